@@ -1,0 +1,72 @@
+# Every command of the project. `make demo` and `make test` need nothing but this machine.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+
+# The environment is rebuilt when what it is made of changes.
+INSTALLED := $(VENV)/.installed-core
+DEV       := $(VENV)/.installed-dev
+EXAMPLES  := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
+INPUTS    := pyproject.toml $(wildcard examples/*/pyproject.toml)
+
+ifdef UV
+CREATE  = $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+else
+CREATE  = $(PYTHON) -m venv $(VENV)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+.PHONY: help demo test unit lint format bench docs setup system clean
+
+help:  ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)  ## set up and run the main job
+	@$(BIN)/python examples/demo.py
+
+test: $(DEV) system lint  ## set up, lint, check types and import directions, run all tests
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+unit: $(DEV)  ## the quick tests only
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not engine"
+
+lint: $(DEV)  ## style, types, import directions
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(DEV)  ## rewrite the code in the project's style
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(DEV)  ## measure beside the peers and print the tables
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(DEV)  ## build the documentation into site/
+	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(INSTALL) -e '.[docs]'
+	@$(BIN)/mkdocs build --strict --quiet
+
+setup: $(DEV)  ## set up for development
+
+system:  ## install the Debian packages that tests use (as root), or name them
+	@scripts/system-packages
+
+clean:  ## remove the environment and what was built
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(BIN)/python:
+	@$(CREATE)
+
+$(INSTALLED): $(INPUTS) | $(BIN)/python
+	@echo "Installing benchcube into $(VENV)"
+	@$(INSTALL) -e . $(foreach example,$(EXAMPLES),-e $(example))
+	@touch $@
+
+$(DEV): $(INPUTS) | $(BIN)/python
+	@echo "Installing benchcube with its development tools into $(VENV)"
+	@$(INSTALL) -e '.[dev]' $(foreach example,$(EXAMPLES),-e $(example))
+	@touch $@ $(INSTALLED)

@@ -1,0 +1,109 @@
+"""Every way to fail, in one tree, each with the record it is rendered from.
+
+    BenchflowError                     code, and where: file, line, path
+    ├── UsageError                     wrong usage, or nothing to work on (exit 2)
+    ├── PackageError                   a package that cannot be used (category package)
+    ├── UnsupportedError               a declared feature that the runtime cannot honour (category unsupported)
+    └── RuntimeFailure                 trouble while something ran
+        ├── EnvironmentFailure         image, build, start, healthcheck (category environment)
+        ├── SandboxFailure             the sandbox itself (category sandbox)
+        └── InfrastructureFailure      the machine: disk, engine, network (category infrastructure)
+
+Packages below `benchflow` derive their own errors from these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+Severity = Literal["error", "warning"]
+Category = Literal[
+    "package",
+    "unsupported",
+    "environment",
+    "sandbox",
+    "agent",
+    "verifier",
+    "judge",
+    "infrastructure",
+    "cancelled",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One problem: a stable code, where it is, and one clear sentence."""
+
+    code: str
+    severity: Severity
+    path: str
+    """Dotted key with `[i]` for list items, a pair that drifted (`verifier|tests`), or empty."""
+    message: str
+    file: str | None = None
+    """Relative to the package."""
+    line: int | None = None
+    """Counts from 1."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class BenchflowError(Exception):
+    """Root of the tree; `str()` is the sentence for the user."""
+
+    category: ClassVar[Category] = "infrastructure"
+    default_code: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        path: str = "",
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+        self.path = path
+        self.file = file
+        self.line = line
+
+    def issue(self) -> Issue:
+        """The error as a record."""
+        return Issue(self.code, "error", self.path, str(self), self.file, self.line)
+
+
+class UsageError(BenchflowError):
+    category: ClassVar[Category] = "package"
+    default_code = "usage"
+
+
+class PackageError(BenchflowError):
+    category: ClassVar[Category] = "package"
+    default_code = "invalid-package"
+
+
+class UnsupportedError(BenchflowError):
+    category: ClassVar[Category] = "unsupported"
+    default_code = "unsupported"
+
+
+class RuntimeFailure(BenchflowError):
+    """Trouble while something ran; never a reward."""
+
+
+class EnvironmentFailure(RuntimeFailure):
+    category: ClassVar[Category] = "environment"
+    default_code = "environment-failed"
+
+
+class SandboxFailure(RuntimeFailure):
+    category: ClassVar[Category] = "sandbox"
+    default_code = "sandbox-failed"
+
+
+class InfrastructureFailure(RuntimeFailure):
+    category: ClassVar[Category] = "infrastructure"
+    default_code = "infrastructure-failed"

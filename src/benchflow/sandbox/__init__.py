@@ -1,0 +1,1 @@
+"""Where agents and verifiers run: one protocol, several backends."""

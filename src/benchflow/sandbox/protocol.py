@@ -1,0 +1,325 @@
+"""The contract between whoever runs something and the box it runs in.
+
+A `SandboxBackend` turns a `SandboxSpec` into a `Sandbox`; a sandbox executes commands, moves files in and out, tells what
+was changed since its environment was built, and forks. Everything is asynchronous (anyio). Backends declare what they
+can honour as capability names (`CAPABILITIES`); asking for more is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+NetworkMode = Literal["none", "public", "allowlist"]
+Fidelity = Literal["exact", "substituted"]
+ChangeKind = Literal["added", "changed", "deleted"]
+OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
+
+CAPABILITIES: Final[Mapping[str, str]] = {
+    "network.none": "loopback only",
+    "network.public": "unrestricted egress",
+    "network.allowlist": "egress to declared hosts only",
+    "limits.cpu": "cpus",
+    "limits.memory": "memory",
+    "limits.pids": "number of processes",
+    "limits.disk": "bytes and inodes written",
+    "limits.time": "wall time of a command, its whole process tree included",
+    "users": "commands as any user of the environment, with its real uid",
+    "build.dockerfile": "environments built from a Dockerfile",
+    "image": "environments from a named image",
+    "compose": "several services from a compose file",
+    "services": "services of an environment manifest",
+    "healthcheck": "readiness checks",
+    "mounts": "read-only host folders at absolute paths",
+    "fork": "independent copies of a sandbox",
+    "snapshot": "states to come back to",
+    "gpu": "graphics processors",
+    "windows": "Windows environments",
+    "tpu": "tensor processors",
+}
+"""Every capability there is, with its meaning. A backend declares a subset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sandbox may use; None leaves a resource to the machine."""
+
+    cpus: float | None = None
+    memory_mb: int | None = None
+    pids: int | None = None
+    storage_mb: int | None = None
+    inodes: int | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """How far a sandbox can reach. `hosts` counts for `allowlist`: exact names or `*.` wildcards."""
+
+    mode: NetworkMode = "none"
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host file or folder that appears read-only at an absolute path, whatever stood there before."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A built or registered environment, as a backend's image store resolved it.
+
+    `reference` names it for the backend (a layer stack for `local`, an image id for an engine); the rest is what the image
+    says about itself and what a Dockerfile recorded.
+    """
+
+    reference: str
+    digest: str
+    layers: tuple[Path, ...] = ()
+    """Lowest first; used by `local` only."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    healthcheck: Healthcheck | None = None
+    base: str = "host"
+    fidelity: Fidelity = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Healthcheck:
+    """When an environment counts as ready."""
+
+    command: str | tuple[str, ...]
+    interval_sec: float = 5.0
+    timeout_sec: float = 30.0
+    start_period_sec: float = 0.0
+    start_interval_sec: float = 5.0
+    retries: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """All that a sandbox is made from."""
+
+    image: Image | None = None
+    """None: the machine's own userland, composed from an allow-list."""
+    limits: Limits = Limits()
+    network: NetworkPolicy = NetworkPolicy()
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/app"
+    user: str | None = None
+    """Who commands run as unless they say otherwise; None: the unprivileged user of the sandbox."""
+    hostname: str = "sandbox"
+    mounts: tuple[Mount, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command ended. Output past the cap is dropped from the middle and counted in `dropped_bytes`."""
+
+    exit_code: int
+    """As a shell would say it: 128 + N for a signal."""
+    stdout: bytes
+    stderr: bytes
+    duration_sec: float
+    timed_out: bool = False
+    dropped_bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs from the environment as it was built."""
+
+    path: str
+    """Absolute, inside the sandbox."""
+    kind: ChangeKind
+    type: Literal["file", "directory", "symlink", "special"]
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state that new sandboxes can start from; immutable, kept until `SandboxBackend.discard`."""
+
+    backend: str
+    reference: str
+    image: Image | None
+
+
+class SandboxProcess(ABC):
+    """A command that runs inside a sandbox while the caller talks to it (an ACP agent, a service)."""
+
+    @abstractmethod
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input."""
+
+    @abstractmethod
+    async def close_stdin(self) -> None: ...
+
+    @abstractmethod
+    def stdout(self) -> AsyncIterator[bytes]:
+        """Chunks until it closes its standard output."""
+
+    @abstractmethod
+    def stderr(self) -> AsyncIterator[bytes]: ...
+
+    @abstractmethod
+    async def wait(self) -> int:
+        """Its exit code, as a shell would say it."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End it and its session at once; idempotent."""
+
+
+class Sandbox(ABC):
+    """One box. `async with sandbox:` starts and stops it."""
+
+    id: str
+    spec: SandboxSpec
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> frozenset[str]: ...
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Bring it up; after an error nothing is left mounted or running."""
+
+    @abstractmethod
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        """Run to the end. A string is run by the environment's `/bin/sh -c`. A timeout kills its whole process tree."""
+
+    @abstractmethod
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        """Start and talk to it."""
+
+    @abstractmethod
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        """Copy a host file to `target`, or a folder's contents into `target`; never follows links planted inside."""
+
+    @abstractmethod
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None: ...
+
+    @abstractmethod
+    async def download(
+        self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000
+    ) -> None:
+        """Copy out a file or folder. Links that leave the copied tree, special files and oversized trees are refused."""
+
+    @abstractmethod
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        """A regular file's bytes; anything else, and anything larger, is an error and is never read whole."""
+
+    @abstractmethod
+    async def changes(self) -> list[Change]:
+        """What was added, changed and deleted since the environment was built, sorted by path."""
+
+    @abstractmethod
+    async def kill_processes(self) -> None:
+        """End every process inside, however it daemonised; the files stay."""
+
+    @abstractmethod
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        """Change the policy for the next phase; open connections of the old one end."""
+
+    @abstractmethod
+    async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> Sandbox:
+        """A started, independent copy of the files as they are now; processes are not copied, this sandbox goes on."""
+
+    @abstractmethod
+    async def snapshot(self) -> Snapshot: ...
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End and remove everything; idempotent."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A capability that this machine lacks, and how to get it."""
+
+    capability: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """Whether a backend works here and what it can honour."""
+
+    name: str
+    usable: bool
+    reason: str | None
+    """Why not, in one sentence with what would help; None when usable."""
+    capabilities: frozenset[str]
+    missing: tuple[Missing, ...] = ()
+
+
+class SandboxBackend(ABC):
+    """A kind of sandbox on this machine. Plugins register one in the entry-point group `benchflow.sandboxes`."""
+
+    name: str
+
+    @abstractmethod
+    async def status(self) -> BackendStatus:
+        """Found out by trying, once per process."""
+
+    @abstractmethod
+    def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A sandbox that is not started yet."""
+
+    @abstractmethod
+    async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
+        """The environment of a Dockerfile; built once per digest even when many ask at the same time."""
+
+    @abstractmethod
+    async def resolve(self, image: str) -> Image:
+        """A named image, or an `EnvironmentFailure` that says which command makes it known."""
+
+    @abstractmethod
+    async def discard(self, snapshot: Snapshot) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End whatever the backend keeps running for its sandboxes."""

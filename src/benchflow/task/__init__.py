@@ -1,0 +1,1 @@
+"""Task packages: the standard, pure, without execution."""
