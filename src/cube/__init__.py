@@ -1,0 +1,1 @@
+"""The gym layer: tasks, tools and benchmarks that any agent can drive."""
