@@ -1,1 +1,32 @@
-"""The gym layer: tasks, tools and benchmarks that any agent can drive."""
+"""The gym layer: tasks, tools and benchmarks that any agent can drive.
+
+    from cube.task import Task, TaskConfig
+    from cube.tool import Tool, ToolConfig, tool_action
+
+Data that `install()` writes lies below the cache root: `CUBE_CACHE_DIR`, else `~/.cube`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["__version__", "get_cache_dir"]
+
+_CUBE_CACHE_ROOT: Path = Path(os.environ.get("CUBE_CACHE_DIR") or Path.home() / ".cube")
+
+
+def get_cache_dir(benchmark_name: str) -> Path:
+    """Where a benchmark keeps its data on this machine; the folder need not exist yet."""
+    return _CUBE_CACHE_ROOT / benchmark_name
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("benchcube")
+        except PackageNotFoundError:
+            return "unknown"
+    raise AttributeError(f"module 'cube' has no attribute '{name}'")

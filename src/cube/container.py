@@ -1,0 +1,167 @@
+"""Containers as the gym layer sees them: what a task asks for, who launches it, how it is driven.
+
+`ContainerConfig` travels with a task's metadata; a `ContainerBackend` launches it and blocks until it is ready; a `Container`
+executes commands and reaches ports. A container is stopped exactly once however often it is told to.
+"""
+
+from __future__ import annotations
+
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from cube.typed import TypedBaseModel
+
+
+class ContainerError(RuntimeError):
+    """Root of what can go wrong with a container."""
+
+
+class ContainerLaunchError(ContainerError):
+    """It did not come up."""
+
+
+class HealthCheckError(ContainerError):
+    """It came up and is not healthy."""
+
+
+class ContainerExecError(ContainerError):
+    """A command that had to succeed did not."""
+
+
+class ContainerConfig(TypedBaseModel):
+    """The box a task needs."""
+
+    image: str
+    ram_gb: float = 4.0
+    cpu_cores: float = 2.0
+    gpu: bool = False
+    disk_gb: float = 10.0
+    ports: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
+    """124 when the command ran into its timeout."""
+    duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    running: bool = False
+    healthy: bool = False
+    resource_usage: Mapping[str, Any] = field(default_factory=dict)
+    backend_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Container(ABC):
+    """A running container. `with container:` stops it at the end."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str: ...
+
+    @abstractmethod
+    def exec(
+        self,
+        command: str,
+        timeout: float | None = None,
+        workdir: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> ExecResult:
+        """Run a shell command to its end; a timeout ends it with exit code 124."""
+
+    def exec_long_running(
+        self,
+        command: str,
+        *,
+        timeout: float,
+        poll_interval: float = 30,
+        workdir: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> ExecResult:
+        """Like `exec`, for backends that lose long connections and poll instead, every `poll_interval` seconds."""
+        del poll_interval  # a plain exec needs no polling
+        return self.exec(command, timeout=timeout, workdir=workdir, env=env)
+
+    @abstractmethod
+    def forward_port(self, port: int) -> int:
+        """The port of this machine that leads to `port` inside."""
+
+    @abstractmethod
+    def get_url(self, port: int) -> str: ...
+
+    @abstractmethod
+    def get_status(self) -> ContainerStatus: ...
+
+    @abstractmethod
+    def stop(self, timeout: float = 10) -> None:
+        """End and remove it; safe to call again."""
+
+    def close(self) -> None:
+        self.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ContainerBackend(TypedBaseModel, ABC):
+    """Whoever can launch containers; travels as JSON like everything else."""
+
+    timeout_seconds: int = 1800
+    backend_config: dict[str, Any] = {}
+
+    @abstractmethod
+    def launch(self, config: ContainerConfig) -> Container:
+        """A container that is ready, or a `ContainerLaunchError`."""
+
+    def health_check(self, container: Container) -> bool:
+        """Whether a launched container can be used; override to ask it."""
+        del container
+        return True
+
+    def _run_health_check(self, container: Container) -> None:
+        """For implementers of `launch`: stop the container and raise `HealthCheckError` unless it is healthy."""
+        try:
+            healthy = self.health_check(container)
+        except Exception as error:
+            container.stop()
+            raise HealthCheckError(f"Health check raised an exception: {error}") from error
+        if not healthy:
+            container.stop()
+            raise HealthCheckError("Health check returned False")
+
+
+def relocate_if_readonly(
+    container: Container, working_dir: str, new_wd: str, *, extra_setup: str | None = None
+) -> str:
+    """`working_dir` if it can be written to, else `new_wd` with a copy of it; a failed copy is an error."""
+    if container.exec(f"test -w {shlex.quote(working_dir)}", timeout=30).exit_code == 0:
+        return working_dir
+    source, target = shlex.quote(working_dir), shlex.quote(new_wd)
+    commands = [f"mkdir -p {target}", f"cp -a {source}/. {target}/"] + ([extra_setup] if extra_setup else [])
+    result = container.exec(" && ".join(commands), timeout=300)
+    if result.exit_code != 0:
+        raise ContainerExecError(f"Copying {working_dir} to {new_wd} failed: {result.stderr.strip()}")
+    return new_wd
+
+
+def port_from_url(url: str) -> int:
+    """The port a URL leads to, by its scheme if it names none."""
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    if port is None:
+        raise ContainerError(f"'{url}' names no port.")
+    return port
