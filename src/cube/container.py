@@ -1,7 +1,7 @@
 """Containers as the gym layer sees them: what a task asks for, who launches it, how it is driven.
 
-`ContainerConfig` travels with a task's metadata; a `ContainerBackend` launches it and blocks until it is ready; a `Container`
-executes commands and reaches ports. A container is stopped exactly once however often it is told to.
+`ContainerConfig` travels with a task's metadata; a `ContainerBackend` launches it and blocks until it is ready; a
+`Container` executes commands and reaches ports. A container is stopped exactly once however often it is told to.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+from pydantic import Field
 
 from cube.typed import TypedBaseModel
 
@@ -121,7 +123,7 @@ class ContainerBackend(TypedBaseModel, ABC):
     """Whoever can launch containers; travels as JSON like everything else."""
 
     timeout_seconds: int = 1800
-    backend_config: dict[str, Any] = {}
+    backend_config: dict[str, Any] = Field(default_factory=dict)
 
     @abstractmethod
     def launch(self, config: ContainerConfig) -> Container:
@@ -144,9 +146,7 @@ class ContainerBackend(TypedBaseModel, ABC):
             raise HealthCheckError("Health check returned False")
 
 
-def relocate_if_readonly(
-    container: Container, working_dir: str, new_wd: str, *, extra_setup: str | None = None
-) -> str:
+def relocate_if_readonly(container: Container, working_dir: str, new_wd: str, *, extra_setup: str | None = None) -> str:
     """`working_dir` if it can be written to, else `new_wd` with a copy of it; a failed copy is an error."""
     if container.exec(f"test -w {shlex.quote(working_dir)}", timeout=30).exit_code == 0:
         return working_dir

@@ -64,7 +64,7 @@ class ActionSchema(TypedBaseModel):
 
     name: NonEmpty
     description: NonEmpty
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
     def from_function(cls, function: Callable[..., Any]) -> Self:
@@ -96,7 +96,7 @@ class Action(TypedBaseModel):
 
     id: str | None = None
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
     @classmethod
     def from_openai_tool_call(cls, call: dict[str, Any]) -> Self:
@@ -187,20 +187,7 @@ class StructuredContent(Content):
         return self._titled(json.dumps(self.data, default=str))
 
 
-class ImageContent(Content):
-    """A picture (`PIL.Image`, extra `images`); travels as a PNG data URL."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    _image_prefix: ClassVar[str] = "data:image/png;base64,"
-
-    data: Annotated[Any, BeforeValidator(lambda value: _image(value)), PlainSerializer(lambda value: _png_url(value))]
-
-    def to_markdown(self) -> str:
-        return f"![{self.name or 'image'}]({_png_url(self.data)})"
-
-    def _llm_content(self) -> list[dict[str, Any]]:
-        title = [{"type": "text", "text": f"## {self.name}"}] if self.name else []
-        return [*title, {"type": "image_url", "image_url": {"url": _png_url(self.data)}}]
+_PNG_PREFIX = "data:image/png;base64,"
 
 
 def _image(value: Any) -> Image:
@@ -208,17 +195,16 @@ def _image(value: Any) -> Image:
 
     if isinstance(value, Image.Image):
         return value
-    if not isinstance(value, str) or not value.startswith(ImageContent._image_prefix):
+    if not isinstance(value, str) or not value.startswith(_PNG_PREFIX):
         raise ValueError("must be a PIL image or a 'data:image/png;base64,' URL")
-    picture = Image.open(io.BytesIO(_unbase64(value.removeprefix(ImageContent._image_prefix))), formats=["PNG"])
-    picture.load()
-    return picture
+    picture = Image.open(io.BytesIO(_unbase64(value.removeprefix(_PNG_PREFIX))), formats=["PNG"])
+    return picture.copy()  # loads it, and lets go of the buffer
 
 
 def _png_url(picture: Image) -> str:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
-    return ImageContent._image_prefix + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return _PNG_PREFIX + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def _unbase64(text: str) -> bytes:
@@ -226,6 +212,22 @@ def _unbase64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(f"is not valid base64: {error}") from error
+
+
+class ImageContent(Content):
+    """A picture (`PIL.Image`, extra `images`); travels as a PNG data URL."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    _image_prefix: ClassVar[str] = _PNG_PREFIX
+
+    data: Annotated[Any, BeforeValidator(_image), PlainSerializer(_png_url)]
+
+    def to_markdown(self) -> str:
+        return f"![{self.name or 'image'}]({_png_url(self.data)})"
+
+    def _llm_content(self) -> list[dict[str, Any]]:
+        title = [{"type": "text", "text": f"## {self.name}"}] if self.name else []
+        return [*title, {"type": "image_url", "image_url": {"url": _png_url(self.data)}}]
 
 
 Base64Bytes = Annotated[

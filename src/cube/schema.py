@@ -1,7 +1,7 @@
 """From a documented Python function to the JSON schema of an action.
 
-The docstring (Google, numpy or ReST style) gives the descriptions, the annotations give the types, a type written in the
-docstring wins over the annotation. What the schema cannot say is refused rather than guessed.
+The docstring (Google, numpy or ReST style) gives the descriptions, the annotations give the types, a type written in
+the docstring wins over the annotation. What the schema cannot say is refused rather than guessed.
 """
 
 from __future__ import annotations
