@@ -1,0 +1,1 @@
+"""A cube in which an agent searches an archive for a fact."""

@@ -1,0 +1,346 @@
+"""Benchmarks: a set of tasks, described by a config that travels as JSON, run by a live object with shared state.
+
+A `BenchmarkConfig` subclass declares its metadata (or has it in files beside its module), its `TaskConfig` class and
+its `Benchmark` class. Instances are views on the tasks: subsets are new configs, the original stays as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Self
+
+from pydantic import Field, PrivateAttr, SerializeAsAny
+from typing_extensions import TypeVar
+
+import cube
+from cube.container import ContainerBackend
+from cube.metadata_files import read_many, read_one
+from cube.seed import AbstractSeedGenerator
+from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata, TTMetadata
+from cube.tool import ToolConfig
+from cube.typed import TypedBaseModel
+
+logger = logging.getLogger(__name__)
+
+
+class ResetIsolation(StrEnum):
+    """How a benchmark gives each episode a clean state."""
+
+    SNAPSHOT = "snapshot"
+    RESTART = "restart"
+    APP_LEVEL = "app_level"
+    NEW_INSTANCE = "new_instance"
+
+
+class BenchmarkMetadata(TypedBaseModel):
+    """What listings say about a benchmark."""
+
+    name: str
+    version: str
+    description: str
+    authors: list[str] = Field(default_factory=list)
+    license: str = ""
+    requirements: dict[str, Any] = Field(default_factory=dict)
+    num_tasks: int = 0
+    """Full size, whatever view is in use."""
+    tags: list[str] = Field(default_factory=list)
+    reset_isolation: ResetIsolation | None = None
+    named_subsets: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    """Name to (field of the task metadata, glob pattern)."""
+
+
+class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
+    """Which tasks, with which tools and seeds. Subclasses declare the class-level attributes.
+
+    `benchmark_metadata` and `task_metadata` may instead lie beside the module as `benchmark_metadata.json` and
+    `task_metadata.json` (or `.csv`).
+    """
+
+    benchmark_metadata: ClassVar[BenchmarkMetadata]
+    task_metadata: ClassVar[dict[str, Any]]
+    task_config_class: ClassVar[type[TaskConfig[Any]]]
+    benchmark_class: ClassVar[type[Benchmark[Any]]]
+
+    task_ids: list[str] | None = None
+    """The tasks of this view, in order; None: all."""
+    container_backend: SerializeAsAny[ContainerBackend] | None = None
+    tool_config: SerializeAsAny[ToolConfig] | None = None
+    seed_generator: SerializeAsAny[AbstractSeedGenerator] | None = None
+
+    _view: tuple[list[str], dict[str, Any]] | None = PrivateAttr(default=None)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Complete and check a concrete benchmark, and tell its task configs where their data is."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.__abstractmethods__ or cls.__pydantic_generic_metadata__["origin"]:
+            return
+        _require_class(cls, "task_config_class", TaskConfig)
+        _require_class(cls, "benchmark_class", Benchmark)
+        _complete(cls, "benchmark_metadata", BenchmarkMetadata)
+        _complete(cls, "task_metadata", dict)
+        _stamp_cache_dir(cls)
+
+    # -- metadata files -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _task_metadata_class(cls) -> type[TaskMetadata]:
+        """What rows without `_type` are: the metadata class that the task configs are declared with."""
+        task_config_class = getattr(cls, "task_config_class", TaskConfig)
+        declared = task_config_class.model_fields["metadata"].annotation
+        return declared if isinstance(declared, type) and issubclass(declared, TaskMetadata) else TaskMetadata
+
+    @staticmethod
+    def benchmark_metadata_from_json(path: str | Path) -> BenchmarkMetadata:
+        return read_one(Path(path), BenchmarkMetadata)
+
+    @staticmethod
+    def benchmark_metadata_from_csv(path: str | Path) -> BenchmarkMetadata:
+        return read_one(Path(path), BenchmarkMetadata)
+
+    @classmethod
+    def task_metadata_from_json(cls, path: str | Path) -> dict[str, TaskMetadata]:
+        return read_many(Path(path), cls._task_metadata_class(), "id")
+
+    @classmethod
+    def task_metadata_from_csv(cls, path: str | Path) -> dict[str, TaskMetadata]:
+        return read_many(Path(path), cls._task_metadata_class(), "id")
+
+    # -- views ----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.benchmark_metadata.name
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks in this view."""
+        return len(self.tasks())
+
+    def tasks(self) -> dict[str, TTMetadata]:
+        """The tasks of this view by id, in order. Treat it as read-only: it is shared."""
+        ids = self.task_ids
+        if ids is None:
+            return self.task_metadata
+        if self._view is None or self._view[0] is not ids:
+            everything = self.task_metadata
+            self._view = (ids, {task_id: everything[task_id] for task_id in ids})
+        return self._view[1]
+
+    def get_task_configs(self) -> Iterator[TaskConfig[Any]]:
+        """A self-contained config for every task of this view, and for every seed if there are several."""
+        make = _config_maker(self.task_config_class, self.tool_config)
+        for metadata in self.tasks().values():
+            seeds: Sequence[int | None] = (None,) if self.seed_generator is None else self.seed_generator(metadata)
+            for seed in seeds:
+                yield make(metadata, seed)
+
+    def subset_from_list(self, tasks: Sequence[str | TaskMetadata], benchmark_name_suffix: str = "custom") -> Self:
+        """The view with just these tasks, in this order, each once."""
+        del benchmark_name_suffix  # a view keeps the benchmark's name
+        if isinstance(tasks, str) or not tasks:
+            raise ValueError("tasks must be a non-empty sequence of task ids (str) or TaskMetadata objects.")
+        wanted = [task_id for task in tasks for task_id in self._ids_of(task)]
+        known = self.tasks()
+        unknown = [task_id for task_id in wanted if task_id not in known]
+        if unknown:
+            raise ValueError(f"The following specified tasks do not exist in the benchmark: {unknown}")
+        return self.model_copy(update={"task_ids": list(dict.fromkeys(wanted))})
+
+    def _ids_of(self, task: object) -> list[str]:
+        if isinstance(task, TaskMetadata):
+            return [task.id]
+        if isinstance(task, str):
+            return [task]
+        raise ValueError("tasks must be a non-empty sequence of task ids (str) or TaskMetadata objects.")
+
+    def subset_from_glob(self, key: str, pattern: str) -> Self:
+        """The view with the tasks whose metadata field `key`, as text, matches the glob `pattern`."""
+        tasks = self.tasks()
+        if tasks and not any(hasattr(metadata, key) for metadata in tasks.values()):
+            raise ValueError(f"Task metadata of benchmark '{self.name}' has no field '{key}'.")
+        found = [task_id for task_id, metadata in tasks.items() if self._matches(task_id, metadata, key, pattern)]
+        if not found:
+            raise ValueError(f"No tasks found matching glob pattern '{pattern}' on key '{key}'")
+        return self.model_copy(update={"task_ids": found})
+
+    def _matches(self, task_id: str, metadata: TaskMetadata, key: str, pattern: str) -> bool:
+        del task_id
+        return hasattr(metadata, key) and fnmatchcase(str(getattr(metadata, key)), pattern)
+
+    @classmethod
+    def named_subsets(cls) -> list[str]:
+        """Names that `named_subset` knows."""
+        return list(cls.benchmark_metadata.named_subsets)
+
+    def named_subset(self, name: str) -> Self:
+        """The view that the benchmark's author named."""
+        subsets = self.benchmark_metadata.named_subsets
+        if name not in subsets:
+            raise KeyError(f"Unknown subset '{name}'. Available: {list(subsets)}")
+        return self.subset_from_glob(*subsets[name])
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def cache_dir(cls) -> Path:
+        """Where this benchmark keeps its data on this machine."""
+        return cube.get_cache_dir(cls.benchmark_metadata.name)
+
+    @classmethod
+    def install(cls) -> None:
+        """Fetch and prepare what the tasks need on this machine; safe to repeat.
+
+        Per-task data is written with `cls.task_config_class.save_task_execution_info()`.
+        """
+
+    @classmethod
+    def uninstall(cls) -> None:
+        """Remove what `install` made."""
+
+    def make(self) -> Benchmark[Any]:
+        """The live benchmark, set up; when set-up fails it is closed before the error leaves."""
+        benchmark = self.benchmark_class(config=self)
+        try:
+            benchmark.setup()
+        except BaseException:
+            close_quietly(benchmark)
+            raise
+        return benchmark
+
+
+TBenchConfig = TypeVar("TBenchConfig", bound=BenchmarkConfig[Any], default=BenchmarkConfig[Any])
+
+
+class Benchmark(ABC, Generic[TBenchConfig]):
+    """A live benchmark: shared infrastructure, and tasks spawned with it. `with` closes it."""
+
+    def __init__(self, config: TBenchConfig) -> None:
+        self.config = config
+        self._runtime_context: RuntimeContext = {}
+
+    @abstractmethod
+    def _setup(self) -> None:
+        """Start what tasks share and put references to it into `self._runtime_context`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what `_setup` started; also called when `_setup` failed half-way."""
+
+    def setup(self) -> None:
+        self._setup()
+
+    def spawn(self, task_config: TaskConfig[Any]) -> Task[Any]:
+        """A live task of this benchmark's current view."""
+        tasks = self.config.tasks()
+        if task_config.task_id not in tasks:
+            raise ValueError(
+                f"Task '{task_config.task_id}' not found in benchmark '{self.config.name}' "
+                f"(current view has {len(tasks)} tasks)"
+            )
+        return task_config.make(runtime_context=self._runtime_context, container_backend=self.config.container_backend)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def close_quietly(benchmark: Benchmark[Any]) -> None:
+    """Close on the way out of a failure, whose error must not be replaced by another."""
+    try:
+        benchmark.close()
+    except Exception:  # logged; the first failure is the one to report
+        logger.exception("Closing benchmark '%s' failed", benchmark.config.name)
+
+
+def _require_class(cls: type[BenchmarkConfig[Any]], attribute: str, base: type) -> None:
+    value = getattr(cls, attribute, None)
+    if not (isinstance(value, type) and issubclass(value, base)):
+        raise TypeError(f"{cls.__name__}.{attribute} must be a subclass of {base.__name__}, not {value!r}.")
+
+
+def _is_dynamic(cls: type[BenchmarkConfig[Any]], attribute: str) -> bool:
+    return isinstance(inspect.getattr_static(cls, attribute, None), property)
+
+
+def _complete(cls: type[BenchmarkConfig[Any]], attribute: str, kind: type) -> None:
+    """Take the attribute from the class, from a file beside its module, or from a base, in this order."""
+    if _is_dynamic(cls, attribute):
+        return
+    if attribute not in cls.__dict__:
+        path = _beside_module(cls, attribute)
+        if path is not None:
+            setattr(cls, attribute, getattr(cls, f"{attribute}_from_{path.suffix[1:]}")(path))
+    value = getattr(cls, attribute, None)
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{cls.__name__}.{attribute} must be a {kind.__name__}, not {type(value).__name__}: declare it in the "
+            f"class, or put {attribute}.json or {attribute}.csv beside its module."
+        )
+    if isinstance(value, dict) and not all(isinstance(item, TaskMetadata) for item in value.values()):
+        raise TypeError(f"{cls.__name__}.{attribute} must map task ids to TaskMetadata.")
+
+
+def _beside_module(cls: type, stem: str) -> Path | None:
+    source = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    candidates = (Path(source).with_name(f"{stem}{suffix}") for suffix in (".json", ".csv")) if source else ()
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _stamp_cache_dir(cls: type[BenchmarkConfig[Any]]) -> None:
+    """Tell the task config class, which has one owner, where `install()` puts its data."""
+    owned = cls.task_config_class
+    if owned.__abstractmethods__ or _is_dynamic(cls, "benchmark_metadata"):
+        return
+    new, old = cls.cache_dir(), owned.__dict__.get("_benchmark_cache_dir")
+    if old is not None and old != new:
+        raise TypeError(
+            f"{owned.__name__} is already owned by benchmark at {old}; cannot reassign to {new}. "
+            f"Each BenchmarkConfig must declare its own TaskConfig subclass."
+        )
+    owned._benchmark_cache_dir = new
+
+
+def _config_maker(config_class: type[TaskConfig[Any]], tool_config: ToolConfig | None) -> Any:
+    """A function (metadata, seed) -> config that validates once per class of metadata and then copies.
+
+    Metadata and tool config are valid already, so that for a plain config class a copy is the same as a new one; a
+    class with validators or state of its own is always constructed.
+    """
+
+    def construct(metadata: TaskMetadata, seed: int | None) -> TaskConfig[Any]:
+        return config_class(metadata=metadata, tool_config=tool_config, seed=seed)
+
+    decorators = config_class.__pydantic_decorators__
+    plain = (
+        len(decorators.model_validators) == 1  # TypedBaseModel's own
+        and not (decorators.field_validators or decorators.validators or decorators.root_validators)
+        and config_class.model_post_init is TaskConfig.model_post_init
+        and not config_class.__private_attributes__
+        and config_class.__init__ is TypedBaseModel.__init__
+        and all(not field.default_factory for field in config_class.model_fields.values())
+    )
+    if not plain:
+        return construct
+    templates: dict[type, TaskConfig[Any]] = {}
+
+    def copy(metadata: TaskMetadata, seed: int | None) -> TaskConfig[Any]:
+        template = templates.get(type(metadata))
+        if template is None:
+            template = templates[type(metadata)] = construct(metadata, seed)
+            return template
+        return template._clone(metadata=metadata, seed=seed)
+
+    return copy

@@ -1,0 +1,262 @@
+"""A task: one scoreable problem with gym-style dynamics and its own evaluation.
+
+`TaskMetadata` is the light view of a task that listings use; `TaskExecutionInfo` holds what only the worker needs;
+`TaskConfig` is the self-contained unit that travels to a worker as JSON and makes the live `Task` there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar, Final, Generic, Literal
+
+from pydantic import ConfigDict, PrivateAttr, SerializeAsAny
+from typing_extensions import TypeVar
+
+import cube
+from cube.container import Container, ContainerBackend, ContainerConfig
+from cube.core import (
+    Action,
+    ActionSchema,
+    Content,
+    EnvironmentOutput,
+    Observation,
+    StepError,
+    StructuredContent,
+    TextContent,
+)
+from cube.execution_info import read_info, write_info
+from cube.registry import import_benchmarks_of
+from cube.tool import AbstractTool, ToolConfig, UnknownActionError
+from cube.typed import TypedBaseModel, trusted
+
+RuntimeContext = dict[str, Any]
+"""Shared infrastructure from `Benchmark._setup()`; read-only for tasks once setup is over."""
+
+STOP_ACTION: Final = ActionSchema(name="final_step", description="Stop the task execution.")
+"""How an agent ends a task by itself. The harness offers it to the agent; it is not part of a tool's action set."""
+
+
+class TaskMetadata(TypedBaseModel):
+    """The light view of a task: listings, search, subsets. Benchmarks add typed fields by subclassing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    split: Literal["train", "val", "test"] = "test"
+    abstract_description: str = ""
+    """For search and filtering; the objective itself is in the first observation."""
+    recommended_max_steps: int | None = None
+    """A hint for the harness, not enforced."""
+    container_config: SerializeAsAny[ContainerConfig] | None = None
+
+
+class TaskExecutionInfo(TypedBaseModel):
+    """Heavy, lazily loaded data of a task. Benchmarks that have some subclass it with typed fields."""
+
+
+TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
+
+
+class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
+    """A live task. Its tool, and its container if it has one, are up once it is constructed.
+
+    Implementers provide `reset` and `evaluate` and may override the hooks below; `step` stays as it is.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    metadata: SerializeAsAny[TTMetadata]
+    execution_info: SerializeAsAny[TaskExecutionInfo] | None = None
+    tool_config: SerializeAsAny[ToolConfig]
+    container_backend: SerializeAsAny[ContainerBackend] | None = None
+    runtime_context: RuntimeContext | None = None
+    validate_per_step: bool = False
+    """Evaluate on every step, not only when the task is done."""
+    accept_agent_stop: bool = True
+    """Whether the agent may end the task by `STOP_ACTION`."""
+
+    _tool: AbstractTool | None = PrivateAttr(default=None)
+    _container: Container | None = PrivateAttr(default=None)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Launch the container if backend and config are there, then make the tool; a failure leaves nothing running."""
+        super().model_post_init(context)
+        container_config = self.metadata.container_config
+        if self.container_backend is not None and container_config is not None:
+            self._container = self.container_backend.launch(container_config)
+        try:
+            self._tool = self.tool_config.make(container=self._container)
+        except BaseException:
+            self._stop_container()
+            raise
+
+    @abstractmethod
+    def reset(self) -> tuple[Observation, dict[str, Any]]:
+        """Set up the initial state, `self.tool.reset()` included; the observation states the objective."""
+
+    @abstractmethod
+    def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
+        """Score the current state, without changing it."""
+
+    def filter_actions(self, actions: list[ActionSchema]) -> list[ActionSchema]:
+        """Which of the tool's actions this task offers."""
+        return actions
+
+    def obs_postprocess(self, obs: Observation) -> Observation:
+        """Transform an observation before the agent sees it."""
+        return obs
+
+    def finished(self, obs: Observation | None = None) -> bool:
+        """Whether the task is over although the agent did not stop."""
+        del obs
+        return False
+
+    def get_privileged_info(self) -> Content:
+        """Solution and internal state for debug agents and tests; never for the agent under test."""
+        return StructuredContent(data={})
+
+    def get_status(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Let go of the tool and the container; overrides call `super().close()`."""
+        try:
+            if self._tool is not None:
+                self._tool.close()
+        finally:
+            self._stop_container()
+
+    def _stop_container(self) -> None:
+        container, self._container = self._container, None
+        if container is not None:
+            container.stop()
+
+    @property
+    def id(self) -> str:
+        return self.metadata.id
+
+    @property
+    def tool(self) -> AbstractTool:
+        if self._tool is None:
+            raise RuntimeError(f"Task '{self.metadata.id}' has no tool: model_post_init must call super().")
+        return self._tool
+
+    @property
+    def container(self) -> Container | None:
+        return self._container
+
+    @property
+    def action_set(self) -> list[ActionSchema]:
+        """The actions an agent may call now."""
+        return self.filter_actions(self.tool.action_set)
+
+    def step(self, action: Action | list[Action]) -> EnvironmentOutput:
+        """Execute one action, or several as one step, and evaluate when the task is done.
+
+        The first stop or error ends the step and the task. An action that the tool does not have is such an error.
+        """
+        obs = trusted(Observation, {"contents": []})
+        error, done, spent, executed = self._execute([action] if isinstance(action, Action) else action, obs)
+        done = done or bool(self.finished(obs))
+        profiling: dict[str, Any] = {}
+        if executed:
+            profiling["tool_execute"] = {"total": spent, "avg_per_action": spent / executed, "n_actions": executed}
+        reward, info = 0.0, dict[str, Any]()
+        if done or self.validate_per_step:
+            started = perf_counter()
+            reward, info = self.evaluate(obs)
+            profiling["evaluate"] = perf_counter() - started
+        started = perf_counter()
+        obs = self.obs_postprocess(obs)
+        profiling["obs_postprocess"] = perf_counter() - started
+        if not isinstance(obs, Observation):
+            raise TypeError(
+                f"{type(self).__name__}.obs_postprocess() returned {type(obs).__name__}, not an Observation."
+            )
+        return trusted(
+            EnvironmentOutput,
+            {
+                "obs": obs,
+                "reward": float(reward),
+                "done": done,
+                "truncated": False,
+                "info": {**info, "profiling": profiling},
+                "error": error,
+            },
+        )
+
+    def _execute(self, actions: list[Action], obs: Observation) -> tuple[StepError | None, bool, float, int]:
+        """Run actions until one stops or fails, adding to `obs`: the error, whether it is over, seconds, actions."""
+        tool, stop = self.tool, STOP_ACTION.name if self.accept_agent_stop else None
+        spent, executed = 0.0, 0
+        for action in actions:
+            if action.name == stop:
+                obs.contents.append(TextContent(data="Task finished by the agent."))
+                return None, True, spent, executed
+            started = perf_counter()
+            try:
+                result = tool.execute_action(action)
+            except UnknownActionError as error:
+                result = StepError.from_exception(error)
+            spent += perf_counter() - started
+            executed += 1
+            if isinstance(result, Observation):
+                obs.contents.extend(result.contents)
+            elif isinstance(result, StepError):
+                return result, True, spent, executed
+            else:
+                raise ValueError(
+                    f"Unknown result type from calling action '{action.name}' with args {action.arguments}: "
+                    f"got {type(result)}, expected Observation or StepError"
+                )
+        return None, False, spent, executed
+
+
+class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
+    """All that a worker needs to make a task; nothing of the benchmark has to be imported for it."""
+
+    metadata: SerializeAsAny[TTMetadata]
+    seed: int | None = None
+    tool_config: SerializeAsAny[ToolConfig] | None = None
+    sub_bench_name: str | None = None
+    """Which benchmark of a composite this comes from: names joined by `/`, outermost first."""
+
+    _benchmark_cache_dir: ClassVar[Path | None] = None
+
+    @property
+    def task_id(self) -> str:
+        """The id, below the name of its benchmark when that is part of a composite."""
+        return self.metadata.id if self.sub_bench_name is None else f"{self.sub_bench_name}/{self.metadata.id}"
+
+    @abstractmethod
+    def make(
+        self,
+        runtime_context: RuntimeContext | None = None,
+        container_backend: ContainerBackend | None = None,
+    ) -> Task[Any]:
+        """The live task. By convention it begins with `self.verify_installed()`."""
+
+    @classmethod
+    def task_execution_cache_dir(cls) -> Path:
+        """Where `install()` writes and workers read: below the benchmark's cache folder, else below the package's."""
+        package = cls.__module__.partition(".")[0]
+        if "_benchmark_cache_dir" not in cls.__dict__:
+            # A fresh worker has imported this class alone; its benchmark stamps the folder when it is imported too.
+            import_benchmarks_of(package)
+        folder = cls.__dict__.get("_benchmark_cache_dir") or cube.get_cache_dir(package)
+        return Path(folder) / "tasks_execution_info"
+
+    def load_task_execution_info(self) -> dict[str, Any]:
+        """What `install()` wrote for this task; a `RuntimeError` tells the command to run if there is nothing."""
+        return read_info(type(self).task_execution_cache_dir(), (self.task_id, self.metadata.id))
+
+    @classmethod
+    def save_task_execution_info(cls, task_id: str, data: Mapping[str, Any]) -> Path:
+        """For `install()`: write the data of a task, whole or not at all."""
+        return write_info(cls.task_execution_cache_dir(), task_id, data)
+
+    def verify_installed(self) -> None:
+        """Fail fast when data that this task relies on is not on this worker; override to check."""

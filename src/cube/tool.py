@@ -1,0 +1,319 @@
+"""Tools: what an agent can do, as methods marked with `@tool_action`.
+
+A `ToolConfig` travels as JSON and makes the tool on the worker. A tool lists its actions as schemas and executes them:
+what the method returns becomes an observation, what it raises becomes a `StepError`. A `Toolbox` joins several tools.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import Field, SerializeAsAny
+
+from cube.container import Container
+from cube.core import Action, ActionSchema, Content, Observation, StepError
+from cube.typed import TypedBaseModel, trusted
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class UnknownActionError(ValueError):
+    """The tool has no such action."""
+
+
+def tool_action(method: F) -> F:
+    """Mark a method of a tool as an action that agents may call."""
+    method._is_action = True  # type: ignore[attr-defined]  # functions take attributes
+    return method
+
+
+class AbstractTool(ABC):
+    """The least a task needs of its tool."""
+
+    @property
+    @abstractmethod
+    def action_set(self) -> list[ActionSchema]:
+        """The actions an agent may call now."""
+
+    @abstractmethod
+    def execute_action(self, action: Action) -> Any:
+        """Do it; tasks understand an `Observation` or a `StepError`."""
+
+    def reset(self) -> None:
+        """Back to the initial state."""
+
+    def close(self) -> None:
+        """Let go of what the tool holds."""
+
+
+class AbstractAsyncTool(ABC):
+    """`AbstractTool` for an event loop."""
+
+    @property
+    @abstractmethod
+    def action_set(self) -> list[ActionSchema]: ...
+
+    @abstractmethod
+    async def execute_action(self, action: Action) -> Any: ...
+
+    async def reset(self) -> None:
+        """Back to the initial state."""
+
+    async def close(self) -> None:
+        """Let go of what the tool holds."""
+
+
+class ToolConfig(TypedBaseModel, ABC):
+    """How to make a tool; travels with a task."""
+
+    @abstractmethod
+    def make(self, container: Container | None = None) -> AbstractTool: ...
+
+
+class AsyncToolConfig(TypedBaseModel, ABC):
+    """How to make an asynchronous tool."""
+
+    @abstractmethod
+    async def make(self, container: Container | None = None) -> AbstractAsyncTool: ...
+
+
+class _ActionMethods:
+    """Finds the actions of an object: marked methods of its class, then marked attributes of its own."""
+
+    _class_actions: ClassVar[dict[str, ActionSchema]]
+
+    @classmethod
+    def _actions_of_class(cls) -> dict[str, ActionSchema]:
+        """Schemas by name, worked out once per class."""
+        if "_class_actions" not in cls.__dict__:
+            cls._class_actions = {
+                name: ActionSchema.from_function(getattr(cls, name))
+                for name in dir(cls)
+                if not name.startswith("_") and _is_action_of(cls, name)
+            }
+        return cls._class_actions
+
+    def _own_actions(self) -> dict[str, Callable[..., Any]]:
+        return {name: value for name, value in vars(self).items() if getattr(value, "_is_action", False)}
+
+    @property
+    def action_set(self) -> list[ActionSchema]:
+        """By name; actions that this object alone has come last."""
+        actions = list(self._actions_of_class().values())
+        own = self._own_actions()
+        if own:
+            actions = [action for action in actions if action.name not in own]
+            actions += [
+                ActionSchema.from_function(function).model_copy(update={"name": name}) for name, function in own.items()
+            ]
+        return actions
+
+    def get_action_method(self, action: Action) -> Callable[..., Any]:
+        """The method behind an action, or an `UnknownActionError`."""
+        name = action.name
+        own = vars(self).get(name)
+        if name in self._actions_of_class() or getattr(own, "_is_action", False):
+            method: Callable[..., Any] = getattr(self, name)
+            return method
+        owner = type(self).__name__
+        if name.startswith("_") or not callable(getattr(type(self), name, own)):
+            raise UnknownActionError(f"Action {name} does not exist in {owner}.")
+        raise UnknownActionError(
+            f"Action {name} exists in {owner} but is not decorated with @tool_action. "
+            f"Add @tool_action to expose it as an action."
+        )
+
+
+def _is_action_of(cls: type, name: str) -> bool:
+    """Whether any class in the hierarchy marked it; an override need not repeat the mark."""
+    if not callable(inspect.getattr_static(cls, name)) and not callable(getattr(cls, name, None)):
+        return False
+    return any(getattr(base.__dict__.get(name), "_is_action", False) for base in cls.__mro__)
+
+
+def _observe(result: Any, action: Action) -> Observation:
+    if isinstance(result, Observation):
+        return result
+    content = Content.from_data("Success" if result is None else result, tool_call_id=action.id)
+    return trusted(Observation, {"contents": [content]})
+
+
+def _failed(tool: object, action: Action, error: Exception) -> StepError:
+    logger.warning("Action %s of %s failed: %s", action.name, type(tool).__name__, error, exc_info=error)
+    return StepError.from_exception(error)
+
+
+class Tool(_ActionMethods, AbstractTool):
+    """A tool whose marked methods are its actions.
+
+    A method may return an `Observation` or a `Content`, which are taken as they are; text, numbers, dicts, lists,
+    models and images, which become contents; or nothing, which reads "Success".
+    """
+
+    def execute_action(self, action: Action) -> Observation | StepError:
+        """Call the action's method. Only an unknown action raises; whatever the method raises is returned."""
+        method = self.get_action_method(action)
+        try:
+            return _observe(method(**action.arguments), action)
+        except Exception as error:  # noqa: BLE001  # a tool's failure is data for the task
+            return _failed(self, action, error)
+
+
+class AsyncTool(_ActionMethods, AbstractAsyncTool):
+    """`Tool` whose actions are coroutines."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, value in vars(cls).items():
+            if getattr(value, "_is_action", False) and not inspect.iscoroutinefunction(value):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is decorated with @tool_action but is not async. "
+                    f"Actions of an AsyncTool are declared with 'async def'."
+                )
+
+    async def execute_action(self, action: Action) -> Observation | StepError:
+        """Call the action's method. Only an unknown action raises; whatever the method raises is returned."""
+        method = self.get_action_method(action)
+        try:
+            return _observe(await method(**action.arguments), action)
+        except Exception as error:  # noqa: BLE001  # a tool's failure is data for the task
+            return _failed(self, action, error)
+
+
+def _owners(tools: Iterable[Any]) -> dict[str, Any]:
+    """Which tool has which action; a name in two tools is refused."""
+    owners: dict[str, Any] = {}
+    for tool in tools:
+        for action in tool.action_set:
+            other = owners.setdefault(action.name, tool)
+            if other is not tool:
+                raise ValueError(
+                    f"Duplicate action name '{action.name}' found in multiple tools ({type(other).__name__} and "
+                    f"{type(tool).__name__}). Action names must be unique in a toolbox."
+                )
+    return owners
+
+
+def _owner(tools: Sequence[Any], action: Action) -> Any:
+    for tool in tools:
+        if any(schema.name == action.name for schema in tool.action_set):
+            return tool
+    raise UnknownActionError(f"Action '{action.name}' is not supported by any tool in the toolbox.")
+
+
+def _raise(errors: list[Exception]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup("Several tools failed to close.", errors)
+
+
+class Toolbox(Tool):
+    """Several tools as one; action names are unique across them."""
+
+    def __init__(self, tools: Sequence[AbstractTool]) -> None:
+        self.tools = list(tools)
+        _owners(self.tools)
+
+    @property
+    def action_set(self) -> list[ActionSchema]:
+        return [action for tool in self.tools for action in tool.action_set]
+
+    def find_tool(self, kind: type[T]) -> T | None:
+        """The first tool of that class."""
+        return next((tool for tool in self.tools if isinstance(tool, kind)), None)
+
+    def execute_action(self, action: Action) -> Any:
+        return _owner(self.tools, action).execute_action(action)
+
+    def reset(self) -> None:
+        for tool in self.tools:
+            tool.reset()
+
+    def close(self) -> None:
+        """Close every tool, also when one fails; then raise what failed."""
+        errors: list[Exception] = []
+        for tool in self.tools:
+            try:
+                tool.close()
+            except Exception as error:  # noqa: BLE001  # the others must still be closed
+                errors.append(error)
+        _raise(errors)
+
+
+class AsyncToolbox(AsyncTool):
+    """Several asynchronous tools as one."""
+
+    def __init__(self, tools: Sequence[AbstractAsyncTool]) -> None:
+        self.tools = list(tools)
+        _owners(self.tools)
+
+    @property
+    def action_set(self) -> list[ActionSchema]:
+        return [action for tool in self.tools for action in tool.action_set]
+
+    def find_tool(self, kind: type[T]) -> T | None:
+        """The first tool of that class."""
+        return next((tool for tool in self.tools if isinstance(tool, kind)), None)
+
+    async def execute_action(self, action: Action) -> Any:
+        return await _owner(self.tools, action).execute_action(action)
+
+    async def reset(self) -> None:
+        for tool in self.tools:
+            await tool.reset()
+
+    async def close(self) -> None:
+        """Close every tool, also when one fails; then raise what failed."""
+        errors: list[Exception] = []
+        for tool in self.tools:
+            try:
+                await tool.close()
+            except Exception as error:  # noqa: BLE001  # the others must still be closed
+                errors.append(error)
+        _raise(errors)
+
+
+class ToolboxConfig(ToolConfig):
+    """Makes a toolbox; toolboxes inside it are flattened."""
+
+    tool_configs: list[SerializeAsAny[ToolConfig]] = Field(default_factory=list)
+
+    def make(self, container: Container | None = None) -> Toolbox:
+        """All tools with the same container; when one cannot be made, the others are closed again."""
+        tools: list[AbstractTool] = []
+        try:
+            for config in self.tool_configs:
+                tool = config.make(container=container)
+                tools += tool.tools if isinstance(tool, Toolbox) else [tool]
+            return Toolbox(tools)
+        except BaseException:
+            for tool in tools:
+                tool.close()
+            raise
+
+
+class AsyncToolboxConfig(AsyncToolConfig):
+    """Makes an asynchronous toolbox; toolboxes inside it are flattened."""
+
+    tool_configs: list[SerializeAsAny[AsyncToolConfig]] = Field(default_factory=list)
+
+    async def make(self, container: Container | None = None) -> AsyncToolbox:
+        """All tools with the same container; when one cannot be made, the others are closed again."""
+        tools: list[AbstractAsyncTool] = []
+        try:
+            for config in self.tool_configs:
+                tool = await config.make(container=container)
+                tools += tool.tools if isinstance(tool, AsyncToolbox) else [tool]
+            return AsyncToolbox(tools)
+        except BaseException:
+            for tool in tools:
+                await tool.close()
+            raise
