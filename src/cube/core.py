@@ -134,14 +134,12 @@ class Content(TypedBaseModel, ABC):
     @staticmethod
     def from_data(data: Any, *, tool_call_id: str | None = None, name: str | None = None) -> Content:
         """The content that fits `data`; a content is taken as it is and only learns what it does not know yet."""
-        if isinstance(data, str):
-            return trusted(TextContent, {"tool_call_id": tool_call_id, "name": name, "data": data})
+        if isinstance(data, str | int | float):
+            return trusted(TextContent, {"tool_call_id": tool_call_id, "name": name, "data": str(data)})
         if isinstance(data, Content):
             known = {"tool_call_id": tool_call_id, "name": name}
             return data.model_copy(update={k: v for k, v in known.items() if v and getattr(data, k) is None})
         labels = {"tool_call_id": tool_call_id, "name": name}
-        if isinstance(data, bool | int | float):
-            return TextContent(data=str(data), **labels)
         if isinstance(data, dict | list | BaseModel):
             return StructuredContent(data=data, **labels)
         if isinstance(data, bytes):

@@ -82,7 +82,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
     _container: Container | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Launch the container if backend and config are there, then make the tool; a failure leaves nothing running."""
+        """Launch the container if backend and config are there, then make the tool; failing leaves nothing running."""
         super().model_post_init(context)
         container_config = self.metadata.container_config
         if self.container_backend is not None and container_config is not None:
@@ -140,9 +140,11 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @property
     def tool(self) -> AbstractTool:
-        if self._tool is None:
+        # Straight from where pydantic keeps private attributes: `self._tool` costs more than a whole action.
+        tool: AbstractTool | None = (self.__pydantic_private__ or {}).get("_tool")
+        if tool is None:
             raise RuntimeError(f"Task '{self.metadata.id}' has no tool: model_post_init must call super().")
-        return self._tool
+        return tool
 
     @property
     def container(self) -> Container | None:

@@ -65,24 +65,17 @@ class TypedBaseModel(BaseModel):
 
     def _clone(self, **updates: Any) -> Self:
         """A shallow copy with valid `updates`, at the cost of a dict; runtime state is not copied."""
-        new = _make(type(self), {**self.__dict__, **updates})
-        _set(new, "__pydantic_fields_set__", self.__pydantic_fields_set__ | updates.keys())
-        return new
+        return trusted(type(self), {**self.__dict__, **updates}, self.__pydantic_fields_set__ | updates.keys())
 
 
-def trusted(cls: type[M], values: dict[str, Any]) -> M:
+def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = None) -> M:
     """An instance of `cls` from a complete and valid field dict, which it takes over without validation.
 
     For the hot path and for classes without private attributes, validators and `model_post_init`.
     """
-    new = _make(cls, values)
-    _set(new, "__pydantic_fields_set__", set(values))
-    return new
-
-
-def _make(cls: type[M], values: dict[str, Any]) -> M:
     new = cls.__new__(cls)
     _set(new, "__dict__", values)
+    _set(new, "__pydantic_fields_set__", set(values) if fields_set is None else fields_set)
     _set(new, "__pydantic_extra__", None)
     _set(new, "__pydantic_private__", None)
     return new

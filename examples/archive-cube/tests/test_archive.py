@@ -1,10 +1,10 @@
 """Conformance, and the way of heavy data from install to the worker."""
 
-import archive_cube.debug
 import pytest
+
+import archive_cube.debug
 from archive_cube.benchmark import ArchiveBenchmarkConfig
 from archive_cube.task import ArchiveTaskConfig
-
 from cube.testing import check_benchmark
 
 

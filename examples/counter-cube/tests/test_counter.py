@@ -3,7 +3,6 @@
 import counter_cube.debug
 from counter_cube.benchmark import CounterBenchmarkConfig
 from counter_cube.tool import CounterToolConfig
-
 from cube.core import Action
 from cube.testing import check_benchmark
 

@@ -4,7 +4,6 @@ import shutil
 
 from archive_cube.records import ANSWERS, PAGES, archive
 from archive_cube.task import ArchiveTaskConfig, ArchiveTaskMetadata
-
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata, ResetIsolation
 
 

@@ -1,7 +1,6 @@
 """An agent that searches as a person would, for `cube test`."""
 
 from archive_cube.benchmark import ArchiveBenchmarkConfig
-
 from cube.core import Action, ActionSchema, Observation, StructuredContent, TextContent
 from cube.task import STOP_ACTION
 

@@ -3,9 +3,28 @@
 import random
 from typing import Any
 
-ANSWERS = {"harbour-log": ("harbour", "Aldebaran"), "railway-log": ("railway", "Dovetail"), "weather-log": ("weather", "Marigold")}
+ANSWERS = {
+    "harbour-log": ("harbour", "Aldebaran"),
+    "railway-log": ("railway", "Dovetail"),
+    "weather-log": ("weather", "Marigold"),
+}
 PAGES = 400
-WORDS = "wind tide cargo signal lantern timetable pressure crew ledger morning platform buoy delay cloud".split()
+WORDS = [
+    "wind",
+    "tide",
+    "cargo",
+    "signal",
+    "lantern",
+    "timetable",
+    "pressure",
+    "crew",
+    "ledger",
+    "morning",
+    "platform",
+    "buoy",
+    "delay",
+    "cloud",
+]
 
 
 def archive(task_id: str) -> dict[str, Any]:

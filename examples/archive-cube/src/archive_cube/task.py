@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 from archive_cube.tool import ArchiveTool, ArchiveToolConfig
-
 from cube.container import ContainerBackend
 from cube.core import Content, Observation, StructuredContent
 from cube.task import RuntimeContext, Task, TaskConfig, TaskExecutionInfo, TaskMetadata

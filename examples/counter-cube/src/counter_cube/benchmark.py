@@ -1,7 +1,6 @@
 """The benchmark; its metadata lies beside this file."""
 
 from counter_cube.task import CounterTaskConfig, CounterTaskMetadata
-
 from cube.benchmark import Benchmark, BenchmarkConfig
 
 

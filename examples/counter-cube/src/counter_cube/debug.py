@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from counter_cube.benchmark import CounterBenchmarkConfig
-
 from cube.core import Action, ActionSchema, Observation
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from counter_cube.tool import CounterTool, CounterToolConfig
-
 from cube.container import ContainerBackend
 from cube.core import Content, Observation, StructuredContent
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata

@@ -1,0 +1,117 @@
+"""Clients for benchmark and task servers: typed objects in, typed objects out. Needs the extra `serve`."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from cube.benchmark import BenchmarkMetadata
+from cube.core import Action, ActionSchema, Content, EnvironmentOutput, Observation, StepError
+from cube.jsonrpc import RpcError
+from cube.task import TaskConfig, TaskMetadata
+
+__all__ = ["BenchmarkClient", "RpcError", "TaskClient", "wait_for_server"]
+
+
+class _Client:
+    """One server. `with` closes the connection, not the server."""
+
+    def __init__(self, url: str, *, timeout: float = 60.0) -> None:
+        self.url = url
+        self._http = httpx.Client(timeout=timeout)
+        self._ids = itertools.count(1)
+
+    def rpc(self, method: str, **params: Any) -> Any:
+        """Call a method; what the server answers with an error is raised as `RpcError`."""
+        request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+        response = self._http.post(self.url, json=request).raise_for_status().json()
+        if "error" in response:
+            raise RpcError(response["error"]["code"], response["error"]["message"])
+        return response["result"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+
+class BenchmarkClient(_Client):
+    """A benchmark somewhere else."""
+
+    def info(self) -> BenchmarkMetadata:
+        return BenchmarkMetadata.model_validate(self.rpc("cube/info"))
+
+    def tasks(self, task_id: str | None = None, *, offset: int = 0, limit: int = -1) -> list[TaskMetadata]:
+        rows = self.rpc("cube/tasks", task_id=task_id, offset=offset, limit=limit)
+        return [TaskMetadata.model_validate(row) for row in rows]
+
+    def task_configs(self, task_id: str | None = None, *, offset: int = 0, limit: int = -1) -> list[TaskConfig[Any]]:
+        rows = self.rpc("cube/task_configs", task_id=task_id, offset=offset, limit=limit)
+        return [TaskConfig.model_validate(row) for row in rows]
+
+    def spawn(self, task_config: TaskConfig[Any], *, host: str = "127.0.0.1", port: int | None = None) -> TaskClient:
+        """A server for one task, started by the benchmark's server, which ends it at its own end."""
+        url = self.rpc("cube/spawn", task_config=task_config.model_dump(mode="json"), host=host, port=port)
+        return TaskClient(url)
+
+    def shutdown(self) -> None:
+        """Close the benchmark and its task servers."""
+        self.rpc("cube/shutdown")
+
+
+class TaskClient(_Client):
+    """A task somewhere else, with the methods of a task."""
+
+    def tools_list(self) -> list[ActionSchema]:
+        return [ActionSchema.model_validate(row) for row in self.rpc("tools/list")]
+
+    def tools_call(self, action: Action) -> Observation | StepError:
+        """Call the tool directly, without evaluation."""
+        result = self.rpc("tools/call", **_flat(action))
+        return (Observation if "contents" in result else StepError).model_validate(result)
+
+    def reset(self) -> tuple[Observation, dict[str, Any]]:
+        result = self.rpc("cube/reset")
+        return Observation.model_validate(result["obs"]), result["info"]
+
+    def step(self, action: Action | Sequence[Action]) -> EnvironmentOutput:
+        params = _flat(action) if isinstance(action, Action) else {"actions": [_flat(one) for one in action]}
+        return EnvironmentOutput.model_validate(self.rpc("cube/step", **params))
+
+    def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
+        result = self.rpc("cube/evaluate", obs=None if obs is None else obs.model_dump(mode="json"))
+        return result["reward"], result["info"]
+
+    def privileged_info(self) -> Content:
+        return Content.model_validate(self.rpc("cube/privileged_info"))
+
+    def status(self) -> str:
+        return str(self.rpc("cube/status"))
+
+    def close(self) -> None:
+        """Close the task."""
+        self.rpc("cube/close")
+
+
+def _flat(action: Action) -> dict[str, Any]:
+    return {"name": action.name, "arguments": action.arguments, "action_id": action.id}
+
+
+def wait_for_server(url: str, retries: int = 30, delay: float = 0.5) -> None:
+    """Return once something answers at `url`; a `TimeoutError` after that many tries."""
+    for _ in range(retries):
+        try:
+            httpx.post(url, json={}, timeout=delay * 10)
+        except httpx.TransportError:
+            time.sleep(delay)
+        else:
+            return
+    raise TimeoutError(f"No server answers at {url}.")

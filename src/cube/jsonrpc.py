@@ -1,0 +1,90 @@
+"""JSON-RPC 2.0 as pure functions: bytes of a request in, bytes of the response out.
+
+Batches are answered by an array without the notifications in it; a notification alone gets no answer at all. Every
+failure becomes an error object with the standard's code, and the message of the exception.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+Method = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+class RpcError(Exception):
+    """An error object: its code and message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def answer(body: bytes, methods: Mapping[str, Method]) -> bytes | None:
+    """The response to a request body, or None when there is nothing to answer."""
+    try:
+        request = json.loads(body)
+    except ValueError as error:
+        return _encode(_failure(None, PARSE_ERROR, f"The request is not valid JSON: {error}"))
+    if not isinstance(request, list):
+        single = await _answer_one(request, methods)
+        return None if single is None else _encode(single)
+    if not request:
+        return _encode(_failure(None, INVALID_REQUEST, "A batch must not be empty."))
+    responses = [response for item in request if (response := await _answer_one(item, methods)) is not None]
+    return _encode(responses) if responses else None
+
+
+async def _answer_one(request: Any, methods: Mapping[str, Method]) -> dict[str, Any] | None:
+    if not isinstance(request, dict):
+        return _failure(None, INVALID_REQUEST, "A request must be a JSON object.")
+    identity = request.get("id")
+    if not isinstance(identity, str | int | float | None) or isinstance(identity, bool):
+        return _failure(None, INVALID_REQUEST, "'id' must be a string, a number or null.")
+    if request.get("jsonrpc") != "2.0" or not isinstance(request.get("method"), str):
+        return _failure(identity, INVALID_REQUEST, "A request needs 'jsonrpc': \"2.0\" and a 'method'.")
+    notification = "id" not in request
+    try:
+        response = {"jsonrpc": "2.0", "result": await _call(request, methods), "id": identity}
+    except RpcError as error:
+        response = _failure(identity, error.code, str(error))
+    except Exception as error:  # the server goes on, whatever a task raises
+        logger.exception("%s failed", request["method"])
+        response = _failure(identity, INTERNAL_ERROR, str(error) or type(error).__name__)
+    return None if notification else response
+
+
+async def _call(request: dict[str, Any], methods: Mapping[str, Method]) -> Any:
+    method, params = methods.get(request["method"]), request.get("params", {})
+    if method is None:
+        raise RpcError(METHOD_NOT_FOUND, f"There is no method '{request['method']}'; there are: {', '.join(methods)}.")
+    if not isinstance(params, dict):
+        raise RpcError(INVALID_PARAMS, "'params' must be an object.")
+    return await method(params)
+
+
+def require(params: Mapping[str, Any], name: str, kind: type | None = None) -> Any:
+    """A parameter that must be there, of the right type."""
+    if name not in params:
+        raise RpcError(INVALID_PARAMS, f"Parameter '{name}' is missing.")
+    if kind is not None and not isinstance(params[name], kind):
+        raise RpcError(INVALID_PARAMS, f"Parameter '{name}' must be of type {kind.__name__}.")
+    return params[name]
+
+
+def _failure(identity: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "error": {"code": code, "message": message}, "id": identity}
+
+
+def _encode(response: Any) -> bytes:
+    return json.dumps(response, ensure_ascii=False, default=str).encode()

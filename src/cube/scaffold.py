@@ -1,0 +1,40 @@
+"""A new cube from the template: a working package with a task, a debug agent and tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from string import Template
+from typing import Final
+
+TEMPLATE: Final = Path(__file__).with_name("template")
+
+
+def create_cube(name: str, parent: Path) -> Path:
+    """Write the package `name` into a new folder below `parent`, whole or not at all, and return the folder."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise ValueError(
+            f"'{name}' is no name for a cube: use small letters, digits and hyphens, such as my-benchmark."
+        )
+    target = parent / name
+    if target.exists():
+        raise ValueError(f"{target} exists already.")
+    if not parent.is_dir():
+        raise ValueError(f"{parent} is not a folder.")
+    package = name.replace("-", "_")
+    words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}
+    staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        for source in sorted(TEMPLATE.rglob("*.tmpl")):
+            relative = source.relative_to(TEMPLATE).with_suffix("")
+            path = staging.joinpath(*(package if part == "package" else part for part in relative.parts))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        staging.chmod(0o755)
+        staging.rename(target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return target

@@ -1,0 +1,70 @@
+"""Starting a server in a process of its own, which ends when this process does.
+
+The job goes in as one line of JSON on the server's standard input, which then stays open as a leash; the server
+answers with its URL on its standard output once it listens.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+
+class ServerProcess:
+    """A running server; `stop` ends it, and so does the end of this process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self, timeout: float = 10) -> None:
+        """Let it close what it serves, and kill it if that takes too long; safe to call again."""
+        if self._process.stdin and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def start_server(job: Mapping[str, Any], host: str, port: int) -> tuple[ServerProcess, str]:
+    """Start a server for `job` and wait until it listens: the process and its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cube.serving", host, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    server = ServerProcess(process)
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("The server has no pipes to this process.")
+    with suppress(BrokenPipeError):  # it ended already; its exit says more than the pipe
+        process.stdin.write(f"{json.dumps(job)}\n")
+        process.stdin.flush()
+    answer = process.stdout.readline().strip()
+    if not answer.startswith("http"):
+        server.stop()
+        raise RuntimeError(f"The server did not start: {answer or f'exit code {process.returncode}'}")
+    return server, answer
