@@ -254,3 +254,7 @@ def serve(name: str, task_id: str | None, host: str, port: int) -> None:
         raise _Failed(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error
     with listener:
         sys.exit(run_server({"benchmark_config": config.model_dump(mode="json"), "task_id": task_id}, listener))
+
+
+if __name__ == "__main__":
+    main()

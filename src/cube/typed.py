@@ -53,6 +53,8 @@ class TypedBaseModel(BaseModel):
                     f"Cannot deserialize abstract class '{cls.__name__}' directly: the data needs '{TYPE_KEY}', the "
                     f"import path of a concrete subclass."
                 )
+        elif isinstance(value, TypedBaseModel) and _is_any_form(cls, value):
+            return cast("Self", value)
         return handler(value)
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
@@ -85,6 +87,16 @@ def _keep_type(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("round_trip"):
         options["round_trip"] = False  # pydantic leaves computed fields, and so `_type`, out of such dumps
     return options
+
+
+def _is_any_form(cls: type[TypedBaseModel], value: TypedBaseModel) -> bool:
+    """Whether `cls` is a generic class with Any for its parameters, and `value` an instance of it in whatever form.
+
+    Pydantic knows `Base[Any]` as a class of its own and would make a new instance, of that class, from the value.
+    """
+    generic = cls.__pydantic_generic_metadata__
+    origin = generic["origin"]
+    return origin is not None and isinstance(value, origin) and all(argument is Any for argument in generic["args"])
 
 
 def _subclass(cls: type[M], path: object) -> type[M]:

@@ -234,9 +234,7 @@ class Sandbox(ABC):
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None: ...
 
     @abstractmethod
-    async def download(
-        self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000
-    ) -> None:
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         """Copy out a file or folder. Links that leave the copied tree, special files and oversized trees are refused."""
 
     @abstractmethod

@@ -1,0 +1,187 @@
+"""Servers in processes of their own, driven over loopback by real clients."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from mcp.client import Client
+
+from counter_cube.benchmark import CounterBenchmarkConfig
+from counter_cube.tool import CounterToolConfig
+from cube.client import BenchmarkClient, RpcError, TaskClient, wait_for_server
+from cube.core import Action, Observation, StepError
+from cube.server import _dump_runtime_context, _load_runtime_context, make_benchmark_rpc_server, make_task_rpc_server
+
+pytestmark = pytest.mark.slow
+
+
+def config(name="up-3", **values):
+    return next(iter(CounterBenchmarkConfig(**values).subset_from_list([name]).get_task_configs()))
+
+
+@pytest.fixture(scope="module")
+def task_url():
+    process, url = make_task_rpc_server(config("far-100"))
+    with process:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def benchmark_client():
+    process, url = make_benchmark_rpc_server(CounterBenchmarkConfig())
+    with process, BenchmarkClient(url) as client:
+        yield client
+
+
+def test_a_task_is_played_over_json_rpc(task_url):
+    with TaskClient(task_url) as task:
+        obs, info = task.reset()
+        assert (obs.to_markdown(), info) == ("Bring the counter from 0 to 100.", {})
+        assert [action.name for action in task.tools_list()] == ["add", "decrement", "increment", "read"]
+        assert task.step(Action(name="increment")).obs == Observation.from_text("1")
+        assert task.tools_call(Action(id="c", name="increment")).contents[0].tool_call_id == "c"
+        assert isinstance(task.tools_call(Action(name="add", arguments={"amount": "x"})), StepError)
+        output = task.step([Action(name="increment"), Action(name="add", arguments={"amount": 97})])
+        assert (output.reward, output.done) == (1.0, True)
+        assert task.evaluate(output.obs) == (1.0, {"value": 100})
+        assert task.privileged_info().data == {"target": 100}
+        assert task.status() == ""
+        task.close()
+        task.close()
+
+
+def test_errors_reach_the_client_as_errors_and_the_server_goes_on(task_url):
+    with TaskClient(task_url) as task:
+        with pytest.raises(RpcError, match="There is no method 'cube/fly'") as caught:
+            task.rpc("cube/fly")
+        assert caught.value.code == -32601
+        with pytest.raises(RpcError, match="'name' is missing"):
+            task.rpc("cube/step")
+        with pytest.raises(RpcError, match="does not exist"):
+            task.tools_call(Action(name="fly"))
+        with pytest.raises(RpcError, match="Parameter 'obs"):
+            task.rpc("cube/evaluate", obs={"contents": 3})
+        assert task.step(Action(name="fly")).error.error_type == "UnknownActionError"
+
+
+def test_batches_and_notifications_over_http(task_url):
+    call = {"jsonrpc": "2.0", "method": "cube/status"}
+    batch = httpx.post(task_url, json=[{**call, "id": 1}, call, {**call, "id": 2}])
+    assert [answer["id"] for answer in batch.json()] == [1, 2]
+    assert httpx.post(task_url, json=call).status_code == 204
+    assert httpx.post(task_url, content=b"{").json()["error"]["code"] == -32700
+    assert httpx.post(task_url, json=call, headers={"Origin": "http://evil.invalid"}).status_code == 403
+
+
+def test_a_stock_mcp_client_lists_and_calls_the_tools(task_url):
+    async def drive():
+        async with Client(f"{task_url}/mcp") as client:
+            tools = (await client.list_tools()).tools
+            added = await client.call_tool("add", {"amount": 5})
+            wrong = await client.call_tool("add", {"amount": "many"})
+            unknown = await client.call_tool("fly", {})
+            return tools, added, wrong, unknown
+
+    with TaskClient(task_url) as task:
+        task.reset()
+        tools, added, wrong, unknown = anyio.run(drive)
+        assert [tool.name for tool in tools] == ["add", "decrement", "increment", "read"]
+        schema = next(tool for tool in tools if tool.name == "add").input_schema
+        assert schema["properties"]["amount"] == {"type": "integer", "description": "what to add; may be negative"}
+        assert (added.is_error, added.content[0].text) == (False, "5")
+        assert wrong.is_error
+        assert "TypeError" in wrong.content[0].text
+        assert unknown.is_error
+        assert task.evaluate() == (0.0, {"value": 5})
+
+
+def test_a_benchmark_spawns_tasks_for_its_client(benchmark_client):
+    assert benchmark_client.info().name == "counter-cube"
+    assert [task.id for task in benchmark_client.tasks(offset=1, limit=2)] == ["up-3", "down-2"]
+    assert benchmark_client.tasks(limit=0) == []
+    (task_config,) = benchmark_client.task_configs("down-2")
+    assert task_config == config("down-2")
+    with benchmark_client.spawn(task_config) as task:
+        task.reset()
+        assert task.step([Action(name="decrement"), Action(name="decrement")]).reward == 1.0
+        url = task.url
+    with pytest.raises(RpcError, match="is not in benchmark"):
+        benchmark_client.spawn(task_config.model_copy(update={"sub_bench_name": "other"}))
+    with pytest.raises(RpcError, match=r"Parameter 'task_config.*must be a subclass"):
+        benchmark_client.rpc("cube/spawn", task_config={"_type": "cube.core.Action", "name": "x"})
+    with pytest.raises(RpcError, match="'offset' must be"):
+        benchmark_client.tasks(offset=-1)
+    benchmark_client.shutdown()
+    with pytest.raises(httpx.TransportError):
+        httpx.post(url, json={})
+
+
+def test_a_server_that_cannot_start_says_why():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RuntimeError, match="Address already in use"):
+        make_task_rpc_server(config(), port=taken.getsockname()[1])
+
+
+def test_the_server_ends_when_whoever_started_it_is_killed():
+    script = (
+        "import time; from counter_cube.benchmark import CounterBenchmarkConfig as C\n"
+        "from cube.server import make_task_rpc_server\n"
+        "process, url = make_task_rpc_server(next(iter(C().get_task_configs())))\n"
+        "print(process.pid, url, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pid, url = parent.stdout.readline().split()
+    wait_for_server(url)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(200):
+        if not alive(int(pid)):
+            break
+        time.sleep(0.05)
+    assert not alive(int(pid))
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_nobody_at_an_address_is_a_timeout():
+    with pytest.raises(TimeoutError, match="No server answers"):
+        wait_for_server("http://127.0.0.1:9", retries=2, delay=0.01)
+
+
+def test_a_runtime_context_crosses_with_its_models():
+    context = {"url": "x", "tool": CounterToolConfig(start=4), "list": [{"deep": CounterToolConfig()}]}
+    assert _load_runtime_context(_dump_runtime_context(context)) == context
+    assert _dump_runtime_context({}) is None
+    assert _load_runtime_context(None) is None
+    with pytest.raises(TypeError, match="not JSON-serializable"):
+        _dump_runtime_context({"x": object()})
+
+
+@pytest.mark.parametrize("arguments", [[], ["--task", "up-1"]])
+def test_the_command_serves_until_it_is_interrupted(arguments):
+    command = [sys.executable, "-m", "cube.cli", "serve", "counter-cube", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    url = process.stdout.readline().strip()
+    method = "cube/info" if not arguments else "cube/reset"
+    answer = httpx.post(url, json={"jsonrpc": "2.0", "id": 1, "method": method}).json()
+    assert json.dumps(answer["result"])
+    process.send_signal(signal.SIGINT)
+    process.wait(10)
+    process.stdout.close()

@@ -1,0 +1,104 @@
+"""A config is all that a worker needs: fresh processes that have imported nothing of the benchmark."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from archive_cube.benchmark import ArchiveBenchmarkConfig
+from counter_cube.benchmark import CounterBenchmarkConfig
+from counter_cube.tool import CounterToolConfig
+from cube.composite import CompositeBenchmarkConfig
+
+WORKER = """
+import json, sys
+from cube.core import Action
+from cube.task import TaskConfig
+config = TaskConfig.model_validate_json(sys.stdin.read())
+before = sorted(name for name in sys.modules if name.endswith(".benchmark") and not name.startswith("cube."))
+task = config.make()
+obs, _ = task.reset()
+for action in json.loads(sys.argv[1]):
+    output = task.step(Action(**action))
+task.close()
+print(json.dumps({"task": config.task_id, "class": type(task).__name__, "objective": obs.to_markdown(),
+                  "reward": output.reward, "done": output.done, "imported": before}))
+"""
+
+
+def work(config, actions, **environment):
+    """Run a config in a fresh interpreter and return what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", WORKER, json.dumps(actions)],
+        input=config.model_dump_json(),
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        cwd="/",
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_fresh_process_makes_and_plays_the_task():
+    config = list(CounterBenchmarkConfig(tool_config=CounterToolConfig(start=95)).get_task_configs())[3]
+    report = work(config, [{"name": "add", "arguments": {"amount": 5}}])
+    assert report == {
+        "task": "far-100",
+        "class": "CounterTask",
+        "objective": "Bring the counter from 95 to 100.",
+        "reward": 1.0,
+        "done": True,
+        "imported": [],
+    }
+
+
+@pytest.mark.parametrize("composite", [False, True])
+def test_a_fresh_process_finds_the_data_that_install_wrote(tmp_path, composite):
+    install = "from archive_cube.benchmark import ArchiveBenchmarkConfig; ArchiveBenchmarkConfig.install()"
+    environment = {"CUBE_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", install], env=os.environ | environment, check=True)
+    benchmark = ArchiveBenchmarkConfig()
+    if composite:
+        benchmark = CompositeBenchmarkConfig(sub_bench_configs=[benchmark])
+    config = next(iter(benchmark.get_task_configs()))
+    actions = [{"name": "submit", "arguments": {"answer": "Aldebaran"}}, {"name": "final_step"}]
+    report = work(config, actions, **environment)
+    assert (report["reward"], report["imported"]) == (1.0, [])
+    assert report["task"] == config.task_id
+
+
+def test_a_worker_without_the_data_is_told_the_command(tmp_path):
+    config = next(iter(ArchiveBenchmarkConfig().get_task_configs()))
+    result = subprocess.run(
+        [sys.executable, "-c", WORKER, "[]"],
+        input=config.model_dump_json(),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CUBE_CACHE_DIR": str(tmp_path)},
+    )
+    assert result.returncode == 1
+    assert "cube install" in result.stderr.splitlines()[-1]
+
+
+def test_the_gym_layer_imports_no_server_image_or_http_library():
+    script = "import sys, cube.task, cube.benchmark, cube.composite; print(*sys.modules)"
+    modules = set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+    heavy = {
+        "PIL",
+        "httpx",
+        "starlette",
+        "uvicorn",
+        "mcp",
+        "rich",
+        "click",
+        "docstring_parser",
+        "yaml",
+        "anyio",
+        "asyncio",
+    }
+    assert not heavy & modules
