@@ -26,7 +26,7 @@ from cube.metadata_files import read_many, read_one
 from cube.seed import AbstractSeedGenerator
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata, TTMetadata
 from cube.tool import ToolConfig
-from cube.typed import TypedBaseModel
+from cube.typed import TypedBaseModel, trusted
 
 logger = logging.getLogger(__name__)
 
@@ -334,13 +334,16 @@ def _config_maker(config_class: type[TaskConfig[Any]], tool_config: ToolConfig |
     )
     if not plain:
         return construct
-    templates: dict[type, TaskConfig[Any]] = {}
+    templates: dict[type, tuple[dict[str, Any], set[str]]] = {}
 
     def copy(metadata: TaskMetadata, seed: int | None) -> TaskConfig[Any]:
         template = templates.get(type(metadata))
         if template is None:
-            template = templates[type(metadata)] = construct(metadata, seed)
-            return template
-        return template._clone(metadata=metadata, seed=seed)
+            valid = construct(metadata, seed)
+            template = templates[type(metadata)] = (dict(valid.__dict__), valid.model_fields_set)
+        values = template[0].copy()
+        values["metadata"] = metadata
+        values["seed"] = seed
+        return trusted(config_class, values, template[1].copy())
 
     return copy

@@ -169,10 +169,14 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
 
 def _routed(sub: BenchmarkConfig[Any], name: str) -> Iterator[TaskConfig[Any]]:
     """The configs of a part, each with the part's name before its route."""
+    # Our own generators make every config anew, so that it can be changed; another's may hand out what it keeps.
+    ours = type(sub).get_task_configs in (BenchmarkConfig.get_task_configs, CompositeBenchmarkConfig.get_task_configs)
     for config in sub.get_task_configs():
         inner = config.sub_bench_name
         route = name if inner is None else f"{name}/{inner}"
-        if config.__pydantic_private__ is None:
-            yield config._clone(sub_bench_name=route)
+        if ours:
+            config.__dict__["sub_bench_name"] = route
+            config.__pydantic_fields_set__.add("sub_bench_name")
+            yield config
         else:
             yield config.model_copy(update={"sub_bench_name": route})

@@ -56,7 +56,7 @@ class Finding:
         return f"{self.check}{f' [{self.task_id}]' if self.task_id else ''}: {self.message}"
 
 
-class _Broken(Exception):  # noqa: N818  # not an error of this program: a rule that does not hold
+class _Broken(Exception):  # not an error of this program: a rule that does not hold
     """Raised inside a check to say which rule does not hold."""
 
 

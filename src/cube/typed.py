@@ -10,8 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationInfo, computed_field, model_validator
 
@@ -19,33 +18,37 @@ TYPE_KEY: Final = "_type"
 
 M = TypeVar("M", bound="TypedBaseModel")
 _set = object.__setattr__
+_RESOLVED: dict[tuple[type, str], type[Any]] = {}
+"""The class that a `_type` stands for where another was asked for; emptied whenever a class is defined."""
+_ALL_FIELDS: dict[type, set[str]] = {}
 
 
 class TypedBaseModel(BaseModel):
     """Base of everything that travels as JSON."""
 
-    _type_path: ClassVar[str] = ""
+    @computed_field(repr=False)  # type: ignore[prop-decorator]  # mypy cannot see through decorated properties
+    @property
+    def _type(self) -> str:
+        return _path_of(type(self))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        named = cls.__pydantic_generic_metadata__["origin"] or cls
-        cls._type_path = f"{named.__module__}.{named.__qualname__}"
-
-    @computed_field(repr=False)  # type: ignore[prop-decorator]  # mypy cannot see through decorated properties
-    @property
-    def _type(self) -> str:
-        return self._type_path
+        # A plain string in the property's place: the serializer reads it without a call into Python.
+        type.__setattr__(cls, "_type", _path_of(cls))
+        _RESOLVED.clear()  # the new class may stand where another of its name stood, as in a notebook
 
     @model_validator(mode="wrap")
     @classmethod
     def _as_named_class(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """Validate as this class, or as the subclass of it that `_type` names."""
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             path = value.get(TYPE_KEY)
             if path is not None:
-                actual = _subclass(cls, path)
-                value = {key: item for key, item in value.items() if key != TYPE_KEY}
+                actual = _RESOLVED.get((cls, path)) if isinstance(path, str) else None
+                actual = actual or _subclass(cls, path)
+                value = value.copy()
+                del value[TYPE_KEY]
                 if actual is not cls:
                     return cast("Self", actual.__pydantic_validator__.validate_python(value, context=info.context))
             elif cls.__abstractmethods__:
@@ -65,22 +68,31 @@ class TypedBaseModel(BaseModel):
         """As in pydantic; `round_trip=True` keeps `_type`."""
         return super().model_dump_json(**_keep_type(options))
 
-    def _clone(self, **updates: Any) -> Self:
-        """A shallow copy with valid `updates`, at the cost of a dict; runtime state is not copied."""
-        return trusted(type(self), {**self.__dict__, **updates}, self.__pydantic_fields_set__ | updates.keys())
-
 
 def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = None) -> M:
     """An instance of `cls` from a complete and valid field dict, which it takes over without validation.
 
-    For the hot path and for classes without private attributes, validators and `model_post_init`.
+    For the hot path and for classes without private attributes, validators and `model_post_init`. Unless told otherwise
+    all fields count as set; that set is shared by all such instances, since nothing can be added to it.
     """
     new = cls.__new__(cls)
     _set(new, "__dict__", values)
-    _set(new, "__pydantic_fields_set__", set(values) if fields_set is None else fields_set)
+    _set(new, "__pydantic_fields_set__", fields_set or _all_fields(cls))
     _set(new, "__pydantic_extra__", None)
     _set(new, "__pydantic_private__", None)
     return new
+
+
+def _all_fields(cls: type[TypedBaseModel]) -> set[str]:
+    known = _ALL_FIELDS.get(cls)
+    if known is None:
+        known = _ALL_FIELDS[cls] = set(cls.model_fields)
+    return known
+
+
+def _path_of(cls: type[TypedBaseModel]) -> str:
+    named = cls.__pydantic_generic_metadata__["origin"] or cls
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _keep_type(options: dict[str, Any]) -> dict[str, Any]:
@@ -101,8 +113,6 @@ def _is_any_form(cls: type[TypedBaseModel], value: TypedBaseModel) -> bool:
 
 def _subclass(cls: type[M], path: object) -> type[M]:
     """The class at `path`, which is `cls` or derives from it; a ValueError says why not."""
-    if path == cls._type_path:
-        return cls
     if not isinstance(path, str) or "." not in path.strip("."):
         raise ValueError(f"'{TYPE_KEY}' must read 'module.Class', not {path!r}.")
     module_name, _, name = path.rpartition(".")
@@ -112,8 +122,10 @@ def _subclass(cls: type[M], path: object) -> type[M]:
         raise ValueError(f"Refusing to deserialize '{path}': class must be a TypedBaseModel subclass.")
     expected: type[Any] = cls.__pydantic_generic_metadata__["origin"] or cls
     if not issubclass(found, expected):
-        raise ValueError(f"Cannot deserialize '{path}': class must be a subclass of '{expected._type_path}'.")
-    return cls if found is expected else cast("type[M]", found)
+        raise ValueError(f"Cannot deserialize '{path}': class must be a subclass of '{_path_of(expected)}'.")
+    actual = cls if found is expected else cast("type[M]", found)
+    _RESOLVED[cls, path] = actual
+    return actual
 
 
 def _import(path: str) -> object:
