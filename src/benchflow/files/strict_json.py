@@ -64,21 +64,20 @@ def _float(text: str) -> float:
 def _require_sound(value: Any, max_depth: int) -> None:
     """Bound the nesting and refuse half characters, without recursion."""
     level = [value]
-    depth = 0
+    room = max_depth
     while level:
-        if depth > max_depth:
-            raise StrictJSONError(f"is nested deeper than {max_depth} levels")
-        depth += 1
         deeper: list[Any] = []
         for node in level:
             if isinstance(node, str):
                 _require_unicode(node)
-            elif isinstance(node, list):
+            elif isinstance(node, list | dict):
+                if not room:
+                    raise StrictJSONError(f"is nested deeper than {max_depth} levels")
                 deeper.extend(node)
-            elif isinstance(node, dict):
-                deeper.extend(node)
-                deeper.extend(node.values())
+                if isinstance(node, dict):
+                    deeper.extend(node.values())
         level = deeper
+        room -= 1
 
 
 def _require_unicode(text: str) -> None:

@@ -135,7 +135,7 @@ def _criterion(entry: object, path: str, reader: _Reader) -> Criterion:
     if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= 1000:
         raise reader.wrong(f"{inside}points", f"must be a whole number from 2 to 1000, not {shown(points)}")
     low, high = reader.number(entry, "min", inside, 0.0), reader.number(entry, "max", inside, 100.0)
-    if not low < high:
+    if finite(high - low) is None or not low < high:
         raise reader.wrong(f"{inside}min", f"must be less than max, but {low:g} is not less than {high:g}")
     weight = reader.number(entry, "weight", inside, 1.0)
     if weight < 0:
