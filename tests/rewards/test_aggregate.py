@@ -59,9 +59,7 @@ def test_edges_of_the_methods(method: str, metrics: dict, options: dict, expecte
 
 
 @given(metric_maps, st.data())
-def test_a_reward_of_unit_metrics_is_inside_their_bounds(
-    metrics: dict[str, float], data: st.DataObject
-) -> None:
+def test_a_reward_of_unit_metrics_is_inside_their_bounds(metrics: dict[str, float], data: st.DataObject) -> None:
     given_weights = {name: data.draw(weights) for name in metrics}
     low, high = min(metrics.values()), max(metrics.values())
     for method in ("mean", "min", "max"):
@@ -88,9 +86,7 @@ def test_the_order_of_metrics_does_not_matter(metrics: dict[str, float], method:
     shuffled = list(metrics.items())
     random.shuffle(shuffled)
     even = dict.fromkeys(metrics, 0.5)
-    assert aggregate(method, dict(shuffled), weights=even) == pytest.approx(
-        aggregate(method, metrics, weights=even)
-    )
+    assert aggregate(method, dict(shuffled), weights=even) == pytest.approx(aggregate(method, metrics, weights=even))
 
 
 @given(metric_maps, st.sets(names, min_size=1, max_size=8))

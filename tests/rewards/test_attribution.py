@@ -29,9 +29,7 @@ OWN = {
 
 @pytest.mark.parametrize("error", OWN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("boundary", CATEGORIES)
-def test_an_error_of_the_tree_knows_its_boundary_wherever_it_is_raised(
-    error: Exception, boundary: str
-) -> None:
+def test_an_error_of_the_tree_knows_its_boundary_wherever_it_is_raised(error: Exception, boundary: str) -> None:
     verdict = attribute(error, boundary, "verify")
     assert (verdict.category, verdict.code) == OWN[error]
     assert (verdict.phase, verdict.reason) == ("verify", "x")

@@ -32,9 +32,7 @@ unit = st.floats(0, 1)
         (1.0, 0.0, 0.5, 1.0, 2.0),
     ],
 )
-def test_the_gain_of_a_score(
-    score: float, baseline: float, ceiling: float, reward: float, raw: float
-) -> None:
+def test_the_gain_of_a_score(score: float, baseline: float, ceiling: float, reward: float, raw: float) -> None:
     result = gain(score, baseline, ceiling)
     assert (result.reward, result.raw) == (pytest.approx(reward), pytest.approx(raw))
     assert result.clamped == (reward != raw)
@@ -46,9 +44,7 @@ def test_a_wider_range_lets_losses_and_records_show() -> None:
     assert gain(0.0, 0.75, 1.0, RewardRange(-1, 2)).reward == -1.0
 
 
-@pytest.mark.parametrize(
-    ("baseline", "ceiling"), [(0.5, 0.5), (1.0, 0.0), (0.5, 0.5 + MIN_SPAN / 2), (0.0, 0.0)]
-)
+@pytest.mark.parametrize(("baseline", "ceiling"), [(0.5, 0.5), (1.0, 0.0), (0.5, 0.5 + MIN_SPAN / 2), (0.0, 0.0)])
 def test_a_degenerate_span_is_an_error_and_no_division(baseline: float, ceiling: float) -> None:
     with pytest.raises(VerifierFailure) as caught:
         gain(0.5, baseline, ceiling)

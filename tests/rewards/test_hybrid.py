@@ -17,9 +17,7 @@ SUM = {
 
 
 def test_a_product_records_every_factor_with_its_source() -> None:
-    verdict = parse_hybrid(PRODUCT).reward(
-        {"style": Scored(0.5), "tests": Scored(1.0, metrics={"unit": 1.0})}
-    )
+    verdict = parse_hybrid(PRODUCT).reward({"style": Scored(0.5), "tests": Scored(1.0, metrics={"unit": 1.0})})
     assert verdict.reward == 0.5
     assert verdict.factors == (Factor("tests", "exact", 1.0), Factor("style", "prose", 0.5))
     assert verdict.metrics == {"tests": 1.0, "style": 0.5}
@@ -44,9 +42,7 @@ def test_an_unscored_factor_leaves_the_whole_unscored(declared: dict) -> None:
 
 @pytest.mark.parametrize("declared", [PRODUCT, SUM])
 @given(one=st.floats(0, 1), other=st.floats(0, 1))
-def test_the_reward_stays_inside_the_unit_and_grows_with_its_factors(
-    declared: dict, one: float, other: float
-) -> None:
+def test_the_reward_stays_inside_the_unit_and_grows_with_its_factors(declared: dict, one: float, other: float) -> None:
     policy = parse_hybrid(declared)
     reward = policy.reward({"tests": Scored(one), "style": Scored(other)}).reward
     assert 0 <= reward <= 1

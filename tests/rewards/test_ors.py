@@ -279,11 +279,7 @@ def test_a_broken_evidence_file_is_refused(data: bytes, name: str, words: str) -
 
 
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 2)
-    | st.floats(-1, 2)
-    | st.sampled_from(["terminal", "step", "x"]),
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-1, 2) | st.sampled_from(["terminal", "step", "x"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(

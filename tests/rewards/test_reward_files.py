@@ -395,9 +395,7 @@ def test_refuses(case: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_value_is_named_with_its_file_and_key(tmp_path: Path) -> None:
-    with pytest.raises(
-        RewardError, match=r"^reward\.json: metrics\.speed is 7\.0, outside \[0, 1\]$"
-    ) as caught:
+    with pytest.raises(RewardError, match=r"^reward\.json: metrics\.speed is 7\.0, outside \[0, 1\]$") as caught:
         read_reward(folder(tmp_path, None, {"reward": 1, "metrics": {"speed": 7}}))
     assert (caught.value.file, caught.value.path) == ("reward.json", "metrics.speed")
 
@@ -492,9 +490,7 @@ def test_details_are_preserved_untouched(tmp_path: Path) -> None:
     assert (tmp_path / "reward-details.json").read_bytes() == details
 
 
-@pytest.mark.parametrize(
-    "details", [b"not json", b'{"a": NaN}', b"x" * (MAX_BYTES + 1)], ids=["torn", "nan", "large"]
-)
+@pytest.mark.parametrize("details", [b"not json", b'{"a": NaN}', b"x" * (MAX_BYTES + 1)], ids=["torn", "nan", "large"])
 def test_unusable_details_cost_a_diagnostic_and_not_the_score(details: bytes, tmp_path: Path) -> None:
     (tmp_path / "reward-details.json").write_bytes(details)
     scored = read_reward(folder(tmp_path, "1"))

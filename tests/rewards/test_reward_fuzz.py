@@ -36,9 +36,7 @@ sound_maps = st.fixed_dictionaries(
         "speed": st.floats(0, 1),
     },
 )
-documents = st.binary(max_size=40) | (maps | sound_maps | json_values).map(
-    lambda value: json.dumps(value).encode()
-)
+documents = st.binary(max_size=40) | (maps | sound_maps | json_values).map(lambda value: json.dumps(value).encode())
 texts = st.binary(max_size=12) | numbers.map(lambda value: repr(value).encode())
 policies = st.none() | st.builds(
     AggregatePolicy,

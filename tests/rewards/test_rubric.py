@@ -136,9 +136,7 @@ def test_yes_is_no_answer_on_a_scale(kind: str) -> None:
     st.floats(-1e300, 1e300),
     st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.text(max_size=6),
 )
-def test_every_score_is_inside_zero_and_one(
-    kind: str, points: int, low: float, high: float, answer: object
-) -> None:
+def test_every_score_is_inside_zero_and_one(kind: str, points: int, low: float, high: float, answer: object) -> None:
     low, high = sorted((low, high)) if low != high else (0.0, 1.0)
     try:
         item = Criterion("c", "d", kind, points=points, min=low, max=high).grade(answer)
@@ -211,9 +209,7 @@ def test_a_missing_or_oversized_file_is_the_packages_fault(tmp_path: Path) -> No
         load_rubric(tmp_path / "rubric.toml")
 
 
-@given(
-    st.binary(max_size=200) | st.text(alphabet='[]{}"=,.\n a1é', max_size=60).map(str.encode), st.booleans()
-)
+@given(st.binary(max_size=200) | st.text(alphabet='[]{}"=,.\n a1é', max_size=60).map(str.encode), st.booleans())
 def test_any_bytes_are_a_rubric_or_one_clear_error(data: bytes, as_json: bool) -> None:
     with pytest.raises(PackageError):
         parse_rubric(data, json=as_json)

@@ -131,9 +131,7 @@ def test_an_unscored_verdict_names_one_boundary_a_code_and_a_reason(
 
 
 @given(
-    st.dictionaries(
-        st.sampled_from(["status", "reward", "error", "metrics"]), st.none() | words | st.integers()
-    )
+    st.dictionaries(st.sampled_from(["status", "reward", "error", "metrics"]), st.none() | words | st.integers())
     | unscored.map(lambda verdict: {**verdict.to_dict(), "error": None})
     | scored.map(lambda verdict: {**verdict.to_dict(), "reward": None})
 )
