@@ -45,6 +45,7 @@ def test_each_method_on_one_example(method: str, expected: float) -> None:
         ("any_pass", {"a": 0.5, "b": 0.0}, {}, 1.0),
         ("threshold", {"a": 0.7}, {}, 1.0),
         ("threshold", {"a": 0.69}, {}, 0.0),
+        ("threshold", {"a": 0.1, "b": 0.7}, {"threshold": 0.4}, 1.0),
         ("threshold", {"a": 1.0, "b": 0.0}, {"threshold": 0.5}, 1.0),
         ("threshold", {"a": 1.0, "b": 0.0}, {"threshold": 0.5, "weights": {"a": 1, "b": 3}}, 0.0),
         ("threshold", {"a": 0.0}, {"threshold": 0.0}, 1.0),

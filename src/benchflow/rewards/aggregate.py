@@ -15,11 +15,9 @@ from typing import Any, Final, Literal, get_args
 
 from benchflow.errors import PackageError
 from benchflow.rewards.errors import RewardError
-from benchflow.rewards.numbers import UNIT, RewardRange, finite, shown
+from benchflow.rewards.numbers import TOLERANCE, UNIT, RewardRange, finite, shown
 
-Method = Literal[
-    "mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold", "min", "max", "product"
-]
+Method = Literal["mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold", "min", "max", "product"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 PASS_MARK: Final = 0.5
 """From here on a metric counts as passed for `all_pass` and `any_pass`."""
@@ -88,17 +86,13 @@ def parse_policy(value: object, *, path: str = "aggregate", file: str | None = N
     """A policy from its mapping, methods spelled with `_` or `-`; raises `PackageError` at its key."""
 
     def wrong(key: str, message: str) -> PackageError:
-        return PackageError(
-            message, code="invalid-aggregate", path=f"{path}.{key}" if key else path, file=file
-        )
+        return PackageError(message, code="invalid-aggregate", path=f"{path}.{key}" if key else path, file=file)
 
     if not isinstance(value, Mapping):
         raise wrong("", f"{path} must be a mapping, not {shown(value)}")
     unknown = sorted(str(key) for key in value if key not in _KEYS)
     if unknown:
-        raise wrong(
-            unknown[0], f"{path} has an unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}"
-        )
+        raise wrong(unknown[0], f"{path} has an unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
     for key in ("field", "primary"):
         if value.get(key, "reward") != "reward":
             raise wrong(key, f"{path}.{key} must be 'reward', not {shown(value[key])}")
@@ -166,7 +160,7 @@ _FOLDS: Final[Mapping[Method, Callable[[Sequence[float], Sequence[float], float]
     ),
     "all_pass": lambda values, _weights, _threshold: float(all(_passes(values))),
     "any_pass": lambda values, _weights, _threshold: float(any(_passes(values))),
-    "threshold": lambda values, weights, threshold: float(_weighted_mean(values, weights) >= threshold),
+    "threshold": lambda values, weights, threshold: float(_weighted_mean(values, weights) >= threshold - TOLERANCE),
     "min": lambda values, _weights, _threshold: min(values),
     "max": lambda values, _weights, _threshold: max(values),
     "product": lambda values, _weights, _threshold: math.prod(values),
@@ -196,9 +190,7 @@ def _weights(value: object) -> Mapping[str, float] | None:
     for name, weight in value.items():
         number = finite(weight)
         if not isinstance(name, str) or number is None or number < 0:
-            raise _Wrong(
-                f"the weight of {shown(name)} must be a finite number of at least 0, not {shown(weight)}"
-            )
+            raise _Wrong(f"the weight of {shown(name)} must be a finite number of at least 0, not {shown(weight)}")
         weights[name] = number
     return MappingProxyType(weights)
 
@@ -215,20 +207,14 @@ def _threshold(value: object) -> float | None:
 def _criteria(value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if (
-        not isinstance(value, list | tuple)
-        or not value
-        or not all(isinstance(name, str) and name for name in value)
-    ):
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) and name for name in value):
         raise _Wrong("criteria must be a list of metric names")
     if len(set(value)) != len(value):
         raise _Wrong("criteria must be unique")
     return tuple(value)
 
 
-def _require_names(
-    metrics: Mapping[str, float], declared: Mapping[str, float] | tuple[str, ...], what: str
-) -> None:
+def _require_names(metrics: Mapping[str, float], declared: Mapping[str, float] | tuple[str, ...], what: str) -> None:
     missing = [name for name in declared if name not in metrics]
     extra = [name for name in metrics if name not in declared]
     if missing or extra:

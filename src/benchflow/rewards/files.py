@@ -34,9 +34,7 @@ MAX_BYTES: Final = 1 << 20
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
-def read_reward(
-    folder: Path, *, reward_range: RewardRange = UNIT, policy: AggregatePolicy | None = None
-) -> Scored:
+def read_reward(folder: Path, *, reward_range: RewardRange = UNIT, policy: AggregatePolicy | None = None) -> Scored:
     """The one reward that the files in `folder` state; freshness is the caller's business.
 
     `policy` is what the package declares (the verifier document's aggregate policy, or that of its criteria).

@@ -43,9 +43,7 @@ def gain(score: float, baseline: float, ceiling: float, reward_range: RewardRang
     """
     for name, value in (("score", score), ("baseline", baseline), ("ceiling", ceiling)):
         if finite(value) is None:
-            raise VerifierFailure(
-                f"the {name} of a gain must be a finite number", code="gain-invalid", path=name
-            )
+            raise VerifierFailure(f"the {name} of a gain must be a finite number", code="gain-invalid", path=name)
     span = ceiling - baseline
     if span < MIN_SPAN:
         raise VerifierFailure(

@@ -65,9 +65,7 @@ class RewardRange:
         number = finite(value)
         if number is None:
             raise RewardError(f"{what} is not finite", path=what)
-        return self.take(
-            min(max(number, self.low), self.high) if self._nearly_contains(number) else number, what
-        )
+        return self.take(min(max(number, self.low), self.high) if self._nearly_contains(number) else number, what)
 
     def _nearly_contains(self, number: float) -> bool:
         return self.low - TOLERANCE <= number <= self.high + TOLERANCE

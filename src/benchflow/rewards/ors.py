@@ -129,9 +129,7 @@ def _response(record: Mapping[str, Any], start: int, reward_range: RewardRange) 
     listed = record.get("events", extra.get("events", []))
     if not isinstance(listed, list):
         raise RewardError(f"events must be a list, not {shown(listed)}", path="events")
-    events = (
-        reward_event(event, index, reward_range=reward_range) for index, event in enumerate(listed, start)
-    )
+    events = (reward_event(event, index, reward_range=reward_range) for index, event in enumerate(listed, start))
     stated = record.get("reward")
     headline = None if stated is None else reward_range.take(stated, "the reward of an ORS response")
     return Episode(tuple(events), _items(record.get("items", extra.get("items"))), headline)
@@ -142,9 +140,7 @@ def _items(value: object) -> tuple[RewardItem, ...]:
     if value is None:
         return ()
     if isinstance(value, Mapping):
-        return tuple(
-            RewardItem(str(name), UNIT.take(score, f"items.{name}")) for name, score in value.items()
-        )
+        return tuple(RewardItem(str(name), UNIT.take(score, f"items.{name}")) for name, score in value.items())
     return parse_items(value, "items")
 
 
@@ -160,9 +156,7 @@ def _counted(episode: Episode, policy: EpisodePolicy) -> tuple[tuple[RewardEvent
     raise RewardError("no event finishes the episode", code="episode-unfinished")
 
 
-def _aggregated(
-    events: Sequence[RewardEvent], method: RewardAggregation, reward_range: RewardRange
-) -> float | None:
+def _aggregated(events: Sequence[RewardEvent], method: RewardAggregation, reward_range: RewardRange) -> float | None:
     if method == "terminal":
         events = [event for event in events if "terminal" in (event.type, event.granularity)]
     rewards = [event.reward for event in events if event.reward is not None]

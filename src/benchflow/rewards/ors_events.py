@@ -49,9 +49,7 @@ def reward_event(
     where = f"event {index}"
     if not isinstance(record, Mapping):
         raise RewardError(f"{where} must be an object, not {shown(record)}")
-    inner: Mapping[str, Any] = next(
-        (record[key] for key in _WRAPPERS if isinstance(record.get(key), Mapping)), {}
-    )
+    inner: Mapping[str, Any] = next((record[key] for key in _WRAPPERS if isinstance(record.get(key), Mapping)), {})
     finished = _finished(record, inner, where)
     kind, grain = _kind(record, finished, default, where)
     step = record.get("step", index if default == "step" else None)
@@ -72,13 +70,10 @@ def reward_event(
 
 
 def render_events(events: Iterable[RewardEvent]) -> str:
-    """The events as JSON lines, as `trajectory/ors-rewards.jsonl` holds them; `reward_event` reads them back.
-    """
+    """The events as JSON lines, as `trajectory/ors-rewards.jsonl` holds them; `reward_event` reads them back."""
     lines = []
     for event in events:
-        record = {
-            key: value for key, value in asdict(event).items() if value is not None and value is not False
-        }
+        record = {key: value for key, value in asdict(event).items() if value is not None and value is not False}
         lines.append(json.dumps({"reward": None, **record}, ensure_ascii=False, allow_nan=False) + "\n")
     return "".join(lines)
 
@@ -114,9 +109,7 @@ def _document(data: bytes, name: str) -> list[tuple[str, Any]]:
         value = parse_json(data)
     except StrictJSONError as error:
         raise RewardError(f"{name} {error}", file=name) from error
-    return [
-        (f"record {index}", item) for index, item in enumerate(value if isinstance(value, list) else [value])
-    ]
+    return [(f"record {index}", item) for index, item in enumerate(value if isinstance(value, list) else [value])]
 
 
 def _finished(record: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> bool | None:
@@ -143,9 +136,7 @@ def _kind(
     return kind, grain or ("terminal" if kind == "terminal" else "step")
 
 
-def _reward(
-    record: Mapping[str, Any], inner: Mapping[str, Any], where: str, reward_range: RewardRange
-) -> float | None:
+def _reward(record: Mapping[str, Any], inner: Mapping[str, Any], where: str, reward_range: RewardRange) -> float | None:
     holder = record if "reward" in record else inner
     if "reward" not in holder:
         if record.get("ok") is False:

@@ -35,9 +35,7 @@ def load_rubric(path: Path, *, file: str | None = None) -> Rubric:
     except RefusedFileError as error:
         raise PackageError(f"{name} {error}", code="invalid-rubric", file=name) from error
     except OSError as error:
-        raise PackageError(
-            f"{name} cannot be read: {error.strerror}", code="missing-rubric", file=name
-        ) from error
+        raise PackageError(f"{name} cannot be read: {error.strerror}", code="missing-rubric", file=name) from error
     return parse_rubric(data, json=path.suffix == ".json", file=name)
 
 
@@ -80,9 +78,7 @@ class _Reader:
     def require_known(self, value: Mapping[str, Any], known: set[str], path: str) -> None:
         for key in value:
             if key not in known:
-                raise self.wrong(
-                    f"{path}{key}", f"is not a key of a rubric; known are {', '.join(sorted(known))}"
-                )
+                raise self.wrong(f"{path}{key}", f"is not a key of a rubric; known are {', '.join(sorted(known))}")
 
     def table(self, value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         found = value.get(key, {})
@@ -168,9 +164,7 @@ def _scoring(table: Mapping[str, Any], criteria: tuple[Criterion, ...], reader: 
         "criteria": [criterion.id for criterion in criteria],
     }
     policy = parse_policy(declared, path="scoring", file=reader.file)
-    if policy.method in ("weighted_mean", "threshold") and not any(
-        policy.weights.values() if policy.weights else ()
-    ):
+    if policy.method in ("weighted_mean", "threshold") and not any(policy.weights.values() if policy.weights else ()):
         raise reader.wrong("scoring", "needs at least one criterion with a weight above 0")
     return policy
 
