@@ -167,7 +167,7 @@ _FOLDS: Final[Mapping[Method, Callable[[Sequence[float], Sequence[float], float]
 }
 
 
-class _Wrong(Exception):  # noqa: N818 - never leaves this module
+class _Wrong(Exception):
     """A wrong value inside a policy."""
 
 

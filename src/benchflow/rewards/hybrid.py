@@ -93,7 +93,7 @@ def parse_hybrid(value: object, *, path: str = "hybrid", file: str | None = None
         raise PackageError(f"{where} {error}", code="invalid-hybrid", path=where, file=file) from error
 
 
-class _Wrong(Exception):  # noqa: N818 - never leaves this module
+class _Wrong(Exception):
     """A wrong value at a key."""
 
     def __init__(self, key: str, message: str) -> None:

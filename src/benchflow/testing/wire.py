@@ -75,7 +75,7 @@ class WireServer(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
 
-class _BadRequest(Exception):  # noqa: N818 - never leaves this module
+class _BadRequest(Exception):
     """A request that is no chat request."""
 
 
