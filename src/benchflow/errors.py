@@ -7,6 +7,9 @@
     └── RuntimeFailure                 trouble while something ran
         ├── EnvironmentFailure         image, build, start, healthcheck (category environment)
         ├── SandboxFailure             the sandbox itself (category sandbox)
+        ├── AgentFailure               an agent that could not start or lost its model (category agent)
+        ├── VerifierFailure            a verifier that gave no valid reward (category verifier)
+        ├── JudgeFailure               a judge that gave no usable answer (category judge)
         └── InfrastructureFailure      the machine: disk, engine, network (category infrastructure)
 
 Packages below `benchflow` derive their own errors from these.
@@ -102,6 +105,21 @@ class EnvironmentFailure(RuntimeFailure):
 class SandboxFailure(RuntimeFailure):
     category: ClassVar[Category] = "sandbox"
     default_code = "sandbox-failed"
+
+
+class AgentFailure(RuntimeFailure):
+    category: ClassVar[Category] = "agent"
+    default_code = "agent-failed"
+
+
+class VerifierFailure(RuntimeFailure):
+    category: ClassVar[Category] = "verifier"
+    default_code = "verifier-failed"
+
+
+class JudgeFailure(RuntimeFailure):
+    category: ClassVar[Category] = "judge"
+    default_code = "judge-failed"
 
 
 class InfrastructureFailure(RuntimeFailure):

@@ -1,0 +1,10 @@
+"""Files that are whole or absent: the one way this project writes what must not be lost.
+
+`write_atomic` replaces one file, `staged_folder` a whole folder. Both write under a temporary name beside
+the target, flush, then rename; whatever interrupts them, a reader sees the old content or the new.
+"""
+
+from benchflow.files.atomic import write_atomic
+from benchflow.files.staging import staged_folder
+
+__all__ = ["staged_folder", "write_atomic"]

@@ -1,0 +1,98 @@
+"""One folder, written whole: built beside its place under a temporary name, flushed, then moved in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchflow.files.atomic import sync_folder, temporary_sibling
+
+
+@contextmanager
+def staged_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Give an empty folder to fill; when the block ends well it becomes `destination`, otherwise it vanishes.
+
+    `destination` may be missing (its parents are made) or empty. A folder with content is refused with
+    `FileExistsError` unless `overwrite`, which replaces it as a whole and puts it back if that fails. A link
+    or a file in its place is always refused. A refused or failed call leaves no folder that was not there.
+    """
+    _require_free(destination, overwrite=overwrite)
+    made = _make_parents(destination.parent)
+    staging = temporary_sibling(destination)
+    try:
+        staging.mkdir()
+        yield staging
+        _sync_tree(staging)
+        _require_free(destination, overwrite=overwrite)
+        _move_in(staging, destination)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        for folder in reversed(made):
+            _remove_if_empty(folder)
+        raise
+    sync_folder(destination.parent)
+
+
+def _require_free(destination: Path, *, overwrite: bool) -> None:
+    if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
+        raise FileExistsError(f"{destination} exists and is not a folder")
+    if not overwrite and destination.is_dir() and any(destination.iterdir()):
+        raise FileExistsError(f"{destination} already exists and is not empty")
+
+
+def _make_parents(parent: Path) -> list[Path]:
+    """Make the missing folders down to `parent`; what was made, outermost first."""
+    missing: list[Path] = []
+    while not parent.exists():
+        missing.append(parent)
+        parent = parent.parent
+    made: list[Path] = []
+    for folder in reversed(missing):
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            for earlier in reversed(made):
+                _remove_if_empty(earlier)
+            raise
+        made.append(folder)
+    return made
+
+
+def _move_in(staging: Path, destination: Path) -> None:
+    if not destination.is_dir() or not any(destination.iterdir()):
+        staging.rename(destination)
+        return
+    previous = temporary_sibling(destination)
+    destination.rename(previous)
+    try:
+        staging.rename(destination)
+    except BaseException:
+        previous.rename(destination)
+        raise
+    shutil.rmtree(previous)
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_symlink():
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(folder))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

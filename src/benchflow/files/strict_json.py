@@ -1,0 +1,87 @@
+"""JSON as the standard defines it, and nothing that only Python would accept.
+
+Refused: duplicate keys, NaN and infinities (also by overflow, as `1e999`), text that is not Unicode, deep
+nesting. So what was read can be written again, by any JSON library, and means the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+MAX_DEPTH = 64
+
+
+class StrictJSONError(ValueError):
+    """Not acceptable JSON; `str()` is the end of a sentence about the text."""
+
+
+def parse_json(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
+    """The value of one JSON text; a byte order mark is accepted. Raises `StrictJSONError` only."""
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+    except UnicodeDecodeError as error:
+        raise StrictJSONError(f"is not UTF-8 (byte {error.start})") from error
+    if not text.strip(" \t\r\n"):
+        raise StrictJSONError("is empty")
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float)
+    except StrictJSONError:
+        raise
+    except json.JSONDecodeError as error:
+        raise StrictJSONError(f"is not JSON: {error.msg} (line {error.lineno})") from error
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise StrictJSONError("has a number with too many digits") from error
+    except RecursionError as error:
+        raise StrictJSONError(f"is nested deeper than {max_depth} levels") from error
+    _require_sound(value, max_depth)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise StrictJSONError(f"has the key {key!r} twice")
+            seen.add(key)
+    return mapping
+
+
+def _constant(name: str) -> NoReturn:
+    raise StrictJSONError(f"has {name}, which is not a JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise StrictJSONError(f"has a number that is too large: {text[:40]}")
+    return value
+
+
+def _require_sound(value: Any, max_depth: int) -> None:
+    """Bound the nesting and refuse half characters, without recursion."""
+    level = [value]
+    room = max_depth
+    while level:
+        deeper: list[Any] = []
+        for node in level:
+            if isinstance(node, str):
+                _require_unicode(node)
+            elif isinstance(node, list | dict):
+                if not room:
+                    raise StrictJSONError(f"is nested deeper than {max_depth} levels")
+                deeper.extend(node)
+                if isinstance(node, dict):
+                    deeper.extend(node.values())
+        level = deeper
+        room -= 1
+
+
+def _require_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise StrictJSONError("has text that is not Unicode (an unpaired surrogate)") from error

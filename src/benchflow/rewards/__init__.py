@@ -1,0 +1,65 @@
+"""Rewards, pure: reward files, aggregation, rubrics, combined rewards, and the verdict they end in."""
+
+from benchflow.rewards.aggregate import AggregatePolicy, aggregate, parse_policy
+from benchflow.rewards.attribution import Attributed, attribute, attributed
+from benchflow.rewards.errors import RewardError
+from benchflow.rewards.files import read_reward, write_reward
+from benchflow.rewards.gain import Gain, gain, gain_verdict
+from benchflow.rewards.hybrid import FactorSpec, HybridPolicy, parse_hybrid
+from benchflow.rewards.numbers import UNIT, RewardRange
+from benchflow.rewards.ors import Episode, EpisodePolicy, ors_response, read_episode, settle_episode
+from benchflow.rewards.ors_events import parse_records, render_events, reward_event, tool_output_events
+from benchflow.rewards.reward_map import settle
+from benchflow.rewards.rubric import Criterion, JudgeSettings, Rubric
+from benchflow.rewards.rubric_file import load_rubric, parse_rubric
+from benchflow.rewards.verdict import (
+    Factor,
+    RewardEvent,
+    RewardItem,
+    Scored,
+    Unscored,
+    Verdict,
+    verdict_from_dict,
+)
+
+__all__ = [
+    "UNIT",
+    "AggregatePolicy",
+    "Attributed",
+    "Criterion",
+    "Episode",
+    "EpisodePolicy",
+    "Factor",
+    "FactorSpec",
+    "Gain",
+    "HybridPolicy",
+    "JudgeSettings",
+    "RewardError",
+    "RewardEvent",
+    "RewardItem",
+    "RewardRange",
+    "Rubric",
+    "Scored",
+    "Unscored",
+    "Verdict",
+    "aggregate",
+    "attribute",
+    "attributed",
+    "gain",
+    "gain_verdict",
+    "load_rubric",
+    "ors_response",
+    "parse_hybrid",
+    "parse_policy",
+    "parse_records",
+    "parse_rubric",
+    "read_episode",
+    "read_reward",
+    "render_events",
+    "reward_event",
+    "settle",
+    "settle_episode",
+    "tool_output_events",
+    "verdict_from_dict",
+    "write_reward",
+]

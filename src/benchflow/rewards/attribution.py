@@ -1,0 +1,100 @@
+"""The one place that says whose failure it was.
+
+Every exception becomes an `Unscored` of exactly one category: errors of the tree in `benchflow.errors` know
+theirs, trouble of the machine and cancellation are recognised, everything else belongs to the boundary whose
+code was running.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from benchflow.errors import BenchflowError, Category, RuntimeFailure
+from benchflow.rewards.verdict import Phase, Unscored
+
+MAX_REASON: Final = 2_000
+
+_MACHINE: Final[Mapping[int, str]] = {
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-full",
+    errno.ENOMEM: "out-of-memory",
+    errno.EMFILE: "out-of-descriptors",
+    errno.ENFILE: "out-of-descriptors",
+    errno.EAGAIN: "out-of-processes",
+}
+
+
+class Attributed(RuntimeFailure):
+    """A failure that already has its boundary; `verdict` is the record of it."""
+
+    def __init__(self, verdict: Unscored) -> None:
+        super().__init__(verdict.reason, code=verdict.code)
+        self.verdict = verdict
+
+
+@contextmanager
+def attributed(boundary: Category, phase: Phase) -> Iterator[None]:
+    """Attribute whatever fails in the block: it leaves as `Attributed`, from its cause.
+
+    The innermost block wins. Cancellation and interrupts pass through untouched, so that they still cancel.
+    """
+    try:
+        yield
+    except Attributed:
+        raise
+    except Exception as error:  # the boundary: every failure is attributed, none is swallowed
+        raise Attributed(attribute(error, boundary, phase)) from error
+
+
+def attribute(error: BaseException, boundary: Category, phase: Phase) -> Unscored:
+    """The verdict on an exception raised while `boundary` was at work in `phase`; never raises."""
+    if isinstance(error, Attributed):
+        return error.verdict
+    if isinstance(error, BaseExceptionGroup):
+        return _attribute_group(error, boundary, phase)
+    category, code = _boundary_of(error, boundary)
+    return Unscored(category, phase, code, _reason(error))
+
+
+def _attribute_group(group: BaseExceptionGroup[BaseException], boundary: Category, phase: Phase) -> Unscored:
+    """The first failure that is not a mere cancellation: the others were cancelled because of it."""
+    verdicts = [attribute(error, boundary, phase) for error in group.exceptions]
+    failures = [verdict for verdict in verdicts if verdict.category != "cancelled"]
+    return (failures or verdicts)[0]
+
+
+def _boundary_of(error: BaseException, boundary: Category) -> tuple[Category, str]:
+    from asyncio import CancelledError
+
+    match error:
+        case BenchflowError():
+            return error.category, error.code
+        case CancelledError() | GeneratorExit():
+            return "cancelled", "cancelled"
+        case KeyboardInterrupt() | SystemExit():
+            return "cancelled", "interrupted"
+        case TimeoutError():
+            return boundary, "timeout"
+        case MemoryError():
+            return "infrastructure", "out-of-memory"
+        case ConnectionError():
+            return boundary, "connection-lost"
+        case OSError():
+            return "infrastructure", _MACHINE.get(error.errno or 0, "os-error")
+        case _:
+            return boundary, "crashed"
+
+
+def _reason(error: BaseException) -> str:
+    """One line: the sentence of an error that has one, else its type and what it says."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an exception of unknown origin may not even print
+        text = ""
+    if not isinstance(error, BenchflowError) or not text:
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."

@@ -1,0 +1,117 @@
+"""What is judged, on which scale, with which weight.
+
+In: a judge's answers. Out: scores from 0 to 1, and one reward by the rubric's own policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args
+
+from benchflow.errors import JudgeFailure
+from benchflow.rewards.aggregate import AggregatePolicy
+from benchflow.rewards.numbers import finite, shown
+from benchflow.rewards.verdict import RewardItem, Space
+
+CriterionType = Literal["binary", "likert", "numeric"]
+JudgeMode = Literal["individual", "batched"]
+
+TYPES: Final[tuple[CriterionType, ...]] = get_args(CriterionType)
+MODES: Final[tuple[JudgeMode, ...]] = get_args(JudgeMode)
+
+_YES: Final = frozenset({"yes", "true", "pass", "passed", "1"})
+_NO: Final = frozenset({"no", "false", "fail", "failed", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One thing to judge."""
+
+    id: str
+    description: str
+    type: CriterionType = "binary"
+    points: int = 5
+    """Steps of a `likert` scale, which counts from 1."""
+    min: float = 0.0
+    max: float = 100.0
+    """Ends of a `numeric` scale."""
+    weight: float = 1.0
+    files: tuple[str, ...] = ()
+    space: Space = "output"
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The lowest and the highest answer."""
+        match self.type:
+            case "binary":
+                return 0.0, 1.0
+            case "likert":
+                return 1.0, float(self.points)
+            case "numeric":
+                return self.min, self.max
+
+    def grade(self, answer: object, reason: str | None = None) -> RewardItem:
+        """The answer as a score from 0 to 1.
+
+        Binary answers are yes or no, or a number that counts as yes from 0.5 on. Answers outside the scale
+        are moved to its nearest end and marked. What is no answer at all raises `JudgeFailure`
+        (`judge-answer-invalid`).
+        """
+        low, high = self.scale
+        raw = _answer_number(answer, binary=self.type == "binary")
+        if raw is None:
+            raise JudgeFailure(
+                f"the judge's answer for {self.id!r} must be {self._expected()}, not {shown(answer)}",
+                code="judge-answer-invalid",
+                path=self.id,
+            )
+        inside = min(max(raw, low), high)
+        score = float(inside >= 0.5) if self.type == "binary" else (inside - low) / (high - low)
+        return RewardItem(self.id, min(score, 1.0), self.space, reason, raw=answer, clamped=inside != raw)
+
+    def _expected(self) -> str:
+        low, high = self.scale
+        return "yes or no" if self.type == "binary" else f"a number from {low:g} to {high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSettings:
+    """The `[judge]` table. `options` holds the keys that this module gives no meaning; who runs the judge
+    must honour or refuse each of them."""
+
+    model: str | None = None
+    mode: JudgeMode = "individual"
+    files: tuple[str, ...] = ()
+    timeout_sec: float = 120.0
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """All criteria of a file and how their scores combine."""
+
+    criteria: tuple[Criterion, ...]
+    policy: AggregatePolicy
+    judge: JudgeSettings = JudgeSettings()
+    title: str | None = None
+
+    def combine(self, items: Mapping[str, RewardItem]) -> float:
+        """The reward of one graded item per criterion; raises `RewardError` unless they match exactly."""
+        return self.policy.apply({name: item.score for name, item in items.items()})
+
+
+def _answer_number(answer: object, *, binary: bool) -> float | None:
+    """The number that an answer stands for: itself, a decimal text, and for binary questions yes and no."""
+    if isinstance(answer, bool):
+        return float(answer) if binary else None
+    if not isinstance(answer, str):
+        return finite(answer)
+    word = answer.strip().lower()
+    if binary and word in _YES | _NO:
+        return float(word in _YES)
+    try:
+        return finite(float(word)) if word.replace(".", "", 1).lstrip("+-").isdecimal() else None
+    except ValueError:
+        return None

@@ -1,0 +1,135 @@
+"""A local server that speaks the OpenAI chat-completions protocol and answers as it is told.
+
+In: a script of replies, one reply for every request, or a function. Out: real HTTP on the loopback, whole or
+streamed, with tool calls, usage and every way a provider fails; and a record of what was asked. It runs in
+threads of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from benchflow.testing.replies import Fault, ModelRequest, Reply, SpelledReply, spelled
+from benchflow.testing.wire import WireServer
+
+Script = Reply | Sequence[Reply] | Callable[[ModelRequest], Reply]
+
+
+class ModelServer:
+    """A model that says what the test wants.
+
+    `replies` is a list (one reply per request, and an error that says so when it is used up), a single reply
+    (given to every request), or a function of the request (called for one request at a time). With `api_key`,
+    requests without that key get 401; with `models`, requests for other models get 404. Neither uses up a
+    reply.
+
+        with ModelServer(["yes", Fault(429), Answer(tool_calls=[ToolCall("bash", {"command": "ls"})])]) as
+        server: client = OpenAI(base_url=server.url, api_key=server.api_key)
+    """
+
+    def __init__(
+        self, replies: Script, *, api_key: str | None = None, models: Sequence[str] = (), port: int = 0
+    ) -> None:
+        self._script = _script(replies)
+        self._required_key = api_key
+        self._port = port
+        self.models = tuple(models)
+        self._requests: list[ModelRequest] = []
+        self._used = 0
+        self._lock = threading.Lock()  # protects the two above, and serialises the reply function
+        self._http: WireServer | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients, as `OPENAI_BASE_URL` wants it; ends in `/v1`. Only while it runs."""
+        if self._http is None:
+            raise RuntimeError("the model server is not running")
+        return f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    @property
+    def api_key(self) -> str:
+        """A key that the server accepts."""
+        return self._required_key or "test-key"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that point a client or an agent here."""
+        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": self.api_key}
+
+    @property
+    def requests(self) -> tuple[ModelRequest, ...]:
+        """Every chat request so far, in order of arrival, refused ones included."""
+        with self._lock:
+            return tuple(self._requests)
+
+    @property
+    def remaining(self) -> int | None:
+        """How many replies of a list are left; None without a list."""
+        with self._lock:
+            return None if callable(self._script) else len(self._script) - self._used
+
+    def start(self) -> Self:
+        """Serve until `stop`; raises `OSError` when the port is taken."""
+        if self._http is not None:
+            raise RuntimeError("the model server is running already")
+        self._http = WireServer(self, self._port)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="model-server")
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End it with all its connections, silent ones too; idempotent."""
+        if self._http is None or self._thread is None:
+            return
+        self._http.shutdown()
+        self._thread.join()
+        self._http.end_connections()
+        self._http.server_close()
+        self._http = self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def answer(
+        self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
+    ) -> tuple[ModelRequest, SpelledReply]:
+        """Record a chat request and decide what it gets."""
+        with self._lock:
+            key = headers.get("authorization", "").removeprefix("Bearer ")
+            authorized = self._required_key in (None, key)
+            request = ModelRequest(len(self._requests), path, dict(headers), body, authorized)
+            self._requests.append(request)
+            if not authorized:
+                return request, Fault(401, "the API key is not the expected one", "invalid_api_key")
+            if self.models and request.model not in self.models:
+                return request, Fault(404, f"there is no model {request.model!r}", "model_not_found")
+            try:
+                return request, spelled(self._next(request))
+            except Exception as error:  # noqa: BLE001 - a reply function may raise anything; the client must hear of it
+                return request, Fault(500, f"the reply function failed: {error!r}", "script_failed")
+
+    def _next(self, request: ModelRequest) -> Reply:
+        if callable(self._script):
+            return self._script(request)
+        if self._used >= len(self._script):
+            return Fault(400, f"the script has only {len(self._script)} replies", "script_exhausted")
+        self._used += 1
+        return self._script[self._used - 1]
+
+
+def _script(replies: Script) -> tuple[Reply, ...] | Callable[[ModelRequest], Reply]:
+    """A list as it is, a function as it is, a single reply as a function that always gives it."""
+    if isinstance(replies, str):
+        return lambda _request: replies
+    if isinstance(replies, Sequence):
+        return tuple(replies)
+    return replies if callable(replies) else lambda _request: replies

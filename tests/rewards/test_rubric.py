@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchflow.errors import JudgeFailure, PackageError
+from benchflow.rewards import Criterion, RewardError, load_rubric, parse_rubric
+
+TOML = """
+title = "Report"
+[judge]
+model = "openai/gpt-5.5"
+mode = "batched"
+files = ["report.md"]
+timeout = 30
+samples = 3
+[[criterion]]
+name = "correct"
+description = "The numbers are right."
+weight = 3
+[[criterion]]
+id = "clear"
+description = "It reads well."
+type = "likert"
+points = 7
+space = "reasoning"
+files = ["report"]
+[[criterion]]
+description = "It covers at least the last four quarters of the year."
+type = "numeric"
+min = 0
+max = 4
+[scoring]
+aggregation = "weighted-mean"
+"""
+
+
+def test_a_toml_rubric_is_read_whole() -> None:
+    rubric = parse_rubric(TOML.encode())
+    correct, clear, covers = rubric.criteria
+    assert rubric.title == "Report"
+    assert (correct.id, correct.type, correct.weight) == ("correct", "binary", 3.0)
+    assert (clear.points, clear.space, clear.files) == (7, "reasoning", ("report",))
+    assert covers.id == "It covers at least the last four quarter"
+    assert (covers.min, covers.max) == (0.0, 4.0)
+    judge = rubric.judge
+    assert (judge.model, judge.mode, judge.files, judge.timeout_sec) == (
+        "openai/gpt-5.5",
+        "batched",
+        ("report.md",),
+        30.0,
+    )
+    assert judge.options == {"samples": 3}
+    assert rubric.policy.to_dict() == {
+        "method": "weighted_mean",
+        "weights": {"correct": 3.0, "clear": 1.0, covers.id: 1.0},
+        "criteria": ["correct", "clear", covers.id],
+    }
+
+
+def test_a_json_rubric_is_read_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "rubric.json"
+    path.write_text(
+        json.dumps({"title": "T", "criteria": [{"id": "c1", "title": "Clean", "match_criteria": "No lint."}]})
+    )
+    (criterion,) = load_rubric(path).criteria
+    assert criterion == Criterion("c1", "No lint.")
+
+
+def test_a_rubric_turns_answers_into_one_reward() -> None:
+    rubric = parse_rubric(TOML.encode())
+    answers = dict(zip((c.id for c in rubric.criteria), ["yes", 4, 2], strict=True))
+    items = {c.id: c.grade(answers[c.id], "because") for c in rubric.criteria}
+    assert [item.score for item in items.values()] == [1.0, 0.5, 0.5]
+    assert rubric.combine(items) == pytest.approx((3 * 1 + 0.5 + 0.5) / 5)
+    with pytest.raises(RewardError, match="missing"):
+        rubric.combine({"correct": items["correct"]})
+
+
+@pytest.mark.parametrize(
+    ("criterion", "answer", "score", "clamped"),
+    [
+        (Criterion("c", "d"), True, 1.0, False),
+        (Criterion("c", "d"), False, 0.0, False),
+        (Criterion("c", "d"), "Yes", 1.0, False),
+        (Criterion("c", "d"), " failed ", 0.0, False),
+        (Criterion("c", "d"), 0.5, 1.0, False),
+        (Criterion("c", "d"), 0.49, 0.0, False),
+        (Criterion("c", "d"), "0.7", 1.0, False),
+        (Criterion("c", "d"), 7, 1.0, True),
+        (Criterion("c", "d", "likert"), 1, 0.0, False),
+        (Criterion("c", "d", "likert"), 3, 0.5, False),
+        (Criterion("c", "d", "likert"), "5", 1.0, False),
+        (Criterion("c", "d", "likert"), 0, 0.0, True),
+        (Criterion("c", "d", "likert"), 85, 1.0, True),
+        (Criterion("c", "d", "likert", points=2), 2, 1.0, False),
+        (Criterion("c", "d", "numeric"), 25, 0.25, False),
+        (Criterion("c", "d", "numeric", min=-1, max=1), 0, 0.5, False),
+        (Criterion("c", "d", "numeric", min=-1, max=1), "-3", 0.0, True),
+    ],
+)
+def test_answers_are_normalised_and_what_left_its_scale_is_marked(
+    criterion: Criterion, answer: object, score: float, clamped: bool
+) -> None:
+    item = criterion.grade(answer)
+    assert (item.score, item.clamped, item.raw) == (score, clamped, answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "", "maybe", [], {}, float("nan"), float("inf"), "nan", "1e999", 10**400, "--1"]
+)
+@pytest.mark.parametrize("kind", ["binary", "likert", "numeric"])
+def test_what_is_no_answer_is_a_failure_of_the_judge(kind: str, answer: object) -> None:
+    with pytest.raises(JudgeFailure) as caught:
+        Criterion("c", "d", kind).grade(answer)
+    assert caught.value.code == "judge-answer-invalid"
+    assert "'c'" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["likert", "numeric"])
+def test_yes_is_no_answer_on_a_scale(kind: str) -> None:
+    for answer in (True, "yes"):
+        with pytest.raises(JudgeFailure):
+            Criterion("c", "d", kind).grade(answer)
+
+
+@given(
+    st.sampled_from(["binary", "likert", "numeric"]),
+    st.integers(2, 1000),
+    st.floats(-1e300, 1e300),
+    st.floats(-1e300, 1e300),
+    st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.text(max_size=6),
+)
+def test_every_score_is_inside_zero_and_one(kind: str, points: int, low: float, high: float, answer: object) -> None:
+    low, high = sorted((low, high)) if low != high else (0.0, 1.0)
+    try:
+        item = Criterion("c", "d", kind, points=points, min=low, max=high).grade(answer)
+    except JudgeFailure:
+        return
+    assert 0 <= item.score <= 1
+
+
+def one(**extra: object) -> dict:
+    return {"criteria": [{"name": "a", "description": "d", **extra}]}
+
+
+WRONG = {
+    "nothing": ({}, "criteria", "at least one"),
+    "no criteria": ({"criteria": []}, "criteria", "at least one"),
+    "both spellings": ({"criteria": [{"name": "a"}], "criterion": []}, "criteria", "both"),
+    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a key"),
+    "a criterion that is a text": ({"criteria": ["a"]}, "criteria[0]", "table"),
+    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a key"),
+    "no description": ({"criteria": [{"id": "a"}]}, "criteria[0]", "no description"),
+    "two of one name": ({"criteria": [{"title": "a"}, {"title": "a"}]}, "criteria[1]", "two criteria"),
+    "no such type": (one(type="stars"), "criteria[0].type", "stars"),
+    "no such space": (one(space="outer"), "criteria[0].space", "outer"),
+    "one point": (one(type="likert", points=1), "criteria[0].points", "from 2"),
+    "points true": (one(points=True), "criteria[0].points", "whole number"),
+    "an empty scale": (one(type="numeric", min=5, max=5), "criteria[0].min", "less than"),
+    "a negative weight": (one(weight=-1), "criteria[0].weight", "at least 0"),
+    "a weight that is a text": (one(weight="1"), "criteria[0].weight", "finite"),
+    "a name that is a number": (one(name=3), "criteria[0].name", "text"),
+    "files that are a text": (one(files="a"), "criteria[0].files", "list"),
+    "no such aggregation": ({**one(), "scoring": {"aggregation": "median"}}, "scoring", "median"),
+    "aggregation twice": (
+        {**one(), "scoring": {"aggregation": "mean", "method": "mean"}},
+        "scoring.method",
+        "one of them",
+    ),
+    "a threshold above one": ({**one(), "scoring": {"threshold": 2}}, "scoring", "threshold"),
+    "scoring that is a list": ({**one(), "scoring": []}, "scoring", "table"),
+    "weights of nothing": (one(weight=0), "scoring", "above 0"),
+    "no such mode": ({**one(), "judge": {"mode": "panel"}}, "judge.mode", "panel"),
+    "no time": ({**one(), "judge": {"timeout": 0}}, "judge.timeout", "more than 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_rubric_is_refused_at_its_key(case: str) -> None:
+    value, path, words = WRONG[case]
+    for data, as_json in ((json.dumps(value), True), (tomli_w.dumps(value), False)):
+        with pytest.raises(PackageError) as caught:
+            parse_rubric(data.encode(), json=as_json, file="rubrics/verifier.toml")
+        assert (caught.value.code, caught.value.path) in {
+            ("invalid-rubric", path),
+            ("invalid-aggregate", path),
+        }
+        assert caught.value.file == "rubrics/verifier.toml"
+        assert words in str(caught.value)
+
+
+def test_mean_means_the_weighted_one() -> None:
+    rubric = parse_rubric(json.dumps({**one(), "scoring": {"method": "mean"}}).encode(), json=True)
+    assert rubric.policy.method == "weighted_mean"
+
+
+def test_a_missing_or_oversized_file_is_the_packages_fault(tmp_path: Path) -> None:
+    with pytest.raises(PackageError) as caught:
+        load_rubric(tmp_path / "rubric.toml", file="rubrics/verifier.toml")
+    assert (caught.value.code, caught.value.file) == ("missing-rubric", "rubrics/verifier.toml")
+    (tmp_path / "rubric.toml").write_bytes(b"#" * (1 << 21))
+    with pytest.raises(PackageError, match="more than"):
+        load_rubric(tmp_path / "rubric.toml")
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='[]{}"=,.\n a1é', max_size=60).map(str.encode), st.booleans())
+def test_any_bytes_are_a_rubric_or_one_clear_error(data: bytes, as_json: bool) -> None:
+    with pytest.raises(PackageError):
+        parse_rubric(data, json=as_json)
+
+
+def test_deep_toml_is_refused() -> None:
+    with pytest.raises(PackageError, match="not TOML"):
+        parse_rubric(b"a = " + b"[" * 100_000)
