@@ -14,7 +14,8 @@ from lib.side_by_side import Row, compile_ours, peer_environment, print_table, r
 PEER = "cube-standard==0.1.0rc8"
 ROUNDS = 4
 
-SCENARIO = '''
+SCENARIO = (
+    '''
 import json, sys, time, types, warnings
 warnings.simplefilter("ignore")
 module = types.ModuleType("counter_bench"); sys.modules["counter_bench"] = module
@@ -40,11 +41,15 @@ class CounterTool(Tool):
         return "ok"
     @tool_action
     def add(self, amount: int) -> str:
-        '''+"'''"+'''Add an amount.
+        '''
+    + "'''"
+    + """Add an amount.
 
         Args:
             amount: how much
-        '''+"'''"+'''
+        """
+    + "'''"
+    + '''
         self.value += amount
         return "ok"
     @tool_action
@@ -120,6 +125,7 @@ print(json.dumps({
     "spawn": best(spawn_all, 1) * 1e3,
 }))
 '''
+)
 IMPORTS = """
 import json, subprocess, sys, time
 def best(statement):

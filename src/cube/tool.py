@@ -139,7 +139,7 @@ def _is_action_of(cls: type, name: str) -> bool:
 
 
 def _observe(result: Any, action: Action) -> Observation:
-    if isinstance(result, Observation):
+    if not isinstance(result, str) and isinstance(result, Observation):  # text first: it is the cheaper question
         return result
     content = Content.from_data("Success" if result is None else result, tool_call_id=action.id)
     return trusted(Observation, {"contents": [content]})

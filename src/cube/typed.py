@@ -17,6 +17,7 @@ from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationInfo, compu
 TYPE_KEY: Final = "_type"
 
 M = TypeVar("M", bound="TypedBaseModel")
+_new = object.__new__
 _set = object.__setattr__
 _RESOLVED: dict[tuple[type, str], type[Any]] = {}
 """The class that a `_type` stands for where another was asked for; emptied whenever a class is defined."""
@@ -75,19 +76,16 @@ def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = 
     For the hot path and for classes without private attributes, validators and `model_post_init`. Unless told otherwise
     all fields count as set; that set is shared by all such instances, since nothing can be added to it.
     """
-    new = cls.__new__(cls)
+    new = _new(cls)
+    if fields_set is None:
+        fields_set = _ALL_FIELDS.get(cls)
+        if fields_set is None:
+            fields_set = _ALL_FIELDS[cls] = set(cls.model_fields)
     _set(new, "__dict__", values)
-    _set(new, "__pydantic_fields_set__", fields_set or _all_fields(cls))
+    _set(new, "__pydantic_fields_set__", fields_set)
     _set(new, "__pydantic_extra__", None)
     _set(new, "__pydantic_private__", None)
     return new
-
-
-def _all_fields(cls: type[TypedBaseModel]) -> set[str]:
-    known = _ALL_FIELDS.get(cls)
-    if known is None:
-        known = _ALL_FIELDS[cls] = set(cls.model_fields)
-    return known
 
 
 def _path_of(cls: type[TypedBaseModel]) -> str:
