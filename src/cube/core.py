@@ -134,7 +134,7 @@ class Content(TypedBaseModel, ABC):
     @staticmethod
     def from_data(data: Any, *, tool_call_id: str | None = None, name: str | None = None) -> Content:
         """The content that fits `data`; a content is taken as it is and only learns what it does not know yet."""
-        if isinstance(data, (str, int, float)):  # noqa: UP038  # a tuple is faster, and this is the hot path
+        if isinstance(data, (str, int, float)):  # a tuple is faster, and this is the hot path
             return trusted(TextContent, {"tool_call_id": tool_call_id, "name": name, "data": str(data)})
         if isinstance(data, Content):
             known = {"tool_call_id": tool_call_id, "name": name}
