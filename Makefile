@@ -16,7 +16,7 @@ CREATE  = $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 else
 CREATE  = $(PYTHON) -m venv $(VENV)
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 endif
 
 .PHONY: help demo test unit lint format bench docs setup system clean

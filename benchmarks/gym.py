@@ -1,6 +1,7 @@
 """The gym layer beside cube-standard 0.1.0rc8, in one run: the same counter benchmark, written once, runs on both.
 
-Every figure is the best of several repetitions, taken in turns between the two. `--no-peer` measures this project alone.
+Every figure is the best of several repetitions, taken in turns between the two. `--no-peer` measures this project
+alone.
 """
 
 from __future__ import annotations
