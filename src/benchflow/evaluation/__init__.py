@@ -1,0 +1,1 @@
+"""Many rollouts: jobs, their store on disk, resume, statistics."""

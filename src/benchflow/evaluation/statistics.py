@@ -1,0 +1,201 @@
+"""What a set of results says, and how surely.
+
+The unit is the task: attempts at one task are not independent, so that a mean is the mean of task means and intervals
+come from how tasks differ. Results without a score are counted, never averaged; the bounds say what they could have
+made of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean, variance
+from typing import Any
+
+PASS_THRESHOLD = 1.0
+"""A reward from here on counts as a pass."""
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What statistics need of one result."""
+
+    task: str
+    status: str
+    reward: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    category: str | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> bool:
+        return self.status == "scored" and self.reward is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its interval, and how many tasks and results it stands on; None where nothing can be said."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    tasks: int
+    results: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "low": self.low, "high": self.high, "tasks": self.tasks, "results": self.results}
+
+
+def summarise(outcomes: Iterable[Outcome], *, pass_threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
+    """The statistical part of a summary, as JSON."""
+    everything = list(outcomes)
+    scored = [outcome for outcome in everything if outcome.scored]
+    rewards = _by_task(scored, lambda outcome: outcome.reward)
+    passes = _by_task(scored, lambda outcome: float((outcome.reward or 0.0) >= pass_threshold))
+    attempts = Counter(outcome.task for outcome in everything)
+    counts = [(len(values), round(sum(values))) for values in passes.values()]
+    return {
+        "total": len(everything),
+        "tasks": len(attempts),
+        "scored": len(scored),
+        "unscored": len(everything) - len(scored),
+        "unscored_by": dict(
+            sorted(Counter(o.category or "infrastructure" for o in everything if not o.scored).items())
+        ),
+        "mean_reward": mean(rewards).to_dict(),
+        "mean_reward_bounds": bounds(everything),
+        "pass_threshold": pass_threshold,
+        "pass_rate": proportion(passes).to_dict(),
+        "pass_at_k": {str(k): pass_at_k(counts, k).to_dict() for k in _ks(attempts)},
+        "pass_hat_k": {str(k): pass_hat_k(counts, k).to_dict() for k in _ks(attempts)},
+        "metrics": _metrics(scored),
+        "usage": _usage(everything),
+    }
+
+
+def mean(by_task: Mapping[str, Sequence[float]]) -> Estimate:
+    """The mean of task means with a t interval over tasks; with one task, over its attempts."""
+    results = sum(map(len, by_task.values()))
+    units = [fmean(values) for values in by_task.values()]
+    if not units:
+        return Estimate(None, None, None, 0, 0)
+    spread = units if len(units) > 1 else [float(value) for value in next(iter(by_task.values()))]
+    value = fmean(units)
+    if len(spread) < 2:
+        return Estimate(value, None, None, len(units), results)
+    half = t_quantile(0.5 + CONFIDENCE / 2, len(spread) - 1) * math.sqrt(variance(spread) / len(spread))
+    return Estimate(value, value - half, value + half, len(units), results)
+
+
+def proportion(by_task: Mapping[str, Sequence[float]]) -> Estimate:
+    """The mean of 0/1 values with a Wilson interval whose sample size is what the tasks' spread leaves of it.
+
+    Attempts that agree within each task count as one; attempts that vary as freely as tasks do count in full.
+    """
+    results = sum(map(len, by_task.values()))
+    units = [fmean(values) for values in by_task.values()]
+    if not units:
+        return Estimate(None, None, None, 0, 0)
+    value = fmean(units)
+    size = float(len(units)) if len(units) > 1 else float(results)
+    if len(units) > 1 and 0 < value < 1:
+        between = variance(units) / len(units)
+        if between > 0:
+            size = min(max(value * (1 - value) / between, len(units)), results)
+    low, high = wilson(value, size)
+    return Estimate(value, low, high, len(units), results)
+
+
+def wilson(share: float, size: float) -> tuple[float, float]:
+    """The Wilson score interval of a share seen in `size` trials."""
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    middle = (share + z * z / (2 * size)) / (1 + z * z / size)
+    half = z / (1 + z * z / size) * math.sqrt(share * (1 - share) / size + z * z / (4 * size * size))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def pass_at_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
+    """The chance that one of k attempts passes, from (attempts, passes) per task; tasks with fewer are left out."""
+    return _over_tasks(counts, k, lambda n, c: (math.comb(n, k) - math.comb(n - c, k)) / math.comb(n, k))
+
+
+def pass_hat_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
+    """The chance that all of k attempts pass, from (attempts, passes) per task; tasks with fewer are left out."""
+    return _over_tasks(counts, k, lambda n, c: math.comb(c, k) / math.comb(n, k))
+
+
+def _over_tasks(counts: Iterable[tuple[int, int]], k: int, chance: Any) -> Estimate:
+    usable = [(n, c) for n, c in counts if n >= k]
+    estimate = mean({str(index): [chance(n, c)] for index, (n, c) in enumerate(usable)})
+    low = None if estimate.low is None else max(0.0, estimate.low)
+    high = None if estimate.high is None else min(1.0, estimate.high)
+    return Estimate(estimate.value, low, high, len(usable), sum(n for n, _ in usable))
+
+
+def bounds(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """What the mean reward could have been: every result without a score taken as 0, and as 1."""
+    if not outcomes:
+        return {"low": None, "high": None}
+    filled = {
+        name: _by_task(outcomes, lambda outcome, fill=fill: outcome.reward if outcome.scored else fill)
+        for name, fill in (("low", 0.0), ("high", 1.0))
+    }
+    return {name: mean(by_task).value for name, by_task in filled.items()}
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Student's t quantile by Hill's expansion; exact for one and two degrees of freedom."""
+    tail = 2 * (1 - probability)
+    if freedom == 1:
+        return 1 / math.tan(tail * math.pi / 2)
+    if freedom == 2:
+        return math.sqrt(2 / (tail * (2 - tail)) - 2)
+    a = 1 / (freedom - 0.5)
+    b = (48 / a) / a
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * freedom
+    x = d * tail
+    y = x ** (2 / freedom)
+    if y > 0.05 + a:
+        x = NormalDist().inv_cdf(1 - tail / 2) * -1
+        y = x * x
+        if freedom < 5:
+            c += 0.3 * (freedom - 4.5) * (x + 0.6)
+        c = (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b + c
+        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
+        y = math.expm1(a * y * y)
+    else:
+        first = (freedom + 6) / (freedom * y) - 0.089 * d - 0.822
+        y = ((1 / (first * (freedom + 2) * 3) + 0.5 / (freedom + 4)) * y - 1) * (freedom + 1) / (freedom + 2) + 1 / y
+    return math.sqrt(freedom * y)
+
+
+def _by_task(outcomes: Iterable[Outcome], value: Any) -> dict[str, list[float]]:
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        grouped[outcome.task].append(float(value(outcome)))
+    return dict(grouped)
+
+
+def _ks(attempts: Mapping[str, int]) -> list[int]:
+    """1, 2, 4, … up to the most attempts at a task, and that number itself."""
+    most = max(attempts.values(), default=0)
+    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    return sorted({*powers, most} - {0})
+
+
+def _metrics(scored: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    names = sorted({name for outcome in scored for name in outcome.metrics})
+    having = {name: [outcome for outcome in scored if name in outcome.metrics] for name in names}
+    return {name: mean(_by_task(having[name], lambda o, name=name: o.metrics[name])).to_dict() for name in names}
+
+
+def _usage(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    totals: dict[str, float] = defaultdict(float)
+    for outcome in outcomes:
+        for name, value in outcome.usage.items():
+            totals[name] += value
+    return dict(sorted(totals.items()))

@@ -1,0 +1,206 @@
+"""A job on disk: `job.json`, an append-only `results.jsonl`, `summary.json`, and a folder per rollout.
+
+One process writes a job at a time (a lock that ends with the process). A result is a whole line or none: a torn last
+line, as a kill leaves it, is cut off when the job is opened again. Nothing that was written whole is ever changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.files import write_atomic
+from benchflow.rollout.record import Result
+
+JOB_SCHEMA: Final = "benchcube.job.v1"
+
+
+class JobStore:
+    """The folder of one job. `create` and `open` hold its lock until `close`; `read` looks without it."""
+
+    def __init__(self, folder: Path, lock: IO[bytes] | None) -> None:
+        self.folder = folder
+        self._lock = lock
+        self._results: IO[bytes] | None = None
+
+    @classmethod
+    def create(cls, jobs_dir: Path, name: str, job: Mapping[str, Any]) -> JobStore:
+        """A new job; refused when one of that name is there."""
+        folder = jobs_dir / safe_job_name(name)
+        if folder.exists():
+            raise UsageError(
+                f"Job '{name}' exists in {jobs_dir}. Go on with it: bench eval resume {name}", code="job-exists"
+            )
+        try:
+            (folder / "rollouts").mkdir(parents=True)
+        except FileExistsError:
+            raise UsageError(f"Job '{name}' was just started by another process.", code="job-exists") from None
+        except OSError as error:
+            raise InfrastructureFailure(
+                f"Cannot create {folder}: {error.strerror}.", code="store-unwritable"
+            ) from error
+        store = cls(folder, _locked(folder))
+        write_atomic(folder / "job.json", _pretty({"schema": JOB_SCHEMA, "name": name, **job}))
+        return store
+
+    @classmethod
+    def open(cls, jobs_dir: Path, name: str) -> JobStore:
+        """An existing job, to go on with it; refused while another process does."""
+        folder = _existing(jobs_dir, name)
+        store = cls(folder, _locked(folder))
+        _repair(folder / "results.jsonl")
+        return store
+
+    @classmethod
+    def read(cls, jobs_dir: Path, name: str) -> JobStore:
+        """An existing job, to look at it, running or not."""
+        return cls(_existing(jobs_dir, name), None)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        try:
+            job: dict[str, Any] = json.loads((self.folder / "job.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise InfrastructureFailure(
+                f"{self.folder / 'job.json'} cannot be read: {error}.", code="job-damaged"
+            ) from error
+        return job
+
+    def rollout_folder(self, name: str) -> Path:
+        return self.folder / "rollouts" / name
+
+    def append(self, result: Result, rollout: str) -> None:
+        """Add a result; it is on disk when this returns."""
+        if self._lock is None:
+            raise RuntimeError("A job that is only read cannot be written.")
+        if self._results is None:
+            self._results = (self.folder / "results.jsonl").open("ab", buffering=0)
+        line = json.dumps({**result.to_dict(), "rollout": rollout}, ensure_ascii=False, separators=(",", ":"))
+        before = self._results.seek(0, os.SEEK_END)
+        try:
+            _write_whole(self._results, line.encode() + b"\n")
+            os.fdatasync(self._results.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                self._results.truncate(before)  # so that a later result does not follow half of this one
+            raise InfrastructureFailure(
+                f"Cannot write {self.folder}: {error.strerror}.", code="store-unwritable"
+            ) from error
+
+    def results(self) -> Iterator[tuple[str, Result]]:
+        """Every whole line: the rollout's name and its result, in the order they came."""
+        for number, line in enumerate(_lines(self.folder / "results.jsonl"), 1):
+            try:
+                data = json.loads(line)
+                yield data["rollout"], Result.from_dict(data)
+            except (ValueError, KeyError, TypeError) as error:
+                raise InfrastructureFailure(
+                    f"{self.folder / 'results.jsonl'}, line {number} is damaged: {error}.", code="job-damaged"
+                ) from error
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomic(self.folder / "summary.json", _pretty(summary))
+
+    def close(self) -> None:
+        """Let go of the lock; safe to call again."""
+        for stream in (self._results, self._lock):
+            if stream is not None:
+                stream.close()
+        self._results = self._lock = None
+
+
+def _write_whole(stream: IO[bytes], data: bytes) -> None:
+    """Raw files may write less than they are given, as on a disk that fills up."""
+    while data:
+        data = data[stream.write(data) :]
+
+
+def list_jobs(jobs_dir: Path) -> list[str]:
+    """Names of the jobs in a folder, oldest first."""
+    folders = [path.parent for path in jobs_dir.glob("*/job.json")]
+    return [folder.name for folder in sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))]
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process holds the job's lock."""
+    try:
+        with (folder / ".lock").open("ab") as stream, _exclusive(stream):
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def safe_job_name(name: str) -> str:
+    """The name, if it can be a folder's and stays one."""
+    if not name or name in (".", "..") or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
+        raise UsageError(f"'{name}' cannot be a job's name: it must be a plain folder name.", code="job-name")
+    return name
+
+
+def _existing(jobs_dir: Path, name: str) -> Path:
+    """The job's folder by name below `jobs_dir`, or by path."""
+    candidates = [Path(name)] if "/" in name else [jobs_dir / safe_job_name(name)]
+    for folder in candidates:
+        if (folder / "job.json").is_file():
+            return folder
+    known = ", ".join(list_jobs(jobs_dir)) or "none"
+    raise UsageError(f"There is no job '{name}' in {jobs_dir}; there are: {known}.", code="no-job")
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """The lock of a job: held as long as the returned file is open, and not by another process."""
+    stream = (folder / ".lock").open("ab")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        raise UsageError(f"Job '{folder.name}' is being run by another process.", code="job-running") from None
+    return stream
+
+
+@contextmanager
+def _exclusive(stream: IO[bytes]) -> Iterator[None]:
+    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield
+
+
+def _repair(path: Path) -> None:
+    """Cut off what a kill left of a line that was not written whole."""
+    if not path.exists():
+        return
+    with path.open("r+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        end = size
+        while end > 0:
+            start = max(0, end - 65536)
+            stream.seek(start)
+            found = stream.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        if end < size:
+            stream.truncate(end)
+            os.fsync(stream.fileno())
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            for line in stream:
+                if line.endswith(b"\n"):
+                    yield line
+    except FileNotFoundError:
+        return
+
+
+def _pretty(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,1 @@
+"""One agent on one task: plan, environment, agent, freeze, verify, record."""
