@@ -1,0 +1,1 @@
+"""Agents: who acts on a task, named `NAME` or `NAME:ARGUMENT`."""

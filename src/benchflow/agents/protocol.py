@@ -1,0 +1,173 @@
+"""The contract between a rollout and an agent.
+
+A rollout opens an agent once per role (`start`), sends it prompts (`prompt`, the one turn boundary), and closes it.
+Process agents work inside the sandbox of their context; policy agents map an observation and an action set to actions
+and can also drive gym tasks. Whatever an agent does is told as events, as it happens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from benchflow.sandbox.protocol import Sandbox
+from cube.core import Action, ActionSchema, Observation
+
+StopReason = Literal["end_turn", "max_tokens", "max_steps", "max_cost", "refusal", "cancelled", "timeout", "exited"]
+
+EventType = Literal[
+    "user_message",
+    "agent_message",
+    "agent_thought",
+    "tool_call",
+    "tool_result",
+    "permission",
+    "plan",
+    "usage",
+    "agent_started",
+    "agent_ended",
+    "agent_timeout",
+    "oracle",
+    "error",
+]
+
+
+class EventSink(Protocol):
+    """Where events go: the rollout's trajectory, which stamps, redacts and writes them at once."""
+
+    def __call__(self, event: EventType, /, **fields: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionOption:
+    """One answer that an agent offers when it asks; ids and kinds are kept as the agent sent them."""
+
+    id: str
+    kind: str
+    """`allow_once`, `allow_always`, `reject_once`, `reject_always`, or what else the agent calls it."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRequest:
+    """An agent asks before it does something."""
+
+    title: str
+    options: tuple[PermissionOption, ...]
+    tool_call: Mapping[str, Any] = field(default_factory=dict)
+
+
+PermissionHandler = Callable[[PermissionRequest], Awaitable[str | None]]
+"""Answers with the id of an option, or None to refuse. A handler that raises is a refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLimits:
+    """When an agent's turn is cut off; None leaves it open."""
+
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
+    idle_timeout_sec: float | None = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentContext:
+    """What a rollout gives an agent for as long as it is open."""
+
+    sandbox: Sandbox
+    workdir: str
+    user: str | None
+    env: Mapping[str, str]
+    """Variables of the agent phase, declared secrets included; never those of other phases."""
+    events: EventSink
+    log_folder: Path
+    """The rollout's `agent/` folder on this machine, for capped raw output."""
+    model: str | None = None
+    limits: AgentLimits = AgentLimits()
+    ask: PermissionHandler | None = None
+    """None: the agent may do whatever the sandbox lets it."""
+    forbidden_tools: frozenset[str] = frozenset()
+    mcp_servers: tuple[Mapping[str, Any], ...] = ()
+    skills_dir: str | None = None
+    package_dir: Path | None = None
+    """The task's folder on this machine; only the oracle agent reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How one prompt ended."""
+
+    stop_reason: StopReason
+    text: str = ""
+    """What the agent said last."""
+    exit_code: int | None = None
+    timed_out: bool = False
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """`input_tokens`, `output_tokens`, `cached_tokens`, `cost_usd`, `steps`, `tool_calls`, …"""
+
+
+class Agent(ABC):
+    """An agent on a task.
+
+    `start` and `prompt` raise `AgentFailure` when it cannot start or its connection is lost, and `InfrastructureFailure`
+    when its model cannot be reached; an agent that gives up or exits is a `TurnResult`.
+    """
+
+    name: str
+    """As it was asked for, such as `acp:my-agent --stdio`."""
+
+    async def install(self, sandbox: Sandbox) -> None:
+        """Put into the environment what the agent needs there; done once per environment and agent, then reused."""
+        del sandbox
+
+    def install_key(self) -> str | None:
+        """What `install` depends on; None when there is nothing to install."""
+        return None
+
+    @abstractmethod
+    async def start(self, context: AgentContext) -> None:
+        """Bring it up in the sandbox of the context."""
+
+    @abstractmethod
+    async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
+        """One turn. When the time is over, everything the turn started has ended and the result says so."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End it; idempotent, never raises for an agent that is gone already."""
+
+
+class Policy(ABC):
+    """An agent that decides, one observation at a time; drives gym tasks, and packages through their gym tools."""
+
+    name: str
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+
+    @abstractmethod
+    async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
+        """What to do next; nothing ends the episode."""
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """Totals since the last reset."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """What `bench agents` says about an agent."""
+
+    name: str
+    description: str
+    kind: Literal["process", "policy", "both"]
+    argument: str | None = None
+    """What stands after the colon, such as `FILE`; None when there is nothing."""
+    needs: tuple[str, ...] = ()
+    """Variables, programs or extras, in words."""
+    install: str | None = None
