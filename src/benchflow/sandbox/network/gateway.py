@@ -5,7 +5,8 @@
     eth0 198.19.255.254 ------veth------ up0 198.19.255.253
          routes of the plan via .253         listening sockets  ===descriptors===>  Egress.start
 
-The gateway has no uplink and forwards nothing. It lives as long as its sockets: closing them removes it and `eth0`.
+The gateway has no uplink and forwards nothing. It lives as long as its sockets: closing them removes it and
+`eth0`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def open_gateway(
 ) -> list[socket.socket]:
     """Make the gateway and open the sockets of `plan.listeners`, in their order.
 
-    Call it in a single-threaded process that is in the sandbox's network namespace, may administer it and sees a `/proc`;
-    it is back there afterwards. `unshare_network` is `unshare(CLONE_NEWNET)`, `enter_network` is `setns(fd, CLONE_NEWNET)`.
-    After an error nothing of the gateway is left.
+    Call it in a single-threaded process that is in the sandbox's network namespace, may administer it and
+    sees a `/proc`; it is back there afterwards. `unshare_network` is `unshare(CLONE_NEWNET)`,
+    `enter_network` is `setns(fd, CLONE_NEWNET)`. After an error nothing of the gateway is left.
     """
     if not plan.listeners:
         return []

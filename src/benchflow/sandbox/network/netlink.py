@@ -1,7 +1,8 @@
-"""Route-netlink messages as bytes, and one function that sends them: no `ip` command is needed inside a sandbox.
+"""Route-netlink messages as bytes, and one function that sends them: no `ip` command is needed inside a
+sandbox.
 
-Only what a gateway needs: a pair of virtual wires, addresses, links up, routes. Standard library only, so that a
-supervisor can load it before it changes its root.
+Only what a gateway needs: a pair of virtual wires, addresses, links up, routes. Standard library only, so
+that a supervisor can load it before it changes its root.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def address(index: int, value: IPv4Address, prefix: int) -> bytes:
 
 
 def local_route(network: IPv4Network, index: int) -> bytes:
-    """Deliver every packet for `network` to sockets of this namespace, as if each address were its own (AnyIP)."""
+    """Deliver every packet for `network` to sockets of this namespace, as if each address were its own
+    (AnyIP).
+    """
     return _route(network, scope=254, kind=2, attributes=_attribute(4, struct.pack("=I", index)))
 
 
