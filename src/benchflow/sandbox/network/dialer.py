@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,8 +48,8 @@ class Dialer:
         for address in await self._addresses(target.host):
             try:
                 return await self._connect(address, target.port)
-            except OSError as error:  # a TimeoutError has no text
-                reason = error.strerror or "no answer in time"
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno else "no answer in time"
         raise UnreachableError(f"{target.host} port {target.port}: {reason}")
 
     async def _addresses(self, host: str) -> list[Address]:
@@ -67,10 +68,10 @@ class Dialer:
         try:
             async with asyncio.timeout(self._timeout), self._lookups:
                 found = await self._resolver(host)
+        except TimeoutError:
+            raise UnreachableError(f"{host} cannot be resolved in time") from None
         except (OSError, UnicodeError) as error:
-            raise UnreachableError(
-                f"{host} cannot be resolved: {str(error) or 'no answer in time'}"
-            ) from None
+            raise UnreachableError(f"{host} cannot be resolved: {error.args[-1]}") from None
         if not found:
             raise UnreachableError(f"{host} has no address")
         return found

@@ -1,4 +1,4 @@
-"""Names as addresses: a name gets an address of the benchmarking range, by which a connection finds it again."""
+"""Names as addresses: a name gets an address of the benchmarking range, and is found again by it."""
 
 from __future__ import annotations
 

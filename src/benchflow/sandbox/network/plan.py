@@ -88,7 +88,7 @@ def proxy_url(host: str, port: int, secret: str | None = None) -> str:
 
 
 def proxy_environment(url: str, *, direct: tuple[str, ...] = ()) -> dict[str, str]:
-    """The variables that point programs to the proxy, in both spellings; `direct` hosts are reached without."""
+    """The variables that point programs to the proxy, in both spellings; `direct` hosts need none."""
     no_proxy = ",".join(("localhost", "127.0.0.1", "::1", *direct))
     values = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": no_proxy}
     return values | {name.lower(): value for name, value in values.items()}

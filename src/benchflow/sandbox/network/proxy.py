@@ -57,10 +57,13 @@ class Proxy:
             return await self._inspected(client, host, port)
         with suppress(
             RefusedError, UnreachableError
-        ):  # logged; in an unknown protocol there is nothing to say
-            with await self._outbound.connect("raw", Target(host, port)) as server:
-                await relay(client, server, idle=self._idle)
+        ):  # logged; an unknown protocol has no words
+            await self._raw(client, Target(host, port))
         return None
+
+    async def _raw(self, client: Stream, target: Target) -> None:
+        with await self._outbound.connect("raw", target) as server:
+            await relay(client, server, idle=self._idle)
 
     async def _explicit(self, client: Stream) -> None:
         forwarder = Forwarder(client, self._outbound, "proxy", idle=self._idle)
