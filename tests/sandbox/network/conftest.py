@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import errno
 import http.server
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, suppress
@@ -21,11 +23,29 @@ from typing import Any
 
 import pytest
 
+from benchflow.sandbox.network.dialer import Dialer
 from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.plan import Role
 from benchflow.sandbox.protocol import NetworkPolicy
 
 LOOPBACK = ip_network("127.0.0.0/8")
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaves_this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A dialler that is about to connect beyond loopback is stopped before it does, and fails the test."""
+    strayed: list[str] = []
+    connect = Dialer._connect
+
+    async def guarded(self: Dialer, address: Any, port: int) -> socket.socket:
+        if not address.is_loopback:
+            strayed.append(f"{address}:{port}")
+            raise OSError(errno.ENETUNREACH, "stopped by the test")
+        return await connect(self, address, port)
+
+    monkeypatch.setattr(Dialer, "_connect", guarded)
+    yield
+    assert strayed == []
 
 
 async def resolve_tests(host: str) -> list[Any]:
@@ -204,26 +224,9 @@ class _Server(http.server.ThreadingHTTPServer):
         """Clients break off in these tests."""
 
 
-def _run(server: _Server) -> Iterator[Origin]:
-    origin = Origin(server.server_address[1])
-    server.RequestHandlerClass = type("Handler", (_Handler,), {"origin": origin})
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield origin
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.fixture
-def origin() -> Iterator[Origin]:
-    """A plain HTTP server."""
-    yield from _run(_Server(("127.0.0.1", 0), _Handler))
-
-
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for `good.test` and `*.wild.test`, with its key in the same file."""
+def certificate() -> Iterator[Path]:
+    """A self-signed certificate for `good.test` and `*.wild.test` that every user may read, key included."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -245,20 +248,48 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    path = tmp_path_factory.mktemp("tls") / "good.pem"
     encoding = serialization.Encoding.PEM
-    path.write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + signed.public_bytes(encoding)
-    )
-    return path
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        path = Path(file.name)
+        path.chmod(0o644)
+        path.write_bytes(
+            key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+            + signed.public_bytes(encoding)
+        )
+        yield path
 
 
 @pytest.fixture
-def tls_origin(certificate: Path) -> Iterator[Origin]:
-    """The same server over TLS."""
-    server = _Server(("127.0.0.1", 0), _Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    yield from _run(server)
+def origins(certificate: Path) -> Iterator[Callable[..., Origin]]:
+    """Start a server: `origins()` on a free port, `origins("127.77.0.1", 443, tls=True)` at a given one."""
+    with ExitStack() as stack:
+
+        def start(host: str = "127.0.0.1", port: int = 0, *, tls: bool = False) -> Origin:
+            server = stack.enter_context(_Server((host, port), _Handler))
+            if tls:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(certificate)
+                server.socket = context.wrap_socket(
+                    server.socket, server_side=True, do_handshake_on_connect=False
+                )
+            origin = Origin(server.server_address[1])
+            server.RequestHandlerClass = type("Handler", (_Handler,), {"origin": origin})
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return origin
+
+        yield start
+
+
+@pytest.fixture
+def origin(origins: Callable[..., Origin]) -> Origin:
+    """A plain HTTP server."""
+    return origins()
+
+
+@pytest.fixture
+def tls_origin(origins: Callable[..., Origin]) -> Origin:
+    """The same over TLS."""
+    return origins(tls=True)
