@@ -55,9 +55,7 @@ class Proxy:
             host = address
         if host is None or self._outbound.inspects:
             return await self._inspected(client, host, port)
-        with suppress(
-            RefusedError, UnreachableError
-        ):  # logged; an unknown protocol has no words
+        with suppress(RefusedError, UnreachableError):  # logged; an unknown protocol has no words
             await self._raw(client, Target(host, port))
         return None
 
