@@ -321,12 +321,10 @@ def test_a_proxy_with_a_secret_serves_only_those_who_show_it(serve, origin):
 
 
 def test_many_sandboxes_keep_their_own_policies(serve, origin):
-    allowed = [serve(f"host{number}.test") for number in range(20)]
-    for number, served in enumerate(allowed):
+    for number, served in enumerate([serve(f"host{number}.test") for number in range(20)]):
         for other in (number, (number + 1) % 20):
-            url = f"http://host{other}.test:{origin.port}/"
-            with httpx.Client(proxy=served.proxy, trust_env=False) as client:
-                assert client.get(url).status_code == (200 if other == number else 403)
+            answer = served.exchange(f"GET http://host{other}.test:{origin.port}/ HTTP/1.1\r\n\r\n".encode())
+            assert answer[9:12] == (b"200" if other == number else b"403")
 
 
 def test_stopping_ends_open_connections_and_closes_the_sockets(serve, loop):
