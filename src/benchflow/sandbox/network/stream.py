@@ -36,12 +36,10 @@ class Stream:
         """The next bytes, at most `limit`; empty at the end."""
         if self._at == len(self._buffer):
             await self._fill()
-        data = (
-            self._buffer[self._at : self._at + limit]
-            if self._at or limit < len(self._buffer)
-            else self._buffer
-        )
+        data = self._buffer[self._at : self._at + limit]
         self._at += len(data)
+        if self._at == len(self._buffer):
+            self._buffer, self._at = b"", 0
         return data
 
     async def read_until(self, end: bytes, limit: int) -> bytes:
