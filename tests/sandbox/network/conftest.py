@@ -134,9 +134,7 @@ def serve(loop: LoopThread) -> Iterator[Callable[..., Served]]:
     """Start an egress: `serve("a.test", "*.b.test")` with an allowlist, `serve(mode="public")` without."""
     with ExitStack() as stack:
 
-        def start(
-            *hosts: str, mode: str = "allowlist", roles: tuple[Role, ...] = ("proxy",), **options: Any
-        ) -> Served:
+        def start(*hosts: str, mode: str = "allowlist", roles: tuple[Role, ...] = ("proxy",), **options: Any) -> Served:
             options = {"resolver": resolve_tests, "permitted": [LOOPBACK]} | options
             sockets: list[tuple[Role, socket.socket]] = [(role, listen()) for role in roles]
             ports: dict[str, int] = {role: sock.getsockname()[1] for role, sock in sockets}
@@ -269,9 +267,7 @@ def origins(certificate: Path) -> Iterator[Callable[..., Origin]]:
             if tls:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(certificate)
-                server.socket = context.wrap_socket(
-                    server.socket, server_side=True, do_handshake_on_connect=False
-                )
+                server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
             origin = Origin(server.server_address[1])
             server.RequestHandlerClass = type("Handler", (_Handler,), {"origin": origin})
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

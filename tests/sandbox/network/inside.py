@@ -16,7 +16,7 @@ import tempfile
 
 from benchflow.sandbox.network import netlink
 from benchflow.sandbox.network.gateway import open_gateway
-from benchflow.sandbox.network.plan import plan_egress
+from benchflow.sandbox.network.plan import EgressPlan, plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
 NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000
@@ -57,12 +57,7 @@ def bind_over(target: str, content: str) -> None:
     os.unlink(file.name)  # noqa: PTH108 - the mount keeps it
 
 
-def main() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
-    plan = plan_egress(NetworkPolicy(sys.argv[3], tuple(sys.argv[4:])))
-    enter(sys.argv[2])
-    if plan.resolv_conf:
-        bind_over("/etc/resolv.conf", plan.resolv_conf)
+def hand_out(control: socket.socket, plan: EgressPlan) -> None:
     sockets = open_gateway(
         plan,
         unshare_network=lambda: check(libc.unshare(NEWNET)),
@@ -71,9 +66,22 @@ def main() -> None:
     socket.send_fds(control, [b"{}\n"], [sock.fileno() for sock in sockets])
     for sock in sockets:
         sock.close()
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    plan = plan_egress(NetworkPolicy(sys.argv[3], tuple(sys.argv[4:])))
+    enter(sys.argv[2])
+    if plan.resolv_conf:
+        bind_over("/etc/resolv.conf", plan.resolv_conf)
+    hand_out(control, plan)
     base = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
     for line in control.makefile("r"):
         order = json.loads(line)
+        if "policy" in order:
+            mode, hosts = order["policy"]
+            hand_out(control, plan_egress(NetworkPolicy(mode, tuple(hosts))))
+            continue
         env = base | (dict(plan.environment or {}) if order["proxy"] else {})
         done = subprocess.run(order["argv"], env=env, capture_output=True, text=True, timeout=30, check=False)
         control.sendall(json.dumps([done.returncode, done.stdout, done.stderr]).encode() + b"\n")

@@ -18,9 +18,7 @@ from benchflow.sandbox.network.plan import FAKE_NETWORK, LINK_NETWORK
 
 def query(name: str, kind: int = 1, *, flags: int = 0x0100, count: int = 1) -> bytes:
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split(".") if label)
-    return (
-        struct.pack("!HHHHHH", 0xABCD, flags, count, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
-    )
+    return struct.pack("!HHHHHH", 0xABCD, flags, count, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
 
 
 def service(*names: str) -> NameService:
@@ -73,12 +71,8 @@ def test_packets_that_are_no_query_get_an_error_or_silence():
     assert code(names.answer(query("good.test", flags=0x2800))) == 4
     assert code(names.answer(query("good.test", count=2))) == 1
     assert code(names.answer(query("good.test")[:-1])) == 1
-    assert code(names.answer(query("good.test")[:12] + b"\xc0\x0c\0\1\0\1")) == 1, (
-        "a name that points to itself"
-    )
-    assert code(names.answer(query("good.test")[:12] + b"\x09good.test\0\0\1\0\1")) == 1, (
-        "a dot within a label"
-    )
+    assert code(names.answer(query("good.test")[:12] + b"\xc0\x0c\0\1\0\1")) == 1, "a name that points to itself"
+    assert code(names.answer(query("good.test")[:12] + b"\x09good.test\0\0\1\0\1")) == 1, "a dot within a label"
     assert code(names.answer(query("good.test")[:12] + b"\x01a" * 200 + b"\0\0\1\0\1")) == 1, "too long"
 
 

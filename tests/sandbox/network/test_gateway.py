@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
@@ -44,8 +44,18 @@ class Inside:
         )
         theirs.close()
         self._lines = ours.makefile("r")
-        _, self.descriptors, _, _ = socket.recv_fds(ours, 3, 16)
+        self.descriptors = self._receive()
         self.egress: Egress | None = None
+
+    def _receive(self) -> list[int]:
+        data, descriptors, _, _ = socket.recv_fds(self._control, 3, 16)
+        assert data == b"{}\n"
+        return descriptors
+
+    def change(self, mode: str, *hosts: str) -> list[int]:
+        """Open another gateway, for another policy."""
+        self._control.sendall(json.dumps({"policy": [mode, hosts]}).encode() + b"\n")
+        return self._receive()
 
     def run(self, *argv: str, proxy: bool = False) -> tuple[int, str, str]:
         self._control.sendall(json.dumps({"argv": argv, "proxy": proxy}).encode() + b"\n")
@@ -66,6 +76,15 @@ class Inside:
         assert self.process.wait(10) == 0
 
 
+async def serving(descriptors: list[int], mode: Any, hosts: tuple[str, ...], permitted: Iterable[str]) -> Egress:
+    policy = NetworkPolicy(mode, hosts)
+    roles = [listener.role for listener in plan_egress(policy).listeners]
+    sockets = [socket.socket(fileno=fd) for fd in descriptors]
+    egress = Egress(policy, resolver=resolve, permitted=[ip_network(text) for text in permitted])
+    await egress.start(zip(roles, sockets, strict=True))
+    return egress
+
+
 @pytest.fixture
 def enter(loop, privilege: str) -> Iterator[Callable[..., Inside]]:
     with ExitStack() as stack:
@@ -73,16 +92,7 @@ def enter(loop, privilege: str) -> Iterator[Callable[..., Inside]]:
         def start(*hosts: str, mode: str = "allowlist", permitted: tuple[str, ...] = (OUTSIDE,)) -> Inside:
             inside = Inside(privilege, mode, hosts)
             stack.callback(inside.close)
-            policy = NetworkPolicy(mode, hosts)  # type: ignore[arg-type]
-            roles = [listener.role for listener in plan_egress(policy).listeners]
-            sockets = [socket.socket(fileno=fd) for fd in inside.descriptors]
-
-            async def begin() -> Egress:
-                egress = Egress(policy, resolver=resolve, permitted=map(ip_network, permitted))
-                await egress.start(zip(roles, sockets, strict=True))
-                return egress
-
-            inside.egress = loop.run(begin())
+            inside.egress = loop.run(serving(inside.descriptors, mode, hosts, permitted))
             stack.callback(lambda: loop.run(inside.egress.stop()))
             return inside
 
@@ -116,10 +126,7 @@ def test_programs_without_a_proxy_reach_allowed_hosts(enter, web, certificate):
 def test_programs_with_proxy_variables_reach_allowed_hosts(enter, web, certificate):
     inside = enter("good.test")
     assert inside.curl("http://good.test/", proxy=True)[1] == "hello from good.test"
-    assert (
-        inside.curl("https://good.test/", "--cacert", str(certificate), proxy=True)[1]
-        == "hello from good.test"
-    )
+    assert inside.curl("https://good.test/", "--cacert", str(certificate), proxy=True)[1] == "hello from good.test"
     channels = [attempt.channel for attempt in inside.egress.attempts]
     assert channels == ["proxy", "connect"], "names are resolved outside"
 
@@ -182,10 +189,7 @@ def test_an_address_of_an_earlier_phase_is_judged_by_what_the_connection_says(en
     inside = enter("good.test")
     ca = ("--cacert", str(certificate))
     stale = "198.18.77.77"
-    assert (
-        inside.curl(*ca, "--resolve", f"good.test:443:{stale}", "https://good.test/")[1]
-        == "hello from good.test"
-    )
+    assert inside.curl(*ca, "--resolve", f"good.test:443:{stale}", "https://good.test/")[1] == "hello from good.test"
     assert inside.curl("--resolve", f"good.test:80:{stale}", "http://good.test/")[1] == "hello from good.test"
     assert inside.curl("-k", "--resolve", f"evil.test:443:{stale}", "https://evil.test/")[0] != 0
     assert "not on the allowlist" in inside.curl("--resolve", f"evil.test:80:{stale}", "http://evil.test/")[1]
@@ -207,9 +211,7 @@ def test_public_reaches_every_name_and_no_private_address(enter, web, certificat
     for url in ("http://10.0.0.1/", "http://169.254.169.254/", "http://nowhere.example/"):
         assert inside.curl(url)[0] != 0
         assert inside.curl("-f", url, proxy=True)[0] != 0
-    verdicts = {
-        (attempt.host, attempt.verdict) for attempt in inside.egress.attempts if attempt.channel == "raw"
-    }
+    verdicts = {(attempt.host, attempt.verdict) for attempt in inside.egress.attempts if attempt.channel == "raw"}
     assert {
         ("10.0.0.1", "refused"),
         ("169.254.169.254", "refused"),
@@ -235,18 +237,27 @@ def test_listed_addresses_are_led_to_the_proxy_and_judged_there(enter):
 
 def test_stopping_takes_the_interface_away(enter, loop, web):
     inside = enter("good.test")
-    assert "eth0" in inside.run("cat", "/proc/net/dev")[1]
+    assert "egress0" in inside.run("cat", "/proc/net/dev")[1]
     loop.run(inside.egress.stop())
     for _ in range(50):
-        if "eth0" not in inside.run("cat", "/proc/net/dev")[1]:
+        if "egress0" not in inside.run("cat", "/proc/net/dev")[1]:
             break
-    assert "eth0" not in inside.run("cat", "/proc/net/dev")[1]
+    assert "egress0" not in inside.run("cat", "/proc/net/dev")[1]
     assert inside.curl("http://good.test/")[0] != 0
+
+
+def test_each_phase_has_its_own_policy(enter, loop, web):
+    inside = enter("good.test")
+    for hosts, good, other in ((("other.test",), False, True), ((), False, False), (("*.test",), True, True)) * 2:
+        loop.run(inside.egress.stop())
+        mode = "allowlist" if hosts else "none"
+        inside.egress = loop.run(serving(inside.change(mode, *hosts), mode, hosts, [OUTSIDE]))
+        for name, reached in (("good.test", good), ("other.test", other)):
+            assert (inside.curl(f"http://{name}/")[1] == f"hello from {name}") == reached
+            assert (inside.curl("-f", f"http://{name}/", proxy=True)[0] == 0) == reached
 
 
 def test_no_network_means_loopback_only(enter):
     inside = enter(mode="none")
     assert inside.descriptors == []
-    assert [
-        line.split(":")[0].strip() for line in inside.run("cat", "/proc/net/dev")[1].splitlines()[2:]
-    ] == ["lo"]
+    assert [line.split(":")[0].strip() for line in inside.run("cat", "/proc/net/dev")[1].splitlines()[2:]] == ["lo"]

@@ -94,9 +94,7 @@ def test_authorities(text, target):
     assert parse_authority(text, 80) == target
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":80", "a:", "a:0", "a:65536", "a:-1", "a:8 0", "u@a", "::1", "::1:80", "a:٣"]
-)
+@pytest.mark.parametrize("text", ["", ":80", "a:", "a:0", "a:65536", "a:-1", "a:8 0", "u@a", "::1", "::1:80", "a:٣"])
 def test_bad_authorities(text):
     with pytest.raises(ProtocolError):
         parse_authority(text, 80)
@@ -120,9 +118,7 @@ def test_too_many_headers_are_refused():
         parse_request(b"GET / HTTP/1.1\r\n" + lines + b"\r\n")
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"g", b"-1", b"+1", b"0x1", b" 1", b"1_0", b"1\n", b"f" * 16, b"1 2", b"1;\r"]
-)
+@pytest.mark.parametrize("line", [b"", b"g", b"-1", b"+1", b"0x1", b" 1", b"1_0", b"1\n", b"f" * 16, b"1 2", b"1;\r"])
 def test_bad_chunk_sizes(line):
     with pytest.raises(ProtocolError):
         parse_chunk_size(line)

@@ -53,7 +53,8 @@ def test_programs_find_the_proxy_in_both_spellings():
     ("message", "kind"),
     [
         (netlink.link_up(1), netlink.RTM_NEWLINK),
-        (netlink.veth_pair("up0", "eth0", 5), netlink.RTM_NEWLINK),
+        (netlink.delete_link(1), netlink.RTM_DELLINK),
+        (netlink.veth_pair("up0", "egress0", 5), netlink.RTM_NEWLINK),
         (netlink.address(2, IPv4Address("198.19.255.253"), 30), netlink.RTM_NEWADDR),
         (netlink.local_route(IPv4Network("198.18.0.0/15"), 1), netlink.RTM_NEWROUTE),
         (netlink.route_via(IPv4Network("0.0.0.0/0"), IPv4Address("198.19.255.253"), 2), netlink.RTM_NEWROUTE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 import subprocess
@@ -180,6 +181,24 @@ def test_ambiguous_and_mismatched_requests_are_refused(serve, origin, request_he
     assert [attempt.verdict for attempt in served.egress.attempts] == ["refused"]
 
 
+def test_any_bytes_leave_the_proxy_serving(serve, origin):
+    """Requests with random damage: what gets through is well-formed and for the allowed host."""
+    served = serve("good.test", roles=("proxy", "transparent"))
+    dice = random.Random(4)
+    head = f"POST http://good.test:{origin.port}/ HTTP/1.1\r\nHost: good.test:{origin.port}\r\n"
+    body = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    pieces = [b"\r\n", b"\n", b"\0", b" ", b":", b"Host: evil.test\r\n", b"evil.test", b"\x16\x03\x01", b"5\r\n"]
+    for _ in range(150):
+        data = bytearray((head + body).encode())
+        for _ in range(dice.randint(1, 3)):
+            at = dice.randrange(len(data))
+            data[at : at + dice.randint(0, 4)] = dice.choice(pieces)
+        served.exchange(bytes(data), role=dice.choice(["proxy", "transparent"]))
+    assert {headers["host"] for _, _, headers, _ in origin.requests} <= {f"good.test:{origin.port}"}
+    assert {host for _, host, verdict in served.verdicts if verdict == "allowed"} <= {"good.test"}
+    assert b"hello" in served.exchange(f"GET http://good.test:{origin.port}/ HTTP/1.1\r\n\r\n".encode())
+
+
 def test_what_follows_a_body_is_a_new_request_not_part_of_it(serve, origin):
     served = serve("good.test")
     url = f"http://good.test:{origin.port}"
@@ -224,17 +243,13 @@ def test_large_bodies_pass_in_both_directions(serve, origin):
 def test_curl_may_ask_first_whether_a_body_is_welcome(serve, origin, tmp_path):
     served = serve("good.test")
     (tmp_path / "body").write_bytes(b"x" * 2_000_000)
-    done = curl(
-        served, f"http://good.test:{origin.port}/", "-H", "Expect: 100-continue", "-T", str(tmp_path / "body")
-    )
+    done = curl(served, f"http://good.test:{origin.port}/", "-H", "Expect: 100-continue", "-T", str(tmp_path / "body"))
     assert len(done.stdout) == 2_000_000
 
 
 def test_a_server_that_speaks_nonsense_or_is_down_is_a_bad_gateway(serve, origin):
     served = serve("good.test", "nowhere.example")
-    assert curl(served, f"http://good.test:{origin.port}/nonsense", "-w", "%{http_code}").stdout.endswith(
-        "502"
-    )
+    assert curl(served, f"http://good.test:{origin.port}/nonsense", "-w", "%{http_code}").stdout.endswith("502")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -261,9 +276,7 @@ def test_this_machine_is_out_of_reach_unless_the_operator_permits_it(serve, orig
     assert origin.connections == 0
 
 
-@pytest.mark.parametrize(
-    "host", ["2130706433", "0x7f.1", "127.1", "0177.0.0.1", "127.0.0.1.nip", "localhost"]
-)
+@pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1", "0177.0.0.1", "127.0.0.1.nip", "localhost"])
 def test_addresses_in_disguise_are_not_dialled(serve, origin, host):
     served = serve(mode="public", permitted=())
     answer = served.exchange(f"GET http://{host}:{origin.port}/ HTTP/1.1\r\n\r\n".encode())

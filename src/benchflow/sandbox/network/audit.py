@@ -47,9 +47,7 @@ class AuditLog:
         self._on_attempt = on_attempt
         self._total = 0
 
-    def record(
-        self, channel: Channel, host: str, port: int | None, verdict: Verdict, reason: str = ""
-    ) -> None:
+    def record(self, channel: Channel, host: str, port: int | None, verdict: Verdict, reason: str = "") -> None:
         """Add an attempt and pass it on."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         attempt = Attempt(now, channel, host[:_MAX_TEXT], port, verdict, reason[:_MAX_TEXT])

@@ -76,9 +76,7 @@ class Egress:
         if self._server is not None:
             raise RuntimeError("an Egress is started once")
         loop = asyncio.get_running_loop()
-        self._server = ConnectionServer(
-            max_connections=self._limits.connections, timeout=self._limits.message_seconds
-        )
+        self._server = ConnectionServer(max_connections=self._limits.connections, timeout=self._limits.message_seconds)
         for role, sock in sockets:
             if sock.type == socket.SOCK_DGRAM:
                 sock.setblocking(False)

@@ -104,9 +104,7 @@ class Forwarder:
     def _target(self, request: Request) -> tuple[Target, str]:
         target, path = request_target(request, default_port=self._only.port if self._only else 80)
         if self._only is not None and target != self._only:
-            raise self._outbound.refused(
-                self._channel, target, f"the connection was made to {self._only.host}"
-            )
+            raise self._outbound.refused(self._channel, target, f"the connection was made to {self._only.host}")
         return target, path
 
     async def _exchange(self, request: Request, head: bytes, server: Stream) -> bool:

@@ -122,9 +122,7 @@ def _ipv4(text: str) -> IPv4Address:
     try:
         return IPv4Address(text)
     except ValueError:
-        raise InvalidHostError(
-            f"{text[:80]!r} is not a host name or an address in four decimal parts"
-        ) from None
+        raise InvalidHostError(f"{text[:80]!r} is not a host name or an address in four decimal parts") from None
 
 
 def _ipv6(text: str) -> IPv6Address:

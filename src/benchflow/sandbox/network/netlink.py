@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 RTM_NEWLINK: Final = 16
+RTM_DELLINK: Final = 17
 RTM_NEWADDR: Final = 20
 RTM_NEWROUTE: Final = 24
 _REQUEST_ACK: Final = 0x1 | 0x4
@@ -38,12 +39,15 @@ def link_up(index: int) -> bytes:
     return _message(RTM_NEWLINK, 0, _link(index, _IFF_UP))
 
 
+def delete_link(index: int) -> bytes:
+    """Remove the interface; of a pair of wires both ends go at once."""
+    return _message(RTM_DELLINK, 0, _link(index, 0))
+
+
 def address(index: int, value: IPv4Address, prefix: int) -> bytes:
     """Give the interface an address in a network of that prefix length."""
     body = struct.pack("=BBBBI", socket.AF_INET, prefix, 0, 0, index)
-    return _message(
-        RTM_NEWADDR, _CREATE_EXCLUSIVE, body + _attribute(2, value.packed) + _attribute(1, value.packed)
-    )
+    return _message(RTM_NEWADDR, _CREATE_EXCLUSIVE, body + _attribute(2, value.packed) + _attribute(1, value.packed))
 
 
 def local_route(network: IPv4Network, index: int) -> bytes:
@@ -84,9 +88,7 @@ def _route(network: IPv4Network, *, scope: int, kind: int, attributes: bytes) ->
     body = struct.pack(
         "=BBBBBBBBI", socket.AF_INET, network.prefixlen, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, kind, 0
     )
-    return _message(
-        RTM_NEWROUTE, _CREATE_EXCLUSIVE, body + _attribute(1, network.network_address.packed) + attributes
-    )
+    return _message(RTM_NEWROUTE, _CREATE_EXCLUSIVE, body + _attribute(1, network.network_address.packed) + attributes)
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

@@ -35,9 +35,7 @@ _TLS_HANDSHAKE: Final = 0x16
 class Proxy:
     """Handles the connections of one sandbox under one policy."""
 
-    def __init__(
-        self, outbound: Outbound, names: FakeNames, *, idle: float, secret: str | None = None
-    ) -> None:
+    def __init__(self, outbound: Outbound, names: FakeNames, *, idle: float, secret: str | None = None) -> None:
         self._outbound = outbound
         self._names = names
         self._idle = idle
@@ -92,9 +90,7 @@ class Proxy:
             else:
                 await relay(client, server, idle=self._idle)
 
-    async def _inspected(
-        self, client: Stream, host: str | None, port: int, server: Stream | None = None
-    ) -> None:
+    async def _inspected(self, client: Stream, host: str | None, port: int, server: Stream | None = None) -> None:
         """Let pass TLS or HTTP that is meant for `host`, or for whom it says where that is not known."""
         first = await client.peek(1)
         if first[:1] == bytes([_TLS_HANDSHAKE]):

@@ -163,9 +163,7 @@ async def relay(one: Stream, other: Stream, *, idle: float) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(watch())
-            await asyncio.wait(
-                [tasks.create_task(one_way(one, other)), tasks.create_task(one_way(other, one))]
-            )
+            await asyncio.wait([tasks.create_task(one_way(one, other)), tasks.create_task(one_way(other, one))])
             watcher.cancel()
     except* OSError:
         pass  # one side broke off or both fell silent: both are closed by the caller
