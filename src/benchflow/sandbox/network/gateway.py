@@ -40,7 +40,8 @@ def open_gateway(
     What is left of an earlier gateway is removed first, so this is also how a policy is changed or taken away.
     Call it in a single-threaded process that is in the sandbox's network namespace, may administer it and
     sees a `/proc`; it is back there afterwards. `unshare_network` is `unshare(CLONE_NEWNET)`,
-    `enter_network` is `setns(fd, CLONE_NEWNET)`. After an error nothing of the gateway is left.
+    `enter_network` is `setns(fd, CLONE_NEWNET)`. After an error nothing of the gateway is left. Nothing is
+    imported here; `plan_egress` may import (IDNA), so make the plan in the driver and pass it in.
     """
     _remove_wire()
     if not plan.listeners:
