@@ -1,0 +1,67 @@
+"""The log of every attempt to leave a sandbox: who was asked for, and what became of it.
+
+Bounded: the newest attempts are kept, the number of those that no longer fit is told, and a sink sees them
+all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+Channel = Literal["proxy", "connect", "tls", "http", "raw", "dns"]
+Verdict = Literal["allowed", "refused", "failed"]
+
+_MAX_TEXT: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt. `failed` is an allowed one that the outside world did not answer."""
+
+    time: str
+    """ISO 8601, UTC."""
+    channel: Channel
+    """How it came: a request to the proxy, a CONNECT, or without the proxy as TLS, HTTP, any other protocol
+    or a name query.
+    """
+    host: str
+    """In normal form where it has one, else as the sandbox wrote it, shortened."""
+    port: int | None
+    """None for name queries."""
+    verdict: Verdict
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class AuditLog:
+    """The attempts of one sandbox under one policy."""
+
+    def __init__(self, on_attempt: Callable[[Attempt], None] | None = None, *, keep: int = 10_000) -> None:
+        self._kept: deque[Attempt] = deque(maxlen=keep)
+        self._on_attempt = on_attempt
+        self._total = 0
+
+    def record(self, channel: Channel, host: str, port: int | None, verdict: Verdict, reason: str = "") -> None:
+        """Add an attempt and pass it on."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        attempt = Attempt(now, channel, host[:_MAX_TEXT], port, verdict, reason[:_MAX_TEXT])
+        self._total += 1
+        self._kept.append(attempt)
+        if self._on_attempt is not None:
+            self._on_attempt(attempt)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The newest ones, oldest first."""
+        return tuple(self._kept)
+
+    @property
+    def dropped(self) -> int:
+        """How many older ones are no longer kept."""
+        return self._total - len(self._kept)
