@@ -113,8 +113,8 @@ class TurnResult:
 class Agent(ABC):
     """An agent on a task.
 
-    `start` and `prompt` raise `AgentFailure` when it cannot start or its connection is lost, and `InfrastructureFailure`
-    when its model cannot be reached; an agent that gives up or exits is a `TurnResult`.
+    `start` and `prompt` raise `AgentFailure` when it cannot start or its connection is lost, and
+    `InfrastructureFailure` when its model cannot be reached; an agent that gives up or exits is a `TurnResult`.
     """
 
     name: str
