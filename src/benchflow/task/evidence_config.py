@@ -164,13 +164,6 @@ class AcceptanceLive(Record):
     leaderboard: LiveLeaderboard | None = field(kinds.record(LiveLeaderboard), None)
     report: str | None = field(relative_path, None)
 
-    @classmethod
-    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
-        leaderboard = values.get("leaderboard")
-        if leaderboard is not None and leaderboard.required and "report" not in values:
-            where = join(path, "report")
-            log.error("missing-key", where, f"{where} is required when leaderboard.required is true")
-
 
 class Evidence(Record):
     """The whole `evidence` mapping."""

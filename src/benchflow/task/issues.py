@@ -16,7 +16,7 @@ Locate = Callable[[str], int | None]
 class IssueLog:
     """Collects the issues of one file. `foreign` marks a lenient import: unknown keys are warnings there."""
 
-    __slots__ = ("_locate", "file", "foreign", "issues")
+    __slots__ = ("_locate", "file", "foreign", "issues", "renames")
 
     def __init__(
         self, file: str | None = None, locate: Locate | None = None, *, foreign: bool = False
@@ -24,6 +24,8 @@ class IssueLog:
         self.file = file
         self.foreign = foreign
         self.issues: list[Issue] = []
+        self.renames: dict[str, str] = {}
+        """Canonical paths to the author's shorthand that they came from."""
         self._locate = locate
 
     def error(self, code: str, path: str, message: str, *, line: int | None = None) -> None:
@@ -41,6 +43,7 @@ class IssueLog:
         return any(issue.severity == "error" for issue in self.issues)
 
     def _add(self, code: str, severity: Severity, path: str, message: str, line: int | None) -> None:
+        path = self.renames.get(path, path)
         if line is None and self._locate is not None:
             line = self._locate(path)
         self.issues.append(Issue(code, severity, path, message, self.file, line))
