@@ -1,0 +1,285 @@
+"""`verifier/verifier.md`: how a result is scored, with which strategies, rubric, outputs and judge roles.
+
+`read_verifier_document` reports every problem; `load_verifier_document` and `VerifierDocument.from_text` raise. A document
+may take its `verifier` mapping partly from a verifier profile, which goes below what it says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue, PackageError
+from benchflow.task import kinds
+from benchflow.task import records as rec
+from benchflow.task.issues import IssueLog
+from benchflow.task.kinds import listing, mapping, number, relative_path, some_text, text
+from benchflow.task.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections
+from benchflow.task.merging import merge_below
+from benchflow.task.records import FrozenMap, Kind, Record
+from benchflow.task.strategies import (
+    AgentJudgeStrategy,
+    AssessorStrategy,
+    GainStrategy,
+    HybridStrategy,
+    Strategy,
+    parse_strategy,
+)
+from benchflow.task.yaml_source import YamlError, YamlSource
+
+VERIFIER_MD: Final = "verifier.md"
+AGGREGATIONS: Final = (
+    "mean",
+    "weighted_mean",
+    "weighted_sum",
+    "all_pass",
+    "any_pass",
+    "threshold",
+    "min",
+    "max",
+    "product",
+)
+
+
+class VerifierDocumentParseError(PackageError, ValueError):
+    """A `verifier.md` that is not accepted; `issues` holds every problem, the message the first."""
+
+    default_code = "invalid-verifier-document"
+
+    def __init__(self, issues: tuple[Issue, ...]) -> None:
+        first = issues[0]
+        super().__init__(first.message, code=first.code, path=first.path, file=first.file, line=first.line)
+        self.issues = issues
+
+
+def _method(value: Any, path: str, log: IssueLog) -> str:
+    folded = value.replace("-", "_") if isinstance(value, str) else value
+    return str(kinds.choice(*AGGREGATIONS).parse(folded, path, log))
+
+
+method: Final = Kind(_method)
+
+
+class Dimension(Record):
+    """One dimension of a rubric: what it weighs and which strategy it comes from."""
+
+    weight: float | None = rec.field(number(least=0), None)
+    source: str | None = rec.field(some_text, None)
+    description: str | None = rec.field(text, None)
+
+
+class RubricFiles(Record):
+    """The scoring contract for people and for programs."""
+
+    human: str | None = rec.field(relative_path, None)
+    structured: str | None = rec.field(relative_path, None)
+
+
+class Rubric(Record):
+    """`rubric`."""
+
+    combine: str | None = rec.field(method, None)
+    dimensions: FrozenMap = rec.field(mapping(kinds.record(Dimension)), FrozenMap())
+    files: RubricFiles = rec.field(kinds.record(RubricFiles), RubricFiles())
+
+
+class AggregatePolicy(Record):
+    """How several metrics become one reward."""
+
+    method: str | None = rec.field(method, None)
+    fallback: str | None = rec.field(method, None)
+    field_: str = rec.field(kinds.choice("reward"), "reward", key="field")
+    weights: FrozenMap = rec.field(mapping(number()), FrozenMap())
+    threshold: float | None = rec.field(number(least=0, most=1), None)
+    criteria: tuple[str, ...] = rec.field(listing(some_text, unique=True), ())
+
+
+_reward_path: Final = kinds.matching(r"/logs/verifier/(?!.*\.\.)[^\0]+", "a path below /logs/verifier/")
+
+
+class Outputs(Record):
+    """`outputs`: where rewards are written and what else is kept. Declared fields are in `declared`."""
+
+    reward_text: str = rec.field(_reward_path, "/logs/verifier/reward.txt")
+    reward_json: str = rec.field(_reward_path, "/logs/verifier/reward.json")
+    details_json: str | None = rec.field(_reward_path, None)
+    artifacts: tuple[str, ...] = rec.field(listing(some_text), ())
+    aggregate_policy: AggregatePolicy | None = rec.field(kinds.record(AggregatePolicy), None)
+
+
+class VerifierSpec(Record):
+    """The `verifier` mapping of a verifier document."""
+
+    name: str | None = rec.field(some_text, None)
+    description: str | None = rec.field(text, None)
+    default_strategy: str | None = rec.field(some_text, None)
+    strategies: FrozenMap = rec.field(
+        Kind(mapping(Kind(parse_strategy), least=1, keys=kinds.name).parse, Strategy, "map")
+    )
+    rubric: Rubric = rec.field(kinds.record(Rubric), Rubric())
+    outputs: Outputs = rec.field(kinds.record(Outputs), Outputs())
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
+        strategies: Mapping[str, Strategy] = values["strategies"]
+        chosen = values.get("default_strategy")
+        if chosen is not None and chosen not in strategies:
+            where = f"{path}.default_strategy"
+            log.error("unknown-strategy", where, f"{where} is '{chosen[:60]}', which strategies does not hold")
+        for name, strategy in strategies.items():
+            for key, other in _references(strategy):
+                where = f"{path}.strategies.{name}.{key}"
+                if other == name or other not in strategies:
+                    reason = "refers to itself" if other == name else f"is '{other[:60]}', which strategies does not hold"
+                    log.error("unknown-strategy", where, f"{where} {reason}")
+
+
+def _references(strategy: Strategy) -> list[tuple[str, str]]:
+    if isinstance(strategy, HybridStrategy):
+        return [(f"factors.{name}.strategy", factor.strategy) for name, factor in strategy.factors.items()]
+    return [("strategy", strategy.strategy)] if isinstance(strategy, GainStrategy) else []
+
+
+class VerifierRoot(Record):
+    """The frontmatter of a verifier document."""
+
+    document_version: str | None = rec.field(text, None)
+    verifier: VerifierSpec = rec.field(kinds.record(VerifierSpec))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierDocument:
+    """A verifier package's own entry document."""
+
+    spec: VerifierSpec
+    name: str
+    document_version: str | None = None
+    role_prompts: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
+    frontmatter: Mapping[str, Any] = field(default_factory=FrozenMap, repr=False)
+    body: str = field(default="", repr=False)
+
+    @property
+    def strategies(self) -> Mapping[str, Strategy]:
+        return self.spec.strategies
+
+    @property
+    def default_strategy(self) -> str:
+        """The declared default, else the first one."""
+        return self.spec.default_strategy or next(iter(self.spec.strategies))
+
+    @property
+    def selected(self) -> Strategy:
+        """The strategy that scores."""
+        strategy: Strategy = self.spec.strategies[self.default_strategy]
+        return strategy
+
+    @property
+    def rubric(self) -> Rubric:
+        return self.spec.rubric
+
+    @property
+    def outputs(self) -> Outputs:
+        return self.spec.outputs
+
+    @classmethod
+    def from_text(cls, source: str, *, name: str = "verifier") -> VerifierDocument:
+        """Parse a text; raises `VerifierDocumentParseError`."""
+        document, issues = read_verifier_document(source, name=name)
+        return _accept(document, issues)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a package says about its verifier."""
+        return {
+            "name": self.name,
+            "default_strategy": self.default_strategy,
+            "selected_strategy": {"name": self.default_strategy, "type": self.selected.type},
+        }
+
+
+def _accept(document: VerifierDocument | None, issues: list[Issue]) -> VerifierDocument:
+    errors = tuple(issue for issue in issues if issue.severity == "error")
+    if document is None or errors:
+        raise VerifierDocumentParseError(errors)
+    return document
+
+
+def load_verifier_document(path: Path | str) -> VerifierDocument:
+    """Read a `verifier.md`, or the one in a verifier folder; raises `VerifierDocumentParseError`."""
+    from benchflow.task.filemap import read_regular
+    from benchflow.task.markdown import MAX_TEXT_BYTES
+
+    file = Path(path)
+    if file.is_dir():
+        file = file / VERIFIER_MD
+    try:
+        data, _ = read_regular(file, MAX_TEXT_BYTES)
+    except OSError as error:
+        message = f"{file.name} cannot be read: {error.strerror or error}"
+        raise VerifierDocumentParseError((Issue("unreadable", "error", "", message, file.name),)) from None
+    document, issues = read_verifier_document(data, name=file.absolute().parent.name, file=file.name)
+    return _accept(document, issues)
+
+
+def read_verifier_document(
+    source: bytes | str,
+    *,
+    name: str = "verifier",
+    file: str = VERIFIER_MD,
+    profile: Mapping[str, Any] | None = None,
+) -> tuple[VerifierDocument | None, list[Issue]]:
+    """Parse a verifier document; `profile` goes below its `verifier` mapping."""
+    log = IssueLog(file)
+    try:
+        raw = decode(source) if isinstance(source, bytes) else normalise(source)
+        parts = split_frontmatter(raw)
+        yaml = YamlSource(parts.yaml, first_line=2)
+    except (MarkdownError, YamlError) as problem:
+        log.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
+        return None, log.issues
+    if not isinstance(yaml.value, dict):
+        log.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
+        return None, log.issues
+    log = IssueLog(file, yaml.line)
+    frontmatter: dict[str, Any] = yaml.value
+    effective = frontmatter
+    if profile and isinstance(frontmatter.get("verifier", {}), dict):
+        merged = merge_below(VerifierSpec, profile, frontmatter.get("verifier", {}))
+        effective = {**frontmatter, "verifier": merged}
+    root = VerifierRoot.parse(effective, "", log)
+    if root is None:
+        return None, log.issues
+    roles = _roles(split_sections(parts.body, parts.body_line), log)
+    _check_roles(root.verifier, roles, log)
+    document = VerifierDocument(
+        spec=root.verifier,
+        name=root.verifier.name or name,
+        document_version=root.document_version,
+        role_prompts=FrozenMap(roles),
+        frontmatter=FrozenMap(frontmatter),
+        body=parts.body,
+    )
+    return document if root.verifier.strategies else None, log.issues
+
+
+def _roles(body: Body, log: IssueLog) -> dict[str, str]:
+    roles: dict[str, str] = {}
+    for section in body.sections:
+        if not section.key.startswith("role:"):
+            message = f"the section '## {section.key}' means nothing in a verifier document"
+            log.warning("unused-prompt", section.key, message, line=section.line)
+            continue
+        name = section.key.removeprefix("role:")
+        if name in roles:
+            message = f"the section '## {section.key}' appears twice"
+            log.error("duplicate-section", section.key, message, line=section.line)
+        roles.setdefault(name, section.text)
+    return roles
+
+
+def _check_roles(spec: VerifierSpec, roles: Mapping[str, str], log: IssueLog) -> None:
+    for name, strategy in spec.strategies.items():
+        if isinstance(strategy, (AgentJudgeStrategy, AssessorStrategy)) and not roles.get(strategy.role):
+            where = f"verifier.strategies.{name}.role"
+            log.error("unknown-role", where, f"{where} is '{strategy.role}', which has no section '## role:{strategy.role}'")
