@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import yaml
 
 _WIDTH = 100
+_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
+"""Characters that only double quotes keep as they are."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -21,7 +24,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    style = "|" if _reads_well_as_block(value) else None
+    style = '"' if _BREAKS.search(value) else "|" if _reads_well_as_block(value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
