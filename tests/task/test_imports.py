@@ -221,7 +221,7 @@ def test_text_that_is_no_toml_is_one_error():
     assert codes(reading.issues) == {("invalid-toml", "", 2)}
 
 
-WORDS = [
+SECTIONS = [
     "task",
     "agent",
     "verifier",
@@ -231,6 +231,8 @@ WORDS = [
     "artifacts",
     "metadata",
     "version",
+]
+FIELDS = [
     "timeout_sec",
     "env",
     "name",
@@ -241,7 +243,7 @@ WORDS = [
     "memory",
     "zzz",
 ]
-keys = st.sampled_from([*WORDS, ""])
+keys = st.sampled_from([*SECTIONS, *FIELDS, ""])
 scalars = st.one_of(
     st.integers(-3, 3),
     st.booleans(),
