@@ -78,12 +78,24 @@ _RESERVED_NAME = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", r
 _UNPORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
 
 
+@dataclass(frozen=True, slots=True)
+class LostSetting:
+    """A declared setting that the target does not understand."""
+
+    path: str
+    reason: str
+    value: Any
+
+
 @dataclass(slots=True)
 class Expressed:
-    """What the target understands of a configuration, and the paths it does not, each with its reason."""
+    """What the target understands of a configuration, and what it does not."""
 
     kept: dict[str, Any]
-    lost: list[tuple[str, str]] = field(default_factory=list)
+    lost: list[LostSetting] = field(default_factory=list)
+
+    def lose(self, path: str, reason: str, value: Any) -> None:
+        self.lost.append(LostSetting(path, reason, value))
 
 
 def express(declared: Mapping[str, Any]) -> Expressed:
@@ -112,7 +124,7 @@ def _express_key(schema: Schema, key: str, value: Any, path: str, result: Expres
         return None
     problem = _value_problem(path, value)
     if problem:
-        result.lost.append((path, problem))
+        result.lose(path, problem, value)
         return None
     return _express_value(schema[key], value, path, result)
 
@@ -131,12 +143,20 @@ def _express_value(shape: Any, value: Any, path: str, result: Expressed) -> Any:
             where = f"{path}[{index}]"
             problem = _value_problem(where, row)
             if problem:
-                result.lost.append((where, problem))
+                result.lose(where, problem, row)
                 continue
             inner = _express_value(shape[0], row, where, result)
             rows.append({} if inner is None else inner)
         return rows
+    if _has_empty_item(value):
+        result.lose(path, "TOML has no empty list items; they are left out", None)
     return without_nulls(value)
+
+
+def _has_empty_item(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_empty_item(item) for item in value.values())
+    return isinstance(value, list) and any(item is None or _has_empty_item(item) for item in value)
 
 
 def without_nulls(value: Any) -> Any:
@@ -159,7 +179,7 @@ def _report_unknown(value: Any, path: str, result: Expressed) -> None:
             _report_unknown(item, f"{path}.{key}", result)
         return
     if value not in ({}, [], ()):
-        result.lost.append((path, "Harbor has no such setting"))
+        result.lose(path, "Harbor has no such setting", value)
 
 
 def _artifact_problem(value: Any) -> str | None:

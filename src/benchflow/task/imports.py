@@ -100,7 +100,7 @@ def read_task_toml(text: str, *, source: str = SOURCE) -> TaskTomlReading:
     extra = _unknown(adapted, config)
     paths = {*leaf_paths(extra), *leaf_paths(moved)}
     if config is not None:
-        paths.update(path for path, _ in express(config.to_declared_dict()).lost)
+        paths.update(lost.path for lost in express(config.to_declared_dict()).lost)
         config = _as_shared_box(config, problems)
     compatibility = InboundCompatibility(source, merge_compat_extra(extra, moved), tuple(sorted(paths)))
     return TaskTomlReading(config, compatibility, tuple(problems.issues))

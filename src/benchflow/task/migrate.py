@@ -14,18 +14,13 @@ from typing import Any
 
 from benchflow.errors import Issue, PackageError, UsageError
 from benchflow.files import write_atomic
+from benchflow.task.document import TASK_MD
 from benchflow.task.filemap import read_regular
 from benchflow.task.imports import import_task_config_toml
 from benchflow.task.markdown import MarkdownError, decode
 from benchflow.task.migration_result import MigrationResult
-from benchflow.task.split_layout import (
-    INSTRUCTION,
-    TASK_MD,
-    TASK_TOML,
-    NativeTrees,
-    plan_native_trees,
-    with_rubric_below,
-)
+from benchflow.task.package import INSTRUCTION, TASK_TOML
+from benchflow.task.split_layout import NativeTrees, plan_native_trees, with_rubric_below
 from benchflow.task.task_text import compat_namespace, render_checked
 from benchflow.task.terminal_bench import is_terminal_bench
 from benchflow.task.terminal_bench_migrate import migrate_terminal_bench

@@ -1,4 +1,4 @@
-"""The names of the split layout beside the native ones, and how a folder's trees get their native names."""
+"""How the trees of a split folder get their native names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from benchflow.errors import PackageError
 from benchflow.task.config import TaskConfig
 from benchflow.task.filemap import scan
-
-TASK_MD: Final = "task.md"
-TASK_TOML: Final = "task.toml"
-INSTRUCTION: Final = "instruction.md"
-ALIASES: Final = {"verifier": "tests", "oracle": "solution"}
-"""Native tree to its name in the split layout."""
+from benchflow.task.layout import ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ def plan_native_trees(folder: Path, steps: Iterable[str]) -> NativeTrees:
     renames: list[tuple[str, str]] = []
     duplicates: list[str] = []
     for holder in ("", *(f"steps/{step}/" for step in steps)):
-        for native, split in ((holder + native, holder + split) for native, split in ALIASES.items()):
+        for native, split in ((holder + native, holder + split) for native, split in ALIASES):
             if not (folder / split).is_dir() or (folder / split).is_symlink():
                 continue
             if not (folder / native).exists():
@@ -62,8 +56,3 @@ def with_rubric_below(config: TaskConfig, old: str, new: str) -> TaskConfig:
         return config
     judge = verifier.judge.replace(rubric_path=new + rubric.removeprefix(old))
     return config.replace(verifier=verifier.replace(judge=judge))
-
-
-def normalise_prompt(text: str) -> str:
-    """A prompt as prompts are compared: no blank edges, no trailing blanks."""
-    return "\n".join(line.rstrip() for line in text.strip().split("\n"))

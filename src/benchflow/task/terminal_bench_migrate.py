@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from benchflow.files import copy_file, write_atomic
 from benchflow.task.compat_extra import leaf_paths
+from benchflow.task.document import TASK_MD
 from benchflow.task.migration_result import MigrationResult
-from benchflow.task.split_layout import TASK_MD, NativeTrees, plan_native_trees
+from benchflow.task.split_layout import NativeTrees, plan_native_trees
 from benchflow.task.task_text import compat_namespace, render_checked
 from benchflow.task.terminal_bench import SOURCE, TerminalBenchTask, read_terminal_bench
 
