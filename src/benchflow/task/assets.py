@@ -15,7 +15,7 @@ _ELSEWHERE: Final = frozenset({"external_dataset", "runtime_secret"})
 """Visibilities whose content need not be part of the package."""
 
 
-def check_assets(namespace: Namespace, files: FileMap, log: IssueLog) -> None:
+def check_assets(namespace: Namespace, files: FileMap, problems: IssueLog) -> None:
     """Hidden assets must lie where the agent never looks, pinned ones must be what they were."""
     seen_by_agent = [
         *AGENT_FOLDERS,
@@ -23,46 +23,50 @@ def check_assets(namespace: Namespace, files: FileMap, log: IssueLog) -> None:
     ]
     for index, asset in enumerate(namespace.assets):
         path = f"benchflow.assets[{index}]"
-        _check_visibility(asset, path, seen_by_agent, log)
-        _check_presence(asset, path, files, log)
+        _check_visibility(asset, path, seen_by_agent, problems)
+        _check_presence(asset, path, files, problems)
     for index, image in enumerate(namespace.provenance.images if namespace.provenance else ()):
         source = image.build_source
         if source is not None and source.sha256 is not None:
             path = f"benchflow.provenance.images[{index}].build_source"
-            _check_pin(source.path, source.sha256, path, files, log)
+            _check_pin(source.path, source.sha256, path, files, problems)
 
 
-def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], log: IssueLog) -> None:
+def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problems: IssueLog) -> None:
     where = f"{path}.visibility"
     if asset.visibility in HIDDEN:
         exposed = next((folder for folder in seen_by_agent if _within(asset.path, folder)), None)
         if exposed is not None:
             message = f"{asset.path} is {asset.visibility}, but lies in {exposed}, which the agent sees"
-            log.error("exposed-asset", where, message)
+            problems.error("exposed-asset", where, message)
         elif asset.mount_phase in ("agent", "environment"):
             message = f"{asset.path} is {asset.visibility}, but is mounted for the {asset.mount_phase} phase"
-            log.error("exposed-asset", f"{path}.mount_phase", message)
+            problems.error("exposed-asset", f"{path}.mount_phase", message)
     elif asset.visibility == "agent":
         hidden = next((folder for folder in HIDDEN_FOLDERS if _within(asset.path, folder)), None)
         if hidden is not None:
-            message = f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
-            log.error("exposed-asset", where, message)
+            message = (
+                f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
+            )
+            problems.error("exposed-asset", where, message)
 
 
-def _check_presence(asset: Asset, path: str, files: FileMap, log: IssueLog) -> None:
+def _check_presence(asset: Asset, path: str, files: FileMap, problems: IssueLog) -> None:
     if asset.path in files or asset.path in files.folders:
         if asset.sha256 is not None:
-            _check_pin(asset.path, asset.sha256, path, files, log)
+            _check_pin(asset.path, asset.sha256, path, files, problems)
     elif not asset.generated and asset.visibility not in _ELSEWHERE:
-        log.error("missing-asset", f"{path}.path", f"the asset {asset.path} is not in the package")
+        problems.error("missing-asset", f"{path}.path", f"the asset {asset.path} is not in the package")
 
 
-def _check_pin(file: str, pinned: str, path: str, files: FileMap, log: IssueLog) -> None:
+def _check_pin(file: str, pinned: str, path: str, files: FileMap, problems: IssueLog) -> None:
     actual = content_hash(files, file)
     if actual is None:
-        log.error("missing-asset", f"{path}.path", f"{file} is pinned, but not in the package")
+        problems.error("missing-asset", f"{path}.path", f"{file} is pinned, but not in the package")
     elif actual != pinned:
-        log.error("pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}")
+        problems.error(
+            "pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}"
+        )
 
 
 def content_hash(files: FileMap, path: str) -> str | None:

@@ -1,8 +1,8 @@
 """`task.md` as an author wrote it: `TaskDocument`.
 
-`read_document` turns the text and the sidecar prompts into a document and reports every problem; `TaskDocument.from_text` and
-`from_path` raise instead. The document keeps the frontmatter as written (private facts included) for rewriting it; nothing
-that dumps a document shows private facts.
+`read_document` turns the text and the sidecar prompts into a document and reports every problem;
+`TaskDocument.from_text` and `from_path` raise instead. The document keeps the frontmatter as written
+(private facts included) for rewriting it; nothing that dumps a document shows private facts.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class TaskDocument:
 def _accept(document: TaskDocument | None, issues: list[Issue]) -> TaskDocument:
     errors = tuple(issue for issue in issues if issue.severity == "error")
     if document is None or errors:
-        raise TaskDocumentParseError(errors or (Issue("missing-document", "error", "", "there is no task.md"),))
+        raise TaskDocumentParseError(
+            errors or (Issue("missing-document", "error", "", "there is no task.md"),)
+        )
     return document
 
 
@@ -101,22 +103,22 @@ def read_document(
     merge_profiles: MergeProfiles | None = None,
     file: str = TASK_MD,
 ) -> tuple[TaskDocument | None, list[Issue]]:
-    """Parse a document with its sidecar prompts (section key to text). None when there is no frontmatter to speak of."""
-    log = IssueLog(file)
+    """Parse a document with its sidecar prompts (section key to text); None when it has no readable root."""
+    problems = IssueLog(file)
     try:
         text = decode(source) if isinstance(source, bytes) else normalise(source)
         parts = split_frontmatter(text)
         yaml = YamlSource(parts.yaml, first_line=2)
     except (MarkdownError, YamlError) as problem:
-        log.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
-        return None, log.issues
+        problems.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
+        return None, problems.issues
     frontmatter = {} if yaml.value is None else yaml.value
     if not isinstance(frontmatter, dict):
-        log.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
-        return None, log.issues
-    log = IssueLog(file, yaml.line)
+        problems.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
+        return None, problems.issues
+    problems = IssueLog(file, yaml.line)
     body = split_sections(parts.body, parts.body_line)
-    return _assemble(frontmatter, parts.body, body, sidecars, merge_profiles, log), log.issues
+    return _assemble(frontmatter, parts.body, body, sidecars, merge_profiles, problems), problems.issues
 
 
 def _assemble(
@@ -125,19 +127,19 @@ def _assemble(
     body: Body,
     sidecars: Mapping[str, str],
     merge_profiles: MergeProfiles | None,
-    log: IssueLog,
+    problems: IssueLog,
 ) -> TaskDocument | None:
-    expanded = expand_authoring(frontmatter, log)
-    log.renames.update(expanded.renames)
-    mapping = merge_profiles(expanded.mapping, log) if merge_profiles else expanded.mapping
-    root = DocumentRoot.parse(mapping, "", log)
+    expanded = expand_authoring(frontmatter, problems)
+    problems.renames.update(expanded.renames)
+    mapping = merge_profiles(expanded.mapping, problems) if merge_profiles else expanded.mapping
+    root = DocumentRoot.parse(mapping, "", problems)
     if root is None:
         return None
-    prompts = _prompts(body, sidecars, log)
+    prompts = _prompts(body, sidecars, problems)
     roles: Mapping[str, Role] = root.agents.roles
-    _report_unused(prompts, roles, root.scenes, sidecars, log)
+    _report_unused(prompts, roles, root.scenes, sidecars, problems)
     persona = prompts.get(PERSONA) or (root.user.persona if root.user else None)
-    scenes = resolve_scenes(root.scenes, roles, log)
+    scenes = resolve_scenes(root.scenes, roles, problems)
     return TaskDocument(
         config=root.config(),
         namespace=root.benchflow,
@@ -149,7 +151,7 @@ def _assemble(
         scene_prompts=_named(prompts, "scene:"),
         persona=persona,
         preamble=body.preamble if "prompt" in {section.key for section in body.sections} else "",
-        mode=derive_mode(root.benchflow, scenes, root.user, persona, log),
+        mode=derive_mode(root.benchflow, scenes, root.user, persona, problems),
         presets=expanded.presets,
         frontmatter=FrozenMap(frontmatter),
         body=text,
@@ -163,16 +165,18 @@ def _spelling(frontmatter: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _named(prompts: Mapping[str, str], prefix: str) -> FrozenMap:
-    return FrozenMap({key.removeprefix(prefix): text for key, text in prompts.items() if key.startswith(prefix)})
+    return FrozenMap(
+        {key.removeprefix(prefix): text for key, text in prompts.items() if key.startswith(prefix)}
+    )
 
 
-def _prompts(body: Body, sidecars: Mapping[str, str], log: IssueLog) -> dict[str, str]:
+def _prompts(body: Body, sidecars: Mapping[str, str], problems: IssueLog) -> dict[str, str]:
     """Every prompt by its section key; a sidecar wins over a heading of the same name."""
     prompts: dict[str, str] = {}
     for section in body.sections:
         if section.key in prompts:
             message = f"the section '## {section.key}' appears twice"
-            log.error("duplicate-section", section.key, message, line=section.line)
+            problems.error("duplicate-section", section.key, message, line=section.line)
             continue
         prompts[section.key] = section.text
     if "prompt" not in prompts:
@@ -180,7 +184,7 @@ def _prompts(body: Body, sidecars: Mapping[str, str], log: IssueLog) -> dict[str
     elif body.preamble:
         message = "text before '## prompt' is not part of any prompt; move it below the heading"
         first = min(section.line for section in body.sections)
-        log.warning("preamble", "prompt", message, line=first)
+        problems.warning("preamble", "prompt", message, line=first)
     prompts.update(sidecars)
     return prompts
 
@@ -190,7 +194,7 @@ def _report_unused(
     roles: Mapping[str, Role],
     scenes: tuple[Scene, ...],
     sidecars: Mapping[str, str],
-    log: IssueLog,
+    problems: IssueLog,
 ) -> None:
     names = {scene.name or f"scene-{index}" for index, scene in enumerate(scenes)}
     for key in prompts:
@@ -198,7 +202,7 @@ def _report_unused(
         known = roles if prefix == "role" else names if prefix == "scene" else None
         if known is not None and name not in known:
             origin = f"prompts/{prefix}.{name}.md" if key in sidecars else f"the section '## {key}'"
-            log.warning("unused-prompt", key, f"{origin} belongs to no declared {prefix}")
+            problems.warning("unused-prompt", key, f"{origin} belongs to no declared {prefix}")
 
 
 __all__ = ["Role", "Scene", "TaskDocument", "TaskDocumentParseError", "Turn", "User", "read_document"]

@@ -1,7 +1,8 @@
 """The files of a package: read once, hashed, kept while small, never followed out of the folder.
 
-`scan` lists every regular file below a folder. Links are not followed and not counted; links that leave the folder, pipes,
-sockets and devices are reported. Nothing here can hang: only regular files are opened, and never in a blocking way.
+`scan` lists every regular file below a folder. Links are not followed and not counted; links that leave the
+folder, pipes, sockets and devices are reported. Nothing here can hang: only regular files are opened, and
+never in a blocking way.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
 
@@ -25,15 +27,17 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _EXECUTABLE: Final = 0o111
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """One regular file: hexadecimal SHA-256, size, and whether it may be executed."""
 
     sha256: str
     size: int
     executable: bool
-    data: bytes | None = field(default=None, repr=False, compare=False)
+    data: bytes | None = None
     """Its content while it is small."""
+
+    def __repr__(self) -> str:
+        return f"FileEntry({self.sha256!r}, {self.size}, executable={self.executable})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class FileMap:
     def read(self, path: str) -> bytes:
         """The content of a file; raises `OSError` or `KeyError`."""
         entry = self.files[path]
-        return entry.data if entry.data is not None else read_regular(os.path.join(self.root, path))[0]
+        return entry.data if entry.data is not None else read_regular(self.root / path)[0]
 
     def digest(self, extra: Mapping[str, str] | None = None) -> str:
         """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
@@ -88,25 +92,22 @@ def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.
             raise OSError("not a regular file")
         if limit is not None and status.st_size > limit:
             raise OSError(f"larger than {limit} bytes")
-        data = os.read(descriptor, status.st_size + 1)
-        if len(data) != status.st_size:
-            parts = [data]
-            while (part := os.read(descriptor, _CHUNK)) and sum(map(len, parts)) <= status.st_size + _CHUNK:
-                parts.append(part)
-            data = b"".join(parts)
-        return data, status
+        return _read(descriptor, status.st_size), status
     finally:
         os.close(descriptor)
 
 
-def _hash_large(path: str) -> tuple[str, int, int]:
-    """Digest, size and mode of a file that is not kept."""
-    descriptor = os.open(path, _FLAGS)
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
-        return hashlib.file_digest(stream, "sha256").hexdigest(), status.st_size, status.st_mode  # type: ignore[arg-type]  # a raw stream is a readable one
+def _read(descriptor: int, size: int) -> bytes:
+    """As many bytes as the file said it has; fewer when it shrank meanwhile."""
+    data = os.read(descriptor, size)
+    if len(data) == size:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing and (part := os.read(descriptor, missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
 
 
 class _Scan:
@@ -130,57 +131,73 @@ class _Scan:
             folder, prefix, depth = pending.pop()
             try:
                 with os.scandir(folder) as found:
-                    entries = sorted(found, key=lambda entry: entry.name)
+                    for entry in found:
+                        if entry.is_file(follow_symlinks=False):
+                            self.file(entry.path, prefix + entry.name)
+                        elif entry.is_dir(follow_symlinks=False):
+                            self.folders.append(prefix + entry.name)
+                            pending.append((entry.path, f"{prefix}{entry.name}/", depth + 1))
+                        elif entry.is_symlink():
+                            self.link(entry.path, prefix + entry.name)
+                        else:
+                            kind = _special(entry)
+                            self.problem(
+                                "special-file", prefix + entry.name, f"is {kind}, which a package cannot hold"
+                            )
             except OSError as error:
-                self.problem("unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}")
-                continue
-            for entry in entries:
-                path = prefix + entry.name
-                if entry.is_symlink():
-                    self.link(entry.path, path)
-                elif entry.is_dir():
-                    self.folders.append(path)
-                    if depth >= MAX_DEPTH:
-                        self.problem("too-deep", path, f"is nested deeper than {MAX_DEPTH} folders")
-                    else:
-                        pending.append((entry.path, f"{path}/", depth + 1))
-                else:
-                    self.file(entry, path)
+                self.problem(
+                    "unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}"
+                )
+            if depth >= MAX_DEPTH:
+                self.problem("too-deep", prefix.rstrip("/"), f"is nested deeper than {MAX_DEPTH} folders")
+                return
             if len(self.files) > MAX_FILES:
                 self.problem("too-many-files", ".", f"has more than {MAX_FILES} files")
                 return
 
     def link(self, full: str, path: str) -> None:
-        target = os.readlink(full)
+        target = os.readlink(full)  # noqa: PTH115  # names may hold any bytes
         self.links[path] = target
         resolved = os.path.realpath(full)
         if resolved != self.root and not resolved.startswith(self.root.rstrip("/") + "/"):
             self.problem("link-escape", path, f"is a link that leaves the package (to '{printable(target)}')")
 
-    def file(self, entry: os.DirEntry[str], path: str) -> None:
+    def file(self, full: str, path: str) -> None:
         try:
-            if not entry.is_file(follow_symlinks=False):
-                self.problem("special-file", path, f"is {_special(entry)}, which a package cannot hold")
-                return
-            size = entry.stat(follow_symlinks=False).st_size
-            if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
-                data, status = read_regular(entry.path)
-                self.kept += len(data)
-                digest = hashlib.sha256(data).hexdigest()
-                self.files[path] = FileEntry(digest, len(data), bool(status.st_mode & _EXECUTABLE), data)
-            else:
-                digest, size, mode = _hash_large(entry.path)
-                self.files[path] = FileEntry(digest, size, bool(mode & _EXECUTABLE))
+            descriptor = os.open(full, _FLAGS)
+            try:
+                self.files[path] = self.entry(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             self.problem("unreadable", path, f"cannot be read: {error.strerror or error}")
             return
         if not path.isascii() and printable(path) != path:
             self.problem("bad-file-name", path, "has a name that is not UTF-8")
 
+    def entry(self, descriptor: int) -> FileEntry:
+        status = os.fstat(descriptor)
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        executable = bool(status.st_mode & _EXECUTABLE)
+        if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
+            data = _read(descriptor, size)
+            self.kept += size
+            return FileEntry(sha256(data).hexdigest(), len(data), executable, data)
+        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return FileEntry(digest, size, executable)
+
 
 def _special(entry: os.DirEntry[str]) -> str:
     mode = entry.stat(follow_symlinks=False).st_mode
-    names = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
+    names = {
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
     return names.get(stat.S_IFMT(mode), "a special file")
 
 
@@ -193,11 +210,6 @@ def scan(root: Path | str) -> FileMap:
     """Read a package folder once; whatever it holds, this returns."""
     walk = _Scan(os.path.realpath(root))
     walk.walk()
-    files = {path: walk.files[path] for path in sorted(walk.files)}
-    return FileMap(Path(root), files, frozenset(walk.folders), walk.links, tuple(walk.issues))
-
-
-def tree_hashes(files: FileMap, folders: Iterable[str]) -> dict[str, str]:
-    """Path to SHA-256 of the files below several folders, by their full paths."""
-    prefixes = tuple(f"{folder}/" for folder in folders)
-    return {path: entry.sha256 for path, entry in files.files.items() if path.startswith(prefixes)}
+    files = dict(sorted(walk.files.items()))
+    issues = tuple(sorted(walk.issues, key=lambda issue: issue.file or ""))
+    return FileMap(Path(root), files, frozenset(walk.folders), walk.links, issues)

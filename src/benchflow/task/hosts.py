@@ -7,25 +7,25 @@ from typing import Any, Final
 
 from benchflow.task.issues import IssueLog
 from benchflow.task.kinds import listing, text
-from benchflow.task.records import Invalid, Kind
+from benchflow.task.records import InvalidValueError, Kind
 
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _MAX_HOST: Final = 253
 
 
-def _parse(value: Any, path: str, log: IssueLog) -> str:
-    host = text.parse(value, path, log).strip().lower().removesuffix(".")
+def _parse(value: Any, path: str, problems: IssueLog) -> str:
+    host: str = text.parse(value, path, problems).strip().lower().removesuffix(".")
     if not host:
-        raise Invalid("must not be empty")
+        raise InvalidValueError("must not be empty")
     if "://" in host:
-        raise Invalid(f"must be a host name, not a URL; it is '{host[:60]}'")
+        raise InvalidValueError(f"must be a host name, not a URL; it is '{host[:60]}'")
     if _is_address(host):
         return host
     if "/" in host or ":" in host:
-        raise Invalid(f"must be a host name without port or path; it is '{host[:60]}'")
+        raise InvalidValueError(f"must be a host name without port or path; it is '{host[:60]}'")
     labels = host.removeprefix("*.").split(".")
     if len(host) > _MAX_HOST or not all(_LABEL.fullmatch(label) for label in labels):
-        raise Invalid(f"must be a host name or '*.' and a domain; it is '{host[:60]}'")
+        raise InvalidValueError(f"must be a host name or '*.' and a domain; it is '{host[:60]}'")
     return host
 
 
@@ -48,18 +48,18 @@ hosts: Final = listing(Kind(_parse))
 """A list of hosts, folded to lower case without a trailing dot."""
 
 
-def check_network(values: dict[str, Any], path: str, log: IssueLog) -> None:
+def check_network(values: dict[str, Any], path: str, problems: IssueLog) -> None:
     """`allowlist` and `allowed_hosts` belong together; foreign imports may allow no host at all."""
     mode, allowed = values.get("network_mode"), values.get("allowed_hosts")
     prefix = f"{path}." if path else ""
-    if mode == "allowlist" and not allowed and not log.foreign:
-        log.error(
+    if mode == "allowlist" and not allowed and not problems.foreign:
+        problems.error(
             "invalid-value",
             f"{prefix}allowed_hosts",
             f"{prefix}allowed_hosts must name at least one host when network_mode is allowlist",
         )
     if allowed is not None and mode != "allowlist":
-        log.error(
+        problems.error(
             "conflicting-keys",
             f"{prefix}allowed_hosts",
             f"{prefix}allowed_hosts needs network_mode: allowlist",

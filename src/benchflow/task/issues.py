@@ -1,7 +1,8 @@
 """Where problems are collected while a package is read.
 
-An `IssueLog` belongs to one file: parsers hand it a code, a dotted path and a sentence, it adds the file and the line. Lines
-are looked up only when there is something to report, so a good package never pays for them.
+An `IssueLog` belongs to one file: parsers hand it a code, a dotted path and a sentence, it adds the file
+and the line. Lines are looked up only when there is something to report, so a good package never pays for
+them.
 """
 
 from __future__ import annotations

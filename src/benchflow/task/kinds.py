@@ -1,7 +1,7 @@
 """The kinds of values that fields take: how each is checked and what it becomes.
 
-A kind refuses with one half sentence that continues the path (`environment.cpus must be …`). Numbers may come as decimal
-strings; booleans are never numbers; lists become tuples and mappings become frozen.
+A kind refuses with one half sentence that continues the path (`environment.cpus must be …`). Numbers may
+come as decimal strings; booleans are never numbers; lists become tuples and mappings become frozen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf, isfinite
 from typing import Any
 
 from benchflow.task.issues import IssueLog
-from benchflow.task.records import FrozenMap, Invalid, Kind, Record, Secret, describe
+from benchflow.task.records import FrozenMap, InvalidValueError, Kind, Record, Secret, describe
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _SHA256 = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
@@ -20,43 +20,43 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MAX_SHOWN = 40
 
 
-def _text(value: Any, path: str, log: IssueLog) -> str:
+def _text(value: Any, _path: str, _problems: IssueLog) -> str:
     if type(value) is not str:
         hint = "; put it in quotes" if isinstance(value, (int, float)) else ""
-        raise Invalid(f"must be a string, not {describe(value)}{hint}", "invalid-type")
+        raise InvalidValueError(f"must be a string, not {describe(value)}{hint}", "invalid-type")
     return value
 
 
-def _some_text(value: Any, path: str, log: IssueLog) -> str:
-    if not _text(value, path, log).strip():
-        raise Invalid("must not be empty")
+def _some_text(value: Any, path: str, problems: IssueLog) -> str:
+    if not _text(value, path, problems).strip():
+        raise InvalidValueError("must not be empty")
     return str(value)
 
 
-def _line(value: Any, path: str, log: IssueLog) -> str:
-    if "\n" in _some_text(value, path, log).strip("\n"):
-        raise Invalid("must be a single line")
+def _line(value: Any, path: str, problems: IssueLog) -> str:
+    if "\n" in _some_text(value, path, problems).strip("\n"):
+        raise InvalidValueError("must be a single line")
     return str(value)
 
 
-def _flag(value: Any, path: str, log: IssueLog) -> bool:
+def _flag(value: Any, _path: str, _problems: IssueLog) -> bool:
     if type(value) is not bool:
-        raise Invalid(f"must be true or false, not {describe(value)}", "invalid-type")
+        raise InvalidValueError(f"must be true or false, not {describe(value)}", "invalid-type")
     return value
 
 
-def _free(value: Any, path: str, log: IssueLog) -> Any:
+def _free(value: Any, _path: str, _problems: IssueLog) -> Any:
     return value
 
 
-def _user(value: Any, path: str, log: IssueLog) -> str | int:
+def _user(value: Any, path: str, problems: IssueLog) -> str | int:
     if type(value) is int and value >= 0:
         return value
-    return _some_text(value, path, log) if isinstance(value, str) else _refuse_user(value)
+    return _some_text(value, path, problems) if isinstance(value, str) else _refuse_user(value)
 
 
 def _refuse_user(value: Any) -> str:
-    raise Invalid(f"must be a user name or number, not {describe(value)}", "invalid-type")
+    raise InvalidValueError(f"must be a user name or number, not {describe(value)}", "invalid-type")
 
 
 text = Kind(_text)
@@ -67,25 +67,23 @@ anything = Kind(_free)
 user = Kind(_user)
 
 
-def number(
-    *, above: float | None = None, least: float | None = None, most: float | None = None
-) -> Kind:
+def number(*, above: float | None = None, least: float | None = None, most: float | None = None) -> Kind:
     """A finite number within bounds."""
 
-    def parse(value: Any, path: str, log: IssueLog) -> float:
+    def parse(value: Any, _path: str, _problems: IssueLog) -> float:
         if isinstance(value, str):
             try:
                 value = float(value)
             except ValueError:
-                raise Invalid("must be a number, not a string", "invalid-type") from None
+                raise InvalidValueError("must be a number, not a string", "invalid-type") from None
         if type(value) not in (int, float):
-            raise Invalid(f"must be a number, not {describe(value)}", "invalid-type")
+            raise InvalidValueError(f"must be a number, not {describe(value)}", "invalid-type")
         try:
             result = float(value)
         except OverflowError:
             result = inf
         if not isfinite(result):
-            raise Invalid("must be a finite number")
+            raise InvalidValueError("must be a finite number")
         check_bounds(result, above, least, most)
         return result if type(value) is float else value
 
@@ -95,13 +93,13 @@ def number(
 def integer(*, least: int | None = None, most: int | None = None) -> Kind:
     """A whole number within bounds; `2.0` and `"2"` count as 2."""
 
-    def parse(value: Any, path: str, log: IssueLog) -> int:
-        if type(value) is str and _INTEGER.fullmatch(value):
-            value = int(value)
-        elif type(value) is float and value.is_integer() and abs(value) < 2**53:
+    def parse(value: Any, _path: str, _problems: IssueLog) -> int:
+        if (type(value) is str and _INTEGER.fullmatch(value)) or (
+            type(value) is float and value.is_integer() and abs(value) < 2**53
+        ):
             value = int(value)
         if type(value) is not int:
-            raise Invalid(f"must be a whole number, not {describe(value)}", "invalid-type")
+            raise InvalidValueError(f"must be a whole number, not {describe(value)}", "invalid-type")
         check_bounds(value, None, least, most)
         return value
 
@@ -111,22 +109,22 @@ def integer(*, least: int | None = None, most: int | None = None) -> Kind:
 def check_bounds(value: float, above: float | None, least: float | None, most: float | None) -> None:
     """Refuse a number outside its bounds."""
     if above is not None and not value > above:
-        raise Invalid(f"must be greater than {above:g}")
+        raise InvalidValueError(f"must be greater than {above:g}")
     if least is not None and value < least:
-        raise Invalid(f"must be at least {least:g}")
+        raise InvalidValueError(f"must be at least {least:g}")
     if most is not None and value > most:
-        raise Invalid(f"must be at most {most:g}")
+        raise InvalidValueError(f"must be at most {most:g}")
 
 
 def choice(*allowed: str, fold: bool = False) -> Kind:
     """One word of a vocabulary; `fold` ignores case."""
     words = frozenset(allowed)
 
-    def parse(value: Any, path: str, log: IssueLog) -> str:
+    def parse(value: Any, _path: str, _problems: IssueLog) -> str:
         word = value.lower() if fold and isinstance(value, str) else value
         if type(word) is not str or word not in words:
             shown = f"'{value[:_MAX_SHOWN]}'" if isinstance(value, str) else describe(value)
-            raise Invalid(f"must be one of {', '.join(allowed)}; it is {shown}")
+            raise InvalidValueError(f"must be one of {', '.join(allowed)}; it is {shown}")
         return word
 
     return Kind(parse)
@@ -136,9 +134,9 @@ def matching(pattern: str, meaning: str) -> Kind:
     """A string that matches a pattern as a whole; `meaning` says what is expected."""
     compiled = re.compile(pattern)
 
-    def parse(value: Any, path: str, log: IssueLog) -> str:
-        if not compiled.fullmatch(_text(value, path, log)):
-            raise Invalid(f"must be {meaning}; it is '{value[:_MAX_SHOWN]}'")
+    def parse(value: Any, path: str, problems: IssueLog) -> str:
+        if not compiled.fullmatch(_text(value, path, problems)):
+            raise InvalidValueError(f"must be {meaning}; it is '{value[:_MAX_SHOWN]}'")
         return str(value)
 
     return Kind(parse)
@@ -147,10 +145,10 @@ def matching(pattern: str, meaning: str) -> Kind:
 name = matching(NAME.pattern, "a name of letters, digits, '_', '.' and '-'")
 
 
-def _digest(value: Any, path: str, log: IssueLog) -> str:
-    folded = _text(value, path, log).lower()
+def _digest(value: Any, path: str, problems: IssueLog) -> str:
+    folded = _text(value, path, problems).lower()
     if not _SHA256.fullmatch(folded):
-        raise Invalid("must be a SHA-256 digest of 64 hexadecimal digits")
+        raise InvalidValueError("must be a SHA-256 digest of 64 hexadecimal digits")
     return folded.removeprefix("sha256:")
 
 
@@ -169,19 +167,19 @@ def unsafe_path(value: str) -> str | None:
     return None
 
 
-def _relative(value: Any, path: str, log: IssueLog) -> str:
-    problem = unsafe_path(_text(value, path, log))
+def _relative(value: Any, path: str, problems: IssueLog) -> str:
+    problem = unsafe_path(_text(value, path, problems))
     if problem:
-        raise Invalid(problem, "unsafe-path")
+        raise InvalidValueError(problem, "unsafe-path")
     cleaned = "/".join(part for part in value.split("/") if part not in ("", "."))
     if not cleaned:
-        raise Invalid("must name something inside the package", "unsafe-path")
+        raise InvalidValueError("must name something inside the package", "unsafe-path")
     return cleaned
 
 
-def _absolute(value: Any, path: str, log: IssueLog) -> str:
-    if not _text(value, path, log).startswith("/") or "\0" in value or ".." in value.split("/"):
-        raise Invalid("must be an absolute path without '..'", "unsafe-path")
+def _absolute(value: Any, path: str, problems: IssueLog) -> str:
+    if not _text(value, path, problems).startswith("/") or "\0" in value or ".." in value.split("/"):
+        raise InvalidValueError("must be an absolute path without '..'", "unsafe-path")
     return str(value)
 
 
@@ -192,8 +190,8 @@ absolute_path = Kind(_absolute)
 def either(first: Kind, second: Kind, *, when: Callable[[Any], bool]) -> Kind:
     """The second kind when the value says so, else the first; the record inside is the second's."""
 
-    def parse(value: Any, path: str, log: IssueLog) -> Any:
-        return (second if when(value) else first).parse(value, path, log)
+    def parse(value: Any, path: str, problems: IssueLog) -> Any:
+        return (second if when(value) else first).parse(value, path, problems)
 
     return Kind(parse, second.model or first.model, second.shape)
 
@@ -212,23 +210,23 @@ def listing(kind: Kind, *, least: int = 0, unique: bool = False) -> Kind:
     """A list, kept as a tuple; items that are wrong are reported and left out."""
     item_parse = kind.parse
 
-    def parse(value: Any, path: str, log: IssueLog) -> tuple[Any, ...]:
+    def parse(value: Any, path: str, problems: IssueLog) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise Invalid(f"must be a list, not {describe(value)}", "invalid-type")
+            raise InvalidValueError(f"must be a list, not {describe(value)}", "invalid-type")
         items: list[Any] = []
         for index, item in enumerate(value):
             where = f"{path}[{index}]"
             try:
-                parsed = item_parse(item, where, log)
-            except Invalid as problem:
-                log.error(problem.code, where, f"{where} {problem}")
+                parsed = item_parse(item, where, problems)
+            except InvalidValueError as problem:
+                problems.error(problem.code, where, f"{where} {problem}")
                 continue
             if unique and parsed in items:
-                log.error("invalid-value", where, f"{where} repeats an earlier item")
+                problems.error("invalid-value", where, f"{where} repeats an earlier item")
             elif parsed is not None:
                 items.append(parsed)
         if len(value) < least:
-            raise Invalid("must not be empty")
+            raise InvalidValueError("must not be empty")
         return tuple(items)
 
     return Kind(parse, kind.model, "list")
@@ -238,31 +236,31 @@ def mapping(kind: Kind, *, least: int = 0, keys: Kind | None = None) -> Kind:
     """A mapping of free keys, kept frozen; entries that are wrong are reported and left out."""
     item_parse = kind.parse
 
-    def parse(value: Any, path: str, log: IssueLog) -> FrozenMap:
+    def parse(value: Any, path: str, problems: IssueLog) -> FrozenMap:
         if not isinstance(value, dict):
-            raise Invalid(f"must be a mapping, not {describe(value)}", "invalid-type")
+            raise InvalidValueError(f"must be a mapping, not {describe(value)}", "invalid-type")
         parsed: dict[str, Any] = {}
         for key, item in value.items():
             where = f"{path}.{key}"
             try:
                 if keys is not None:
-                    keys.parse(key, where, log)
-                result = item_parse(item, where, log)
-            except Invalid as problem:
-                log.error(problem.code, where, f"{where} {problem}")
+                    keys.parse(key, where, problems)
+                result = item_parse(item, where, problems)
+            except InvalidValueError as problem:
+                problems.error(problem.code, where, f"{where} {problem}")
                 continue
             if result is not None:
                 parsed[key] = result
         if len(value) < least:
-            raise Invalid("must not be empty")
+            raise InvalidValueError("must not be empty")
         return FrozenMap(parsed)
 
     return Kind(parse, kind.model, "map")
 
 
-def _free_mapping(value: Any, path: str, log: IssueLog) -> FrozenMap:
+def _free_mapping(value: Any, _path: str, _problems: IssueLog) -> FrozenMap:
     if not isinstance(value, dict):
-        raise Invalid(f"must be a mapping, not {describe(value)}", "invalid-type")
+        raise InvalidValueError(f"must be a mapping, not {describe(value)}", "invalid-type")
     return FrozenMap(value)
 
 
@@ -272,8 +270,8 @@ free_mapping = Kind(_free_mapping)
 env = mapping(text, keys=matching(r"[A-Za-z_][A-Za-z0-9_]{0,255}", "the name of an environment variable"))
 
 
-def _secret_texts(value: Any, path: str, log: IssueLog) -> Secret:
-    return Secret(mapping(text).parse(value, path, log))
+def _secret_texts(value: Any, path: str, problems: IssueLog) -> Secret:
+    return Secret(mapping(text).parse(value, path, problems))
 
 
 secret_texts = Kind(_secret_texts)

@@ -1,7 +1,7 @@
 """Which folders of a package count, and whether two spellings of the same thing agree.
 
-Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, never a fall-back from an empty or
-broken native folder. Alias trees are equal when their file maps are.
+Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, never a fall-
+back from an empty or broken native folder. Alias trees are equal when their file maps are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from benchflow.task.issues import IssueLog
 
 ALIASES: Final = (("verifier", "tests"), ("oracle", "solution"))
 _PARTS: Final = frozenset(
-    {"task.md", "task.toml", "instruction.md", "verifier", "tests", "oracle", "solution", "environment", "prompts", "steps"}
+    {
+        "task.md",
+        "task.toml",
+        "instruction.md",
+        "verifier",
+        "tests",
+        "oracle",
+        "solution",
+        "environment",
+        "prompts",
+        "steps",
+    }
 )
 SOURCE_FILES: Final = ("task.md", "task.toml", "instruction.md")
 SOURCE_FOLDERS: Final = (
@@ -34,32 +45,40 @@ def select(files: FileMap, native: str, legacy: str) -> str | None:
     return legacy if legacy in files.folders or legacy in files.links or legacy in files else None
 
 
-def check_parts(files: FileMap, log: IssueLog) -> None:
+def check_parts(files: FileMap, problems: IssueLog) -> None:
     """The parts of a package must be what they are called: files or folders, not links."""
     for part in sorted(_PARTS & files.links.keys()):
         if part in ("tests", "solution") and files.links[part].rstrip("/") in ("verifier", "oracle"):
             continue
-        log.error("linked-part", part, f"{part} is a link; a part of a package must be a file or folder of its own")
+        problems.error(
+            "linked-part", part, f"{part} is a link; a part of a package must be a file or folder of its own"
+        )
     for part in sorted(_PARTS):
         is_file = "." in part
         if (is_file and part in files.folders) or (not is_file and part in files):
-            log.error("wrong-part", part, f"{part} must be a {'file' if is_file else 'folder'}")
+            problems.error("wrong-part", part, f"{part} must be a {'file' if is_file else 'folder'}")
 
 
-def check_aliases(files: FileMap, log: IssueLog) -> None:
+def check_aliases(files: FileMap, problems: IssueLog) -> None:
     """Alias trees that both exist must hold the same files."""
     pairs = [*ALIASES]
     steps = {path.split("/")[1] for path in files.folders if path.startswith("steps/")}
-    pairs += [(f"steps/{step}/{native}", f"steps/{step}/{legacy}") for step in sorted(steps) for native, legacy in ALIASES]
+    pairs += [
+        (f"steps/{step}/{native}", f"steps/{step}/{legacy}")
+        for step in sorted(steps)
+        for native, legacy in ALIASES
+    ]
     for native, legacy in pairs:
         if native not in files.folders or legacy not in files.folders:
             continue
         ours, theirs = files.hashes(native), files.hashes(legacy)
         if ours != theirs:
-            differing = sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
+            differing = sorted(
+                path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)
+            )
             message = f"{native}/ and {legacy}/ differ in {', '.join(differing[:3])}"
-            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""  # noqa: PLR2004  # three are shown
-            log.error("alias-drift", f"{native}|{legacy}", message + more)
+            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""  # three are shown
+            problems.error("alias-drift", f"{native}|{legacy}", message + more)
 
 
 def source_hashes(files: FileMap) -> dict[str, str]:

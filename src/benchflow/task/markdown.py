@@ -1,7 +1,8 @@
 """The grammar that `task.md` and `verifier.md` share: frontmatter, then a body with reserved sections.
 
-A section starts at a reserved level-2 heading outside a code fence and runs to the next one. A line that only looks like
-such a heading is written with a leading backslash; `escape_headings` and reading are each other's inverse.
+A section starts at a reserved level-2 heading outside a code fence and runs to the next one. A line that
+only looks like such a heading is written with a leading backslash; `escape_headings` and reading are each
+other's inverse.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from benchflow.errors import PackageError
 
 MAX_TEXT_BYTES: Final = 16 << 20
 
-_HEADING: Final = re.compile(r"(\\*)##[ \t]+(prompt|user-persona|(?:role|scene):[A-Za-z0-9_.-]+)[ \t]*", re.IGNORECASE)
+_HEADING: Final = re.compile(
+    r"(\\*)##[ \t]+(prompt|user-persona|(?:role|scene):[A-Za-z0-9_.-]+)[ \t]*", re.IGNORECASE
+)
 _MAYBE: Final = re.compile(r"^\\*##[ \t]+(?:prompt|user-persona|role:|scene:)", re.IGNORECASE | re.MULTILINE)
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
@@ -71,7 +74,7 @@ def normalise(text: str) -> str:
 
 def split_frontmatter(text: str) -> Frontmatter:
     """Cut a normalised text after the line that closes its frontmatter."""
-    first, found, rest = text.partition("\n")
+    first, found, _ = text.partition("\n")
     if first.strip() != "---" or not found:
         raise MarkdownError("must start with a line '---' that opens the frontmatter", line=1)
     start = len(first) + 1

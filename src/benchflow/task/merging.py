@@ -1,7 +1,7 @@
 """How defaults from outside go below what an author wrote: mappings merge, everything else is replaced.
 
-Used for presets and profiles. It knows the spellings of a model, so that a default never meets the author's value for the
-same field under another name.
+Used for presets and profiles. It knows the spellings of a model, so that a default never meets the author's
+value for the same field under another name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _SHADOWED: Final = {
 """Fields that the author has settled by writing another one."""
 
 
-def merge_below(model: type[Record] | None, low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+def merge_below(
+    model: type[Record] | None, low: Mapping[str, Any], high: Mapping[str, Any]
+) -> dict[str, Any]:
     """`high` with what only `low` has added below it; both are mappings as an author writes them."""
     merged = dict(high)
     keys = model.KEYS if model is not None else {}

@@ -1,7 +1,8 @@
 """A folder as a `TaskPackage`: every file read once, everything parsed, every problem collected.
 
-`load_package` takes whatever a folder holds and never raises for bad content; `TaskPackage.issues` says what is wrong. The
-native layout (`task.md`) and the split layout (`task.toml`, `instruction.md`) give the same object.
+`load_package` takes whatever a folder holds and never raises for bad content; `TaskPackage.issues` says
+what is wrong. The native layout (`task.md`) and the split layout (`task.toml`, `instruction.md`) give the
+same object.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from benchflow.task.issues import IssueLog
 from benchflow.task.layout import ALIASES, check_aliases, check_parts, select, source_hashes
 from benchflow.task.markdown import MarkdownError, decode
 from benchflow.task.profiles import Profile, ProfileReader
-from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument, VerifierRoot, read_verifier_document
+from benchflow.task.verifier_document import (
+    VERIFIER_MD,
+    VerifierDocument,
+    VerifierRoot,
+    read_verifier_document,
+)
 
 if TYPE_CHECKING:
     from benchflow.task.imports import InboundCompatibility
@@ -57,7 +63,7 @@ class TaskPackage:
     name: str
     digest: str
     document_issues: tuple[Issue, ...]
-    """Problems of the definition: `task.md` with its sidecars and profiles, or `task.toml` and `instruction.md`."""
+    """Problems of the definition: `task.md`, its sidecars and profiles, or `task.toml` and `instruction.md`."""
     layout_issues: tuple[Issue, ...]
     """Problems of everything else: files, verifier document, aliases, assets."""
     sandbox: str | None = None
@@ -138,7 +144,11 @@ class TaskPackage:
             "name": self.name,
             "digest": self.digest,
             "entrypoint": self.entrypoint,
-            "prompt_path": TASK_MD if self.entrypoint == TASK_MD else INSTRUCTION if INSTRUCTION in self.files else None,
+            "prompt_path": TASK_MD
+            if self.entrypoint == TASK_MD
+            else INSTRUCTION
+            if INSTRUCTION in self.files
+            else None,
             "selected_oracle_dir": self.oracle_dir,
             "selected_verifier_dir": self.verifier_dir,
             "verifier_document": verifier.to_dict() if verifier is not None else None,
@@ -147,7 +157,9 @@ class TaskPackage:
             "runtime_supported": self.runtime_supported,
             "runtime_issues": [issue.to_dict() for issue in self.runtime_issues],
             "prompt_plan": self.prompt_plan.to_dict(),
-            "profiles": {key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()},
+            "profiles": {
+                key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()
+            },
             "compatibility": self.compatibility(),
             "source_hashes": self.source_hashes,
             "config": self.config.to_dict() if self.config is not None else None,
@@ -181,9 +193,9 @@ class _Loader:
         check_aliases(self.files, self.layout)
         verifier = self._verifier(verifier_dir)
         if self.document is not None:
-            log = IssueLog(TASK_MD, self._line)
-            check_assets(self.document.namespace, self.files, log)
-            self.layout.extend(log.issues)
+            problems = IssueLog(TASK_MD, self._line)
+            check_assets(self.document.namespace, self.files, problems)
+            self.layout.extend(problems.issues)
         return TaskPackage(
             path=self.path,
             files=self.files,
@@ -214,36 +226,42 @@ class _Loader:
             return "legacy"
         if TASK_MD not in self.files.links:
             if not self.path.is_dir():
-                message = f"{self.path} is not a folder" if self.path.exists() else f"{self.path} does not exist"
+                message = (
+                    f"{self.path} is not a folder" if self.path.exists() else f"{self.path} does not exist"
+                )
                 self.issues.append(Issue("not-a-package", "error", "", message))
             else:
-                self.issues.append(Issue("not-a-package", "error", "", "there is neither task.md nor task.toml"))
+                self.issues.append(
+                    Issue("not-a-package", "error", "", "there is neither task.md nor task.toml")
+                )
         return None
 
     def _native(self) -> None:
         data = self._bytes(TASK_MD, self.issues)
         if data is None:
             return
-        log = IssueLog()
+        problems = IssueLog()
         self.document, issues = read_document(
-            data, sidecars=self._sidecars(log), merge_profiles=self.profiles.merge
+            data, sidecars=self._sidecars(problems), merge_profiles=self.profiles.merge
         )
-        self.issues += [*issues, *log.issues, *self.profiles.issues]
+        self.issues += [*issues, *problems.issues, *self.profiles.issues]
         if self.document is not None:
             self.config = self.document.config
             self.instruction = self.document.instruction
 
-    def _sidecars(self, log: IssueLog) -> dict[str, str]:
+    def _sidecars(self, problems: IssueLog) -> dict[str, str]:
         found: dict[str, str] = {}
         for name in self.files.below("prompts"):
             file = f"prompts/{name}"
             stem = name.removesuffix(".md")
-            prefix = next((item for item in _SIDECARS if stem.startswith(item) and len(stem) > len(item)), None)
+            prefix = next(
+                (item for item in _SIDECARS if stem.startswith(item) and len(stem) > len(item)), None
+            )
             if stem == name or (prefix is None and stem != "user-persona"):
-                log.file = file
-                log.warning("unused-prompt", "", f"{file} is not a prompt that a document reads")
+                problems.file = file
+                problems.warning("unused-prompt", "", f"{file} is not a prompt that a document reads")
                 continue
-            text = self._text(file, log.issues)
+            text = self._text(file, problems.issues)
             if text is not None:
                 found[f"{prefix[:-1]}:{stem.removeprefix(prefix)}" if prefix else stem] = text.strip()
         return found
@@ -305,27 +323,34 @@ class _Loader:
         return document
 
     def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:
-        log = IssueLog(projection)
+        problems = IssueLog(projection)
         text = self._text(projection, self.layout.issues)
         if text is None:
             return
         try:
             data = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as problem:
-            log.error("invalid-toml", "", f"{projection} is not valid TOML: {problem}")
-            self.layout.extend(log.issues)
+            problems.error("invalid-toml", "", f"{projection} is not valid TOML: {problem}")
+            self.layout.extend(problems.issues)
             return
-        root = VerifierRoot.parse({"document_version": document.document_version, **data}, "", log)
-        self.layout.extend(log.issues)
-        if root is not None and (root.verifier, root.document_version) != (document.spec, document.document_version):
+        root = VerifierRoot.parse({"document_version": document.document_version, **data}, "", problems)
+        self.layout.extend(problems.issues)
+        if root is not None and (root.verifier, root.document_version) != (
+            document.spec,
+            document.document_version,
+        ):
             pair = f"{file}|{projection}"
-            self.layout.error("projection-drift", pair, f"{projection} and {file} declare different verifiers")
+            self.layout.error(
+                "projection-drift", pair, f"{projection} and {file} declare different verifiers"
+            )
 
     def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
         try:
             return self.files.read(file)
         except OSError as error:
-            issues.append(Issue("unreadable", "error", "", f"{file} cannot be read: {error.strerror or error}", file))
+            issues.append(
+                Issue("unreadable", "error", "", f"{file} cannot be read: {error.strerror or error}", file)
+            )
             return None
 
     def _text(self, file: str, issues: list[Issue]) -> str | None:

@@ -1,7 +1,8 @@
 """Authoring sugar: presets and shorthands, expanded into the canonical contract and then gone.
 
-`expand_authoring` takes the frontmatter as written and gives the mapping that means the same without `preset`, `name`,
-`image` and path-valued `verifier` or `oracle`. The author's own keys always win over a preset.
+`expand_authoring` takes the frontmatter as written and gives the mapping that means the same without
+`preset`, `name`, `image` and path-valued `verifier` or `oracle`. The author's own keys always win over a
+preset.
 """
 
 from __future__ import annotations
@@ -114,24 +115,24 @@ _PRESET_KEYS: Final = ("preset", "presets", "profile", "profiles")
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Frontmatter without sugar, the presets that went into it, and where shorthands went (canonical path: written key)."""
+    """Frontmatter without sugar, the presets in it, and the shorthands (canonical path to the key written)."""
 
     mapping: dict[str, Any]
     presets: tuple[str, ...] = ()
     renames: dict[str, str] = field(default_factory=dict)
 
 
-def expand_authoring(frontmatter: Mapping[str, Any], log: IssueLog) -> Expanded:
+def expand_authoring(frontmatter: Mapping[str, Any], problems: IssueLog) -> Expanded:
     """Expand presets and shorthands; what cannot be expanded is reported and left out."""
     if not frontmatter.keys() & {*_PRESET_KEYS, "name", "image"} and not _has_path_shorthand(frontmatter):
         return Expanded(dict(frontmatter))
-    names = _preset_names(frontmatter, log)
+    names = _preset_names(frontmatter, problems)
     bundle: dict[str, Any] = {}
     for name in names:
         bundle = merge_below(DocumentRoot, bundle, deepcopy(dict(PRESETS[name])))
     own = {key: value for key, value in frontmatter.items() if key not in _PRESET_KEYS}
     renames: dict[str, str] = {}
-    own = _expand_shorthands(own, renames, log)
+    own = _expand_shorthands(own, renames, problems)
     return Expanded(merge_below(DocumentRoot, bundle, own), names, renames)
 
 
@@ -139,42 +140,48 @@ def _has_path_shorthand(frontmatter: Mapping[str, Any]) -> bool:
     return any(isinstance(frontmatter.get(key), str) for key in ("verifier", "oracle", "solution"))
 
 
-def _preset_names(frontmatter: Mapping[str, Any], log: IssueLog) -> tuple[str, ...]:
+def _preset_names(frontmatter: Mapping[str, Any], problems: IssueLog) -> tuple[str, ...]:
     used = [key for key in _PRESET_KEYS if frontmatter.get(key) is not None]
     if {key.removesuffix("s") for key in used} == {"preset", "profile"}:
-        log.error("conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' are the same; write 'preset' only")
+        problems.error(
+            "conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' are the same; write 'preset' only"
+        )
     names: list[str] = []
     for key in used:
         value = frontmatter[key]
         for index, name in enumerate(value if isinstance(value, list) else [value]):
             where = f"{key}[{index}]" if isinstance(value, list) else key
             if not isinstance(name, str):
-                log.error("invalid-type", where, f"{where} must be the name of a preset, not {describe(name)}")
+                problems.error(
+                    "invalid-type", where, f"{where} must be the name of a preset, not {describe(name)}"
+                )
             elif name not in PRESETS:
                 known = ", ".join(sorted(PRESETS))
-                log.error("unknown-preset", where, f"{where} is the unknown preset '{name[:60]}'; known are {known}")
+                problems.error(
+                    "unknown-preset", where, f"{where} is the unknown preset '{name[:60]}'; known are {known}"
+                )
             elif name not in names:
                 names.append(name)
     return tuple(names)
 
 
-def _expand_shorthands(own: dict[str, Any], renames: dict[str, str], log: IssueLog) -> dict[str, Any]:
+def _expand_shorthands(own: dict[str, Any], renames: dict[str, str], problems: IssueLog) -> dict[str, Any]:
     section = "sandbox" if "sandbox" in own else "environment"
     name = own.pop("name", None)
     if isinstance(name, str):
         full = name if "/" in name else f"benchflow/{name}"
         own = _set_default(own, "task", "name", full, "name", renames)
     elif name is not None:
-        log.error("invalid-type", "name", f"name must be a string, not {describe(name)}")
+        problems.error("invalid-type", "name", f"name must be a string, not {describe(name)}")
     image = own.pop("image", None)
     if isinstance(image, str):
         if not _declares(own.get(section), "image"):
             own = _set_default(own, section, "docker_image", image, "image", renames)
     elif image is not None:
-        log.error("invalid-type", "image", f"image must be a string, not {describe(image)}")
+        problems.error("invalid-type", "image", f"image must be a string, not {describe(image)}")
     for key in ("verifier", "oracle", "solution"):
         if isinstance(own.get(key), str):
-            own = _expand_path(own, key, log)
+            own = _expand_path(own, key, problems)
     return own
 
 
@@ -194,12 +201,12 @@ def _set_default(
     return {**own, section: {**current, key: value}}
 
 
-def _expand_path(own: dict[str, Any], key: str, log: IssueLog) -> dict[str, Any]:
+def _expand_path(own: dict[str, Any], key: str, problems: IssueLog) -> dict[str, Any]:
     path: str = own[key]
     rest = {name: value for name, value in own.items() if name != key}
     problem = unsafe_path(path)
     if problem:
-        log.error("unsafe-path", key, f"{key} {problem}")
+        problems.error("unsafe-path", key, f"{key} {problem}")
         return rest
     base = path.rstrip("/")
     wiring: dict[str, Any] = {"path": f"{base}/"}

@@ -1,7 +1,8 @@
 """Shared configuration of a benchmark: `environment-profile`, `agent-profile`, `verifier-profile`.
 
-A profile is a YAML mapping that packages reference by a path relative to the package, inside the folder that holds the
-package. It goes below the package's own keys, stays visible in the runtime view and counts in the digest.
+A profile is a YAML mapping that packages reference by a path relative to the package, inside the folder
+that holds the package. It goes below the package's own keys, stays visible in the runtime view and counts
+in the digest.
 """
 
 from __future__ import annotations
@@ -29,19 +30,6 @@ _LATER: Final = frozenset({"missing-key", "conflicting-keys", "unknown-strategy"
 """Codes that only the merged result can decide."""
 
 
-class AgentProfile(AgentConfig):
-    """The keys of `agent` and of `agents` side by side."""
-
-    FIELDS = {**AgentConfig.FIELDS, **Agents.FIELDS}
-
-
-class VerifierProfile(VerifierConfig):
-    """The keys of the `verifier` section, and those of a verifier document's `verifier` mapping."""
-
-    FIELDS = {**VerifierConfig.FIELDS, **VerifierSpec.FIELDS}
-    REQUIRED = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One profile as it was read."""
@@ -63,12 +51,12 @@ class ProfileReader:
     profiles: dict[str, Profile] = field(default_factory=dict)
     issues: list[Issue] = field(default_factory=list)
 
-    def merge(self, mapping: dict[str, Any], log: IssueLog) -> dict[str, Any]:
+    def merge(self, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
         """The frontmatter with its profiles below it."""
         for key in PROFILE_KEYS:
             written = mapping.get(key)
             if isinstance(written, str) and written.strip():
-                profile = self._read(key, written, log)
+                profile = self._read(key, written, problems)
                 if profile is not None:
                     self.profiles[key] = profile
                     mapping = merge_below(DocumentRoot, _sections(profile), mapping)
@@ -83,18 +71,24 @@ class ProfileReader:
         """Path to SHA-256 of the profiles that lie outside the package."""
         return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
 
-    def _read(self, key: str, written: str, log: IssueLog) -> Profile | None:
+    def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
         target = self.package / written
         holder = os.path.realpath(self.package.parent if self.package.name else self.package)
         root = os.path.realpath(self.package)
         resolved = os.path.realpath(target)
         if os.path.isabs(written) or not resolved.startswith(os.path.dirname(root).rstrip("/") + "/"):
-            log.error("profile-outside", key, f"{key} leaves the folder that holds the package ({holder and written})")
+            problems.error(
+                "profile-outside",
+                key,
+                f"{key} leaves the folder that holds the package ({holder and written})",
+            )
             return None
         try:
             data, _ = read_regular(resolved, MAX_CHARS * 4)
         except OSError as error:
-            log.error("profile-missing", key, f"{key} '{written}' cannot be read: {error.strerror or error}")
+            problems.error(
+                "profile-missing", key, f"{key} '{written}' cannot be read: {error.strerror or error}"
+            )
             return None
         mapping = self._parse(key, written, data)
         if mapping is None:
@@ -103,55 +97,57 @@ class ProfileReader:
         return Profile(key, written, hashlib.sha256(data).hexdigest(), FrozenMap(mapping), inside)
 
     def _parse(self, key: str, written: str, data: bytes) -> dict[str, Any] | None:
-        log = IssueLog(written)
+        problems = IssueLog(written)
         try:
             source = YamlSource(decode(data))
         except (MarkdownError, YamlError) as problem:
-            log.error(problem.code, problem.path, f"{written} {problem}", line=problem.line)
-            self.issues += log.issues
+            problems.error(problem.code, problem.path, f"{written} {problem}", line=problem.line)
+            self.issues += problems.issues
             return None
         if not isinstance(source.value, dict):
-            log.error("not-a-mapping", "", f"{written} must be a mapping", line=1)
-            self.issues += log.issues
+            problems.error("not-a-mapping", "", f"{written} must be a mapping", line=1)
+            self.issues += problems.issues
             return None
-        log = IssueLog(written, source.line)
-        canonical = _canonical(key, source.value, log)
-        self.issues += [issue for issue in log.issues if issue.code not in _LATER]
+        problems = IssueLog(written, source.line)
+        canonical = _canonical(key, source.value, problems)
+        self.issues += [issue for issue in problems.issues if issue.code not in _LATER]
         return None if any(issue.severity == "error" for issue in self.issues) else canonical
 
 
-def _canonical(key: str, mapping: dict[str, Any], log: IssueLog) -> dict[str, Any]:
+def _canonical(key: str, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
     """A profile under canonical names, checked by the sections it stands for."""
     if key == "environment-profile":
-        return _declared(EnvironmentConfig, mapping, "", log)
+        return _declared(EnvironmentConfig, mapping, "", problems)
     if key == "agent-profile":
         if mapping.keys() <= {"agent", "agents"} and mapping:
-            flat = {**_part(mapping, "agent", log), **_part(mapping, "agents", log)}
+            flat = {**_part(mapping, "agent", problems), **_part(mapping, "agents", problems)}
         else:
             flat = mapping
-        return _two(AgentConfig, Agents, flat, log)
-    return _two(VerifierConfig, VerifierSpec, mapping, log)
+        return _two(AgentConfig, Agents, flat, problems)
+    return _two(VerifierConfig, VerifierSpec, mapping, problems)
 
 
-def _part(mapping: Mapping[str, Any], key: str, log: IssueLog) -> dict[str, Any]:
+def _part(mapping: Mapping[str, Any], key: str, problems: IssueLog) -> dict[str, Any]:
     part = mapping.get(key) or {}
     if isinstance(part, dict):
         return part
-    log.error("invalid-type", key, f"{key} must be a mapping")
+    problems.error("invalid-type", key, f"{key} must be a mapping")
     return {}
 
 
-def _two(first: type[Record], second: type[Record], mapping: dict[str, Any], log: IssueLog) -> dict[str, Any]:
+def _two(
+    first: type[Record], second: type[Record], mapping: dict[str, Any], problems: IssueLog
+) -> dict[str, Any]:
     mine = {key: value for key, value in mapping.items() if key in first.KEYS}
     other = {key: value for key, value in mapping.items() if key in second.KEYS and key not in mine}
     for key in mapping.keys() - mine.keys() - other.keys():
-        report_unknown(first, key, key, log)
-    second.parse(other, "", log)
-    return {**_declared(first, mine, "", log), **other}
+        report_unknown(first, key, key, problems)
+    second.parse(other, "", problems)
+    return {**_declared(first, mine, "", problems), **other}
 
 
-def _declared(model: type[Record], mapping: dict[str, Any], path: str, log: IssueLog) -> dict[str, Any]:
-    record = model.parse(mapping, path, log)
+def _declared(model: type[Record], mapping: dict[str, Any], path: str, problems: IssueLog) -> dict[str, Any]:
+    record = model.parse(mapping, path, problems)
     return record.to_declared_dict() if record is not None else {}
 
 

@@ -1,7 +1,7 @@
 """Which text each turn gets, and what the declared user may do: `TaskPromptPlan`.
 
-Base, role, scene and turn texts are put together by the document's prompt policy. The user is compiled into a contract that
-names private facts by key only; their values stay in the document.
+Base, role, scene and turn texts are put together by the document's prompt policy. The user is compiled into
+a contract that names private facts by key only; their values stay in the document.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def compile_task_prompt_plan(document: TaskDocument | None, *, fallback_prompt: 
     """The plan of a document; a split package has one turn with its instruction."""
     if document is None:
         prompt = fallback_prompt.strip()
-        return TaskPromptPlan("replace", ("base",), (_turn(None, None, {"base": prompt}, ("base",), append=False),))
+        return TaskPromptPlan(
+            "replace", ("base",), (_turn(None, None, {"base": prompt}, ("base",), append=False),)
+        )
     policy = document.namespace.prompt
     composition = policy.composition if policy else "replace"
     append = composition == "append"

@@ -1,8 +1,9 @@
 """Frozen records that are parsed from mappings an author wrote.
 
-A `Record` subclass declares typed fields, each with the kind of value it takes. `parse` reads a mapping into a record and
-reports every problem with its dotted path instead of stopping at the first. A record keeps what the author declared; what
-was left out reads as the default from the class. Parsing costs by the keys that were written, not by the keys there are.
+A `Record` subclass declares typed fields, each with the kind of value it takes. `parse` reads a mapping
+into a record and reports every problem with its dotted path instead of stopping at the first. A record
+keeps what the author declared; what was left out reads as the default from the class. Parsing costs by the
+keys that were written, not by the keys there are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from benchflow.task.issues import IssueLog
 Parse = Callable[[Any, str, IssueLog], Any]
 
 
-class Invalid(ValueError):
+class InvalidValueError(ValueError):
     """A value that its kind refuses; the message continues the sentence that starts with the path."""
 
     def __init__(self, message: str, code: str = "invalid-value") -> None:
@@ -31,8 +32,8 @@ class FrozenMap(dict[str, Any]):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("this mapping is frozen")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]  # every way to change it is closed
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]  # as above
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FrozenMap, (dict(self),)
@@ -51,7 +52,7 @@ class Secret(FrozenMap):
 
 
 class Kind:
-    """What a field takes: how to parse it, which record is inside and in which shape (`one`, `list`, `map`)."""
+    """What a field takes: how to parse it, which record is inside, in which shape (`one`, `list`, `map`)."""
 
     __slots__ = ("model", "parse", "shape")
 
@@ -83,10 +84,16 @@ _REQUIRED: Final = object()
 
 
 def field(
-    kind: Kind, default: Any = _REQUIRED, *, key: str = "", aliases: tuple[str, ...] = (), hidden: bool = False
+    kind: Kind,
+    *,
+    default: Any = _REQUIRED,
+    key: str = "",
+    aliases: tuple[str, ...] = (),
+    hidden: bool = False,
 ) -> Any:
-    """Declare a field. Without a default it is required; `key` is what authors write when it is not the name; `hidden`
-    keeps it out of every dump."""
+    """Declare a field. Without a default it is required; `key` is what authors write when it is not the name;
+    `hidden` keeps it out of every dump.
+    """
     required = default is _REQUIRED
     return Field(kind, None if required else default, key, aliases, required, hidden)
 
@@ -151,28 +158,30 @@ class Record:
         return frozenset(self.__dict__)
 
     @classmethod
-    def parse(cls, value: Any, path: str, log: IssueLog) -> Self | None:
-        """Read a mapping. All problems go to the log; None when no record can be made of it."""
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> Self | None:
+        """Read a mapping. All problems go to the problems; None when no record can be made of it."""
         if not isinstance(value, dict):
-            log.error("invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}")
+            problems.error(
+                "invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}"
+            )
             return None
-        values = cls._parse_fields(value, path, log)
+        values = cls._parse_fields(value, path, problems)
         for item in cls.REQUIRED:
             if item.name not in values:
                 if not any(spelling in value for spelling in (item.key, *item.aliases)):
-                    log.error("missing-key", join(path, item.key), f"{join(path, item.key)} is required")
+                    problems.error("missing-key", join(path, item.key), f"{join(path, item.key)} is required")
                 return None
-        cls.rules(values, path, log)
+        cls.rules(values, path, problems)
         record = cls.__new__(cls)
         record.__dict__.update(values)
         return record
 
     @classmethod
-    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         """Rules across fields; may complete `values` before the record is made."""
 
     @classmethod
-    def _parse_fields(cls, value: dict[str, Any], path: str, log: IssueLog) -> dict[str, Any]:
+    def _parse_fields(cls, value: dict[str, Any], path: str, problems: IssueLog) -> dict[str, Any]:
         keys = cls.KEYS
         values: dict[str, Any] = {}
         spelled: dict[str, str] = {}
@@ -180,26 +189,28 @@ class Record:
             known = keys.get(key)
             where = f"{path}.{key}" if path else key
             if known is None:
-                report_unknown(cls, key, where, log)
+                report_unknown(cls, key, where, problems)
                 continue
             if known.name in spelled:
                 both = f"'{spelled[known.name]}' and '{key}'"
-                log.error("conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}")
+                problems.error(
+                    "conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}"
+                )
                 continue
             spelled[known.name] = key
             if item is None and known.nullable:
                 continue
             try:
-                parsed = known.kind.parse(item, where, log)
-            except Invalid as problem:
-                log.error(problem.code, where, f"{where} {problem}")
+                parsed = known.kind.parse(item, where, problems)
+            except InvalidValueError as problem:
+                problems.error(problem.code, where, f"{where} {problem}")
                 continue
             if parsed is not None:
                 values[known.name] = parsed
         return values
 
     def to_dict(self) -> dict[str, Any]:
-        """All effective values under their canonical names, as plain data; nulls and hidden fields are left out."""
+        """All effective values under canonical names, as plain data, without nulls and hidden fields."""
         return {
             item.key: plain(value)
             for name, item in self.FIELDS.items()
@@ -220,7 +231,14 @@ def describe(value: Any) -> str:
     """How a sentence names the type of a value."""
     if value is None:
         return "empty"
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", dict: "a mapping", list: "a list"}
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        dict: "a mapping",
+        list: "a list",
+    }
     return names.get(type(value), f"a {type(value).__name__}")
 
 
@@ -237,16 +255,18 @@ def plain(value: Any, *, declared: bool = False) -> Any:
     return value
 
 
-def report_unknown(model: type[Record], key: str, where: str, log: IssueLog) -> None:
-    """An unknown key: an error natively, a warning on foreign import, with the nearest known key if one is near."""
+def report_unknown(model: type[Record], key: str, where: str, problems: IssueLog) -> None:
+    """An unknown key: an error natively, a warning on foreign import; a known key that is near is named."""
     from difflib import get_close_matches
 
     near = get_close_matches(key, list(model.KEYS), n=1, cutoff=0.75)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    if log.foreign:
-        log.warning("unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}")
+    if problems.foreign:
+        problems.warning(
+            "unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}"
+        )
     else:
-        log.error("unknown-key", where, f"{where} is not a known key{hint}")
+        problems.error("unknown-key", where, f"{where} is not a known key{hint}")
 
 
 def split_unknown(model: type[Record], data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -274,7 +294,10 @@ def _split_value(kind: Kind, value: Any) -> tuple[Any, Any]:
     if kind.shape == "one" and isinstance(value, Mapping):
         return split_unknown(model, value)
     if kind.shape == "map" and isinstance(value, Mapping):
-        pairs = {key: split_unknown(model, part) if isinstance(part, Mapping) else (part, {}) for key, part in value.items()}
+        pairs = {
+            key: split_unknown(model, part) if isinstance(part, Mapping) else (part, {})
+            for key, part in value.items()
+        }
         return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items() if p[1]}
     if kind.shape == "list" and isinstance(value, list):
         items = [split_unknown(model, part) if isinstance(part, Mapping) else (part, {}) for part in value]

@@ -1,4 +1,6 @@
-"""All root keys of a `task.md` in one record: the shared configuration, the document keys and the profile references."""
+"""All root keys of a `task.md` in one record: the shared configuration, the document keys and the profile
+references.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ PROFILE_KEYS: Final = ("environment-profile", "agent-profile", "verifier-profile
 class DocumentRoot(TaskConfig):
     """Everything that may stand at the root of a document."""
 
-    agents: Agents = field(kinds.record(Agents), Agents())
-    scenes: tuple[Scene, ...] = field(kinds.listing(kinds.record(Scene)), ())
-    user: User | None = field(kinds.record(User), None)
-    benchflow: Namespace = field(kinds.record(Namespace), Namespace())
-    environment_profile: str | None = field(some_text, None, key="environment-profile")
-    agent_profile: str | None = field(some_text, None, key="agent-profile")
-    verifier_profile: str | None = field(some_text, None, key="verifier-profile")
+    agents: Agents = field(kinds.record(Agents), default=Agents())
+    scenes: tuple[Scene, ...] = field(kinds.listing(kinds.record(Scene)), default=())
+    user: User | None = field(kinds.record(User), default=None)
+    benchflow: Namespace = field(kinds.record(Namespace), default=Namespace())
+    environment_profile: str | None = field(some_text, default=None, key="environment-profile")
+    agent_profile: str | None = field(some_text, default=None, key="agent-profile")
+    verifier_profile: str | None = field(some_text, default=None, key="verifier-profile")
 
     def config(self) -> TaskConfig:
         """The part that split layouts share."""
-        return TaskConfig(**{name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS})
+        return TaskConfig(
+            **{name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS}
+        )

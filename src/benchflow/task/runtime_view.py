@@ -1,7 +1,7 @@
 """What will run: `TaskRuntimeView`, the answer to every question a rollout asks of a package.
 
-Paths are absolute and inside the package (profiles aside). A view exists only for a package whose definition could be read;
-whether a sandbox can honour it is the capability gate's business.
+Paths are absolute and inside the package (profiles aside). A view exists only for a package whose
+definition could be read; whether a sandbox can honour it is the capability gate's business.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class TaskRuntimeView:
         if package.config is None or package.entrypoint is None:
             first = next((issue for issue in package.issues if issue.severity == "error"), None)
             message = first.message if first else "there is no task definition"
-            raise PackageError(message, code=first.code if first else None, file=first.file if first else None)
+            raise PackageError(
+                message, code=first.code if first else None, file=first.file if first else None
+            )
         document = package.document
         verifier_dir, oracle_dir = package.verifier_dir, package.oracle_dir
         return cls(

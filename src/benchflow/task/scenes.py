@@ -11,23 +11,25 @@ from benchflow.task.namespace import Namespace
 SCRIPTED_MODELS = (None, "scripted", "deterministic")
 
 
-def resolve_scenes(scenes: tuple[Scene, ...], roles: Mapping[str, Role], log: IssueLog) -> tuple[Scene, ...]:
-    """Each scene with a name, its roles and its turns; references to undeclared roles are reported and left out."""
+def resolve_scenes(
+    scenes: tuple[Scene, ...], roles: Mapping[str, Role], problems: IssueLog
+) -> tuple[Scene, ...]:
+    """Each scene with a name, its roles and its turns; undeclared roles are reported and left out."""
     resolved: list[Scene] = []
     seen: set[str] = set()
     for index, scene in enumerate(scenes):
         path = f"scenes[{index}]"
         name = scene.name or f"scene-{index}"
         if name in seen:
-            log.error("invalid-value", f"{path}.name", f"{path}.name repeats the scene '{name}'")
+            problems.error("invalid-value", f"{path}.name", f"{path}.name repeats the scene '{name}'")
         seen.add(name)
-        resolved.append(_resolve(scene, name, path, roles, log))
+        resolved.append(_resolve(scene, name, path, roles, problems))
     return tuple(resolved)
 
 
-def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], log: IssueLog) -> Scene:
+def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], problems: IssueLog) -> Scene:
     if scene.roles is not None:
-        members = [role for role in scene.roles if _declared(role, f"{path}.roles", roles, log)]
+        members = [role for role in scene.roles if _declared(role, f"{path}.roles", roles, problems)]
     elif scene.turns:
         members = list(dict.fromkeys(turn.role for turn in scene.turns if turn.role in roles))
     else:
@@ -35,29 +37,40 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], log:
     turns: list[Turn] = []
     for index, turn in enumerate(scene.turns or ()):
         where = f"{path}.turns[{index}]"
-        if not _declared(turn.role, where, roles, log):
+        if not _declared(turn.role, where, roles, problems):
             continue
         if turn.role not in members:
-            log.error("unknown-role", where, f"{where} is by '{turn.role}', which is not in the scene's roles")
+            problems.error(
+                "unknown-role", where, f"{where} is by '{turn.role}', which is not in the scene's roles"
+            )
             continue
         turns.append(turn)
     if scene.turns is None:
         turns = [Turn(role=role) for role in members]
     if not turns:
-        log.error("invalid-value", path, f"{path} has no turn; declare agents.roles and give the scene roles or turns")
-    values = {"name": name, "roles": tuple(members), "turns": tuple(turns)}
-    return Scene(**values, **({"skills_dir": scene.skills_dir} if scene.skills_dir else {}))
+        problems.error(
+            "invalid-value",
+            path,
+            f"{path} has no turn; declare agents.roles and give the scene roles or turns",
+        )
+    return scene.replace(name=name, roles=tuple(members), turns=tuple(turns))
 
 
-def _declared(role: str, where: str, roles: Mapping[str, Role], log: IssueLog) -> bool:
+def _declared(role: str, where: str, roles: Mapping[str, Role], problems: IssueLog) -> bool:
     if role in roles:
         return True
-    log.error("unknown-role", where, f"{where} names the role '{role[:60]}', which agents.roles does not declare")
+    problems.error(
+        "unknown-role", where, f"{where} names the role '{role[:60]}', which agents.roles does not declare"
+    )
     return False
 
 
 def derive_mode(
-    namespace: Namespace, scenes: tuple[Scene, ...], user: User | None, persona: str | None, log: IssueLog
+    namespace: Namespace,
+    scenes: tuple[Scene, ...],
+    user: User | None,
+    persona: str | None,
+    problems: IssueLog,
 ) -> str:
     """The declared interaction mode, or what the document implies; a contradiction is reported."""
     turns = [turn for scene in scenes for turn in scene.turns or ()]
@@ -75,7 +88,7 @@ def derive_mode(
     problem = _contradiction(mode, derived, len(roles), user)
     if problem:
         where = "benchflow.interaction.mode"
-        log.error("mode-contradiction", where, f"{where} is {mode}, but {problem}")
+        problems.error("mode-contradiction", where, f"{where} is {mode}, but {problem}")
     return mode
 
 
@@ -90,6 +103,6 @@ def _contradiction(mode: str, derived: str, roles: int, user: User | None) -> st
             return "a model-backed user or a persona makes it simulated-user"
         case "simulated-user" if derived != "simulated-user":
             return "there is no user, persona or nudges"
-        case "multi-agent-sequential" if roles < 2:  # noqa: PLR2004  # several means two
+        case "multi-agent-sequential" if roles < 2:  # several means two
             return "its turns are not by several roles"
     return None

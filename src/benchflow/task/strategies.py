@@ -1,6 +1,7 @@
 """The ways a verifier may score, as `verifier.md` declares them: one record per strategy type.
 
-`config` is free in each of them; every other key is known. Files are relative to the verifier folder and stay inside it.
+`config` is free in each of them; every other key is known. Files are relative to the verifier folder and
+stay inside it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import Any, ClassVar, Final
 from benchflow.task import kinds
 from benchflow.task.issues import IssueLog
 from benchflow.task.kinds import listing, mapping, number, relative_path, some_text, text
-from benchflow.task.records import FrozenMap, Kind, Record, describe, field, join
+from benchflow.task.records import FrozenMap, InvalidValueError, Kind, Record, describe, field, join
 
 DEFAULT_ORS_INPUT: Final = "trajectory/ors-rewards.jsonl"
 
 
-def _evidence_path(value: Any, path: str, log: IssueLog) -> str:
+def _evidence_path(value: Any, path: str, problems: IssueLog) -> str:
     """A declared input: relative to the rollout, or absolute inside the sandbox."""
-    if ".." in some_text.parse(value, path, log).split("/") or "\0" in value:
-        raise kinds.Invalid("must not contain '..'", "unsafe-path")
+    if ".." in some_text.parse(value, path, problems).split("/") or "\0" in value:
+        raise InvalidValueError("must not contain '..'", "unsafe-path")
     return str(value)
 
 
@@ -32,8 +33,8 @@ class Strategy(Record):
     TYPE: ClassVar[str] = ""
 
     type: str = field(some_text)
-    config: FrozenMap = field(kinds.free_mapping, FrozenMap())
-    description: str | None = field(text, None)
+    config: FrozenMap = field(kinds.free_mapping, default=FrozenMap())
+    description: str | None = field(text, default=None)
 
 
 class ScriptStrategy(Strategy):
@@ -50,8 +51,8 @@ class RewardKitStrategy(Strategy):
     TYPE = "reward-kit"
 
     root: str = field(relative_path)
-    entrypoint: str = field(relative_path, "reward.py")
-    criteria: str | None = field(relative_path, None)
+    entrypoint: str = field(relative_path, default="reward.py")
+    criteria: str | None = field(relative_path, default=None)
 
 
 class LLMJudgeStrategy(Strategy):
@@ -60,16 +61,18 @@ class LLMJudgeStrategy(Strategy):
     TYPE = "llm-judge"
 
     rubric: str = field(relative_path)
-    model: str | None = field(some_text, None)
-    input_dir: str | None = field(kinds.absolute_path, None)
-    context: str | None = field(text, None)
-    context_file: str | None = field(relative_path, None)
+    model: str | None = field(some_text, default=None)
+    input_dir: str | None = field(kinds.absolute_path, default=None)
+    context: str | None = field(text, default=None)
+    context_file: str | None = field(relative_path, default=None)
 
     @classmethod
-    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         if "context" in values and "context_file" in values:
             where = join(path, "context_file")
-            log.error("conflicting-keys", where, f"{path} cannot contain both 'context' and 'context_file'")
+            problems.error(
+                "conflicting-keys", where, f"{path} cannot contain both 'context' and 'context_file'"
+            )
 
 
 class AgentJudgeStrategy(Strategy):
@@ -80,8 +83,7 @@ class AgentJudgeStrategy(Strategy):
     role: str = field(kinds.name)
     isolation: str = field(kinds.choice("verifier-only"))
     inputs: tuple[str, ...] = field(inputs)
-    model: str | None = field(some_text, None)
-    agent: str | None = field(some_text, None)
+    model: str | None = field(some_text, default=None)
 
 
 class ORSEpisodeStrategy(Strategy):
@@ -89,23 +91,23 @@ class ORSEpisodeStrategy(Strategy):
 
     TYPE = "ors-episode"
 
-    inputs: tuple[str, ...] = field(inputs, (DEFAULT_ORS_INPUT,))
-    format: str = field(kinds.choice("json", "jsonl", "auto"), "auto")
+    inputs: tuple[str, ...] = field(inputs, default=(DEFAULT_ORS_INPUT,))
+    format: str = field(kinds.choice("json", "jsonl", "auto"), default="auto")
     reward_aggregation: str = field(
-        kinds.choice("terminal", "last_non_null", "sum", "mean", "max", "min"), "terminal"
+        kinds.choice("terminal", "last_non_null", "sum", "mean", "max", "min"), default="terminal"
     )
-    terminal_policy: str = field(kinds.choice("finished_true", "terminal_event", "last_event"), "terminal_event")
+    terminal_policy: str = field(kinds.choice("declared", "finished_true"), default="declared")
 
 
 class Factor(Record):
     """One factor of a hybrid reward: another strategy of the same document."""
 
     strategy: str = field(some_text)
-    weight: float | None = field(number(least=0), None)
+    weight: float | None = field(number(least=0), default=None)
 
     @classmethod
-    def parse(cls, value: Any, path: str, log: IssueLog) -> Factor | None:
-        return super().parse({"strategy": value} if isinstance(value, str) else value, path, log)
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> Factor | None:
+        return super().parse({"strategy": value} if isinstance(value, str) else value, path, problems)
 
 
 class HybridStrategy(Strategy):
@@ -113,15 +115,15 @@ class HybridStrategy(Strategy):
 
     TYPE = "hybrid"
 
-    combine: str = field(kinds.choice("product", "weighted_sum"), "product")
+    combine: str = field(kinds.choice("product", "weighted_sum"), default="product")
     factors: FrozenMap = field(mapping(kinds.record(Factor), least=1, keys=kinds.name))
 
     @classmethod
-    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         for name, factor in values["factors"].items():
             where = f"{path}.factors.{name}.weight"
             if values.get("combine") == "weighted_sum" and factor.weight is None:
-                log.error("missing-key", where, f"{where} is required for a weighted sum")
+                problems.error("missing-key", where, f"{where} is required for a weighted sum")
 
 
 class GainStrategy(Strategy):
@@ -130,9 +132,9 @@ class GainStrategy(Strategy):
     TYPE = "gain"
 
     strategy: str = field(some_text)
-    baseline: str = field(some_text, "no-op")
+    baseline: str = field(some_text, default="no-op")
     """`no-op`, or the name of a live evidence case."""
-    ceiling: str = field(some_text, "oracle")
+    ceiling: str = field(some_text, default="oracle")
     """`oracle`, or the name of a live evidence case."""
 
 
@@ -142,16 +144,16 @@ class LeaderboardStrategy(Strategy):
     TYPE = "leaderboard-submission"
 
     inputs: tuple[str, ...] = field(inputs)
-    command: str | None = field(some_text, None)
-    url: str | None = field(some_text, None)
-    secret: str | None = field(some_text, None)
+    command: str | None = field(some_text, default=None)
+    url: str | None = field(some_text, default=None)
+    secret: str | None = field(some_text, default=None)
     """Name of a declared secret that the scorer needs."""
-    timeout_sec: float | None = field(number(above=0), None)
+    timeout_sec: float | None = field(number(above=0), default=None)
 
     @classmethod
-    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         if ("command" in values) == ("url" in values):
-            log.error("conflicting-keys", path, f"{path} needs exactly one of 'command' and 'url'")
+            problems.error("conflicting-keys", path, f"{path} needs exactly one of 'command' and 'url'")
 
 
 class AssessorStrategy(Strategy):
@@ -160,10 +162,10 @@ class AssessorStrategy(Strategy):
     TYPE = "assessor"
 
     role: str = field(kinds.name)
-    protocol: str = field(kinds.choice("a2a", "acp"), "a2a")
-    agent: str | None = field(some_text, None)
-    model: str | None = field(some_text, None)
-    inputs: tuple[str, ...] = field(inputs, ())
+    protocol: str = field(kinds.choice("a2a", "acp"), default="a2a")
+    agent: str | None = field(some_text, default=None)
+    model: str | None = field(some_text, default=None)
+    inputs: tuple[str, ...] = field(inputs, default=())
 
 
 STRATEGIES: Final[Mapping[str, type[Strategy]]] = {
@@ -183,19 +185,19 @@ STRATEGIES: Final[Mapping[str, type[Strategy]]] = {
 """Every strategy type with its record."""
 
 
-def parse_strategy(value: Any, path: str, log: IssueLog) -> Strategy | None:
+def parse_strategy(value: Any, path: str, problems: IssueLog) -> Strategy | None:
     """Read one entry of `strategies` by its `type`."""
     if not isinstance(value, dict):
-        raise kinds.Invalid(f"must be a mapping, not {describe(value)}", "invalid-type")
+        raise InvalidValueError(f"must be a mapping, not {describe(value)}", "invalid-type")
     where = join(path, "type")
     kind = value.get("type")
     if kind is None:
-        log.error("missing-key", where, f"{where} is required")
+        problems.error("missing-key", where, f"{where} is required")
         return None
     model = STRATEGIES.get(kind) if isinstance(kind, str) else None
     if model is None:
         known = ", ".join(STRATEGIES)
         shown = f"'{kind[:60]}'" if isinstance(kind, str) else describe(kind)
-        log.error("unknown-strategy", where, f"{where} must be one of {known}; it is {shown}")
+        problems.error("unknown-strategy", where, f"{where} must be one of {known}; it is {shown}")
         return None
-    return model.parse(value, path, log)
+    return model.parse(value, path, problems)

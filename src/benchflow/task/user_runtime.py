@@ -1,7 +1,7 @@
 """The declared user, nudges and teams, compiled into a contract a rollout can honour or must refuse.
 
-The contract never holds private facts or persona text, only their keys and presence. What cannot be honoured makes its
-status `unsupported`, with every reason; `problems` says at which path.
+The contract never holds private facts or persona text, only their keys and presence. What cannot be
+honoured makes its status `unsupported`, with every reason; `problems` says at which path.
 """
 
 from __future__ import annotations
@@ -100,7 +100,12 @@ def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[s
     if not teams:
         if multi_role and has_user:
             names = ", ".join(str(scene.name) for scene in multi_role)
-            problems.append(("user", f"several roles in one scene ({names}) need benchflow.teams with a sequential handoff"))
+            problems.append(
+                (
+                    "user",
+                    f"several roles in one scene ({names}) need benchflow.teams with a sequential handoff",
+                )
+            )
         return None, None
     if len(teams) > _HANDOFF_TEAMS:
         problems.append(("benchflow.teams", "more than one team cannot be run together"))
@@ -138,7 +143,9 @@ def _rounds(document: TaskDocument, problems: list[tuple[str, str]]) -> int | No
     if user is not None and user.stop_rule is not None:
         found = _STOP_RULE.fullmatch(user.stop_rule)
         if found is None or int(found[1]) == 0:
-            problems.append(("user.stop_rule", "stop_rule must end with '-<n>-rounds', such as 'satisfied-or-3-rounds'"))
+            problems.append(
+                ("user.stop_rule", "stop_rule must end with '-<n>-rounds', such as 'satisfied-or-3-rounds'")
+            )
         else:
             limits.append(int(found[1]))
     if nudges is not None and nudges.nudge_budget is not None:

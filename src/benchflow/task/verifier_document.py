@@ -1,7 +1,8 @@
 """`verifier/verifier.md`: how a result is scored, with which strategies, rubric, outputs and judge roles.
 
-`read_verifier_document` reports every problem; `load_verifier_document` and `VerifierDocument.from_text` raise. A document
-may take its `verifier` mapping partly from a verifier profile, which goes below what it says itself.
+`read_verifier_document` reports every problem; `load_verifier_document` and `VerifierDocument.from_text`
+raise. A document may take its `verifier` mapping partly from a verifier profile, which goes below what it
+says itself.
 """
 
 from __future__ import annotations
@@ -54,46 +55,46 @@ class VerifierDocumentParseError(PackageError, ValueError):
         self.issues = issues
 
 
-def _method(value: Any, path: str, log: IssueLog) -> str:
+def _method(value: Any, path: str, problems: IssueLog) -> str:
     folded = value.replace("-", "_") if isinstance(value, str) else value
-    return str(kinds.choice(*AGGREGATIONS).parse(folded, path, log))
+    return str(kinds.choice(*AGGREGATIONS).parse(folded, path, problems))
 
 
-method: Final = Kind(_method)
+aggregation: Final = Kind(_method)
 
 
 class Dimension(Record):
     """One dimension of a rubric: what it weighs and which strategy it comes from."""
 
-    weight: float | None = rec.field(number(least=0), None)
-    source: str | None = rec.field(some_text, None)
-    description: str | None = rec.field(text, None)
+    weight: float | None = rec.field(number(least=0), default=None)
+    source: str | None = rec.field(some_text, default=None)
+    description: str | None = rec.field(text, default=None)
 
 
 class RubricFiles(Record):
     """The scoring contract for people and for programs."""
 
-    human: str | None = rec.field(relative_path, None)
-    structured: str | None = rec.field(relative_path, None)
+    human: str | None = rec.field(relative_path, default=None)
+    structured: str | None = rec.field(relative_path, default=None)
 
 
 class Rubric(Record):
     """`rubric`."""
 
-    combine: str | None = rec.field(method, None)
-    dimensions: FrozenMap = rec.field(mapping(kinds.record(Dimension)), FrozenMap())
-    files: RubricFiles = rec.field(kinds.record(RubricFiles), RubricFiles())
+    combine: str | None = rec.field(aggregation, default=None)
+    dimensions: FrozenMap = rec.field(mapping(kinds.record(Dimension)), default=FrozenMap())
+    files: RubricFiles = rec.field(kinds.record(RubricFiles), default=RubricFiles())
 
 
 class AggregatePolicy(Record):
     """How several metrics become one reward."""
 
-    method: str | None = rec.field(method, None)
-    fallback: str | None = rec.field(method, None)
-    field_: str = rec.field(kinds.choice("reward"), "reward", key="field")
-    weights: FrozenMap = rec.field(mapping(number()), FrozenMap())
-    threshold: float | None = rec.field(number(least=0, most=1), None)
-    criteria: tuple[str, ...] = rec.field(listing(some_text, unique=True), ())
+    method: str | None = rec.field(aggregation, default=None)
+    fallback: str | None = rec.field(aggregation, default=None)
+    field_: str = rec.field(kinds.choice("reward"), default="reward", key="field")
+    weights: FrozenMap = rec.field(mapping(number()), default=FrozenMap())
+    threshold: float | None = rec.field(number(least=0, most=1), default=None)
+    criteria: tuple[str, ...] = rec.field(listing(some_text, unique=True), default=())
 
 
 _reward_path: Final = kinds.matching(r"/logs/verifier/(?!.*\.\.)[^\0]+", "a path below /logs/verifier/")
@@ -102,38 +103,44 @@ _reward_path: Final = kinds.matching(r"/logs/verifier/(?!.*\.\.)[^\0]+", "a path
 class Outputs(Record):
     """`outputs`: where rewards are written and what else is kept. Declared fields are in `declared`."""
 
-    reward_text: str = rec.field(_reward_path, "/logs/verifier/reward.txt")
-    reward_json: str = rec.field(_reward_path, "/logs/verifier/reward.json")
-    details_json: str | None = rec.field(_reward_path, None)
-    artifacts: tuple[str, ...] = rec.field(listing(some_text), ())
-    aggregate_policy: AggregatePolicy | None = rec.field(kinds.record(AggregatePolicy), None)
+    reward_text: str = rec.field(_reward_path, default="/logs/verifier/reward.txt")
+    reward_json: str = rec.field(_reward_path, default="/logs/verifier/reward.json")
+    details_json: str | None = rec.field(_reward_path, default=None)
+    artifacts: tuple[str, ...] = rec.field(listing(some_text), default=())
+    aggregate_policy: AggregatePolicy | None = rec.field(kinds.record(AggregatePolicy), default=None)
 
 
 class VerifierSpec(Record):
     """The `verifier` mapping of a verifier document."""
 
-    name: str | None = rec.field(some_text, None)
-    description: str | None = rec.field(text, None)
-    default_strategy: str | None = rec.field(some_text, None)
+    name: str | None = rec.field(some_text, default=None)
+    description: str | None = rec.field(text, default=None)
+    default_strategy: str | None = rec.field(some_text, default=None)
     strategies: FrozenMap = rec.field(
         Kind(mapping(Kind(parse_strategy), least=1, keys=kinds.name).parse, Strategy, "map")
     )
-    rubric: Rubric = rec.field(kinds.record(Rubric), Rubric())
-    outputs: Outputs = rec.field(kinds.record(Outputs), Outputs())
+    rubric: Rubric = rec.field(kinds.record(Rubric), default=Rubric())
+    outputs: Outputs = rec.field(kinds.record(Outputs), default=Outputs())
 
     @classmethod
-    def rules(cls, values: dict[str, Any], path: str, log: IssueLog) -> None:
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         strategies: Mapping[str, Strategy] = values["strategies"]
         chosen = values.get("default_strategy")
         if chosen is not None and chosen not in strategies:
             where = f"{path}.default_strategy"
-            log.error("unknown-strategy", where, f"{where} is '{chosen[:60]}', which strategies does not hold")
+            problems.error(
+                "unknown-strategy", where, f"{where} is '{chosen[:60]}', which strategies does not hold"
+            )
         for name, strategy in strategies.items():
             for key, other in _references(strategy):
                 where = f"{path}.strategies.{name}.{key}"
                 if other == name or other not in strategies:
-                    reason = "refers to itself" if other == name else f"is '{other[:60]}', which strategies does not hold"
-                    log.error("unknown-strategy", where, f"{where} {reason}")
+                    reason = (
+                        "refers to itself"
+                        if other == name
+                        else f"is '{other[:60]}', which strategies does not hold"
+                    )
+                    problems.error("unknown-strategy", where, f"{where} {reason}")
 
 
 def _references(strategy: Strategy) -> list[tuple[str, str]]:
@@ -145,7 +152,7 @@ def _references(strategy: Strategy) -> list[tuple[str, str]]:
 class VerifierRoot(Record):
     """The frontmatter of a verifier document."""
 
-    document_version: str | None = rec.field(text, None)
+    document_version: str | None = rec.field(text, default=None)
     verifier: VerifierSpec = rec.field(kinds.record(VerifierSpec))
 
 
@@ -230,28 +237,28 @@ def read_verifier_document(
     profile: Mapping[str, Any] | None = None,
 ) -> tuple[VerifierDocument | None, list[Issue]]:
     """Parse a verifier document; `profile` goes below its `verifier` mapping."""
-    log = IssueLog(file)
+    problems = IssueLog(file)
     try:
         raw = decode(source) if isinstance(source, bytes) else normalise(source)
         parts = split_frontmatter(raw)
         yaml = YamlSource(parts.yaml, first_line=2)
     except (MarkdownError, YamlError) as problem:
-        log.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
-        return None, log.issues
+        problems.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
+        return None, problems.issues
     if not isinstance(yaml.value, dict):
-        log.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
-        return None, log.issues
-    log = IssueLog(file, yaml.line)
+        problems.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
+        return None, problems.issues
+    problems = IssueLog(file, yaml.line)
     frontmatter: dict[str, Any] = yaml.value
     effective = frontmatter
     if profile and isinstance(frontmatter.get("verifier", {}), dict):
         merged = merge_below(VerifierSpec, profile, frontmatter.get("verifier", {}))
         effective = {**frontmatter, "verifier": merged}
-    root = VerifierRoot.parse(effective, "", log)
+    root = VerifierRoot.parse(effective, "", problems)
     if root is None:
-        return None, log.issues
-    roles = _roles(split_sections(parts.body, parts.body_line), log)
-    _check_roles(root.verifier, roles, log)
+        return None, problems.issues
+    roles = _roles(split_sections(parts.body, parts.body_line), problems)
+    _check_roles(root.verifier, roles, problems)
     document = VerifierDocument(
         spec=root.verifier,
         name=root.verifier.name or name,
@@ -260,26 +267,30 @@ def read_verifier_document(
         frontmatter=FrozenMap(frontmatter),
         body=parts.body,
     )
-    return document if root.verifier.strategies else None, log.issues
+    return document if root.verifier.strategies else None, problems.issues
 
 
-def _roles(body: Body, log: IssueLog) -> dict[str, str]:
+def _roles(body: Body, problems: IssueLog) -> dict[str, str]:
     roles: dict[str, str] = {}
     for section in body.sections:
         if not section.key.startswith("role:"):
             message = f"the section '## {section.key}' means nothing in a verifier document"
-            log.warning("unused-prompt", section.key, message, line=section.line)
+            problems.warning("unused-prompt", section.key, message, line=section.line)
             continue
         name = section.key.removeprefix("role:")
         if name in roles:
             message = f"the section '## {section.key}' appears twice"
-            log.error("duplicate-section", section.key, message, line=section.line)
+            problems.error("duplicate-section", section.key, message, line=section.line)
         roles.setdefault(name, section.text)
     return roles
 
 
-def _check_roles(spec: VerifierSpec, roles: Mapping[str, str], log: IssueLog) -> None:
+def _check_roles(spec: VerifierSpec, roles: Mapping[str, str], problems: IssueLog) -> None:
     for name, strategy in spec.strategies.items():
         if isinstance(strategy, (AgentJudgeStrategy, AssessorStrategy)) and not roles.get(strategy.role):
             where = f"verifier.strategies.{name}.role"
-            log.error("unknown-role", where, f"{where} is '{strategy.role}', which has no section '## role:{strategy.role}'")
+            problems.error(
+                "unknown-role",
+                where,
+                f"{where} is '{strategy.role}', which has no section '## role:{strategy.role}'",
+            )

@@ -1,8 +1,8 @@
 """The one way YAML is read: safe, bounded, with lines on demand.
 
-The C parser delivers events; values are built from them without recursion, so size, depth and the expansion of anchors are
-limited while reading. Scalars mean what PyYAML's safe loader says they mean. Duplicate keys, keys that are not strings,
-tags beyond the plain types and several documents in one text are refused.
+The C parser delivers events; values are built from them without recursion, so size, depth and the expansion
+of anchors are limited while reading. Scalars mean what PyYAML's safe loader says they mean. Duplicate keys,
+keys that are not strings, tags beyond the plain types and several documents in one text are refused.
 """
 
 from __future__ import annotations
@@ -54,13 +54,21 @@ class YamlSource:
         return self._lines[path]
 
 
-class _Open:
+_MERGE: Final = "<<"
+_Scalar, _Alias = events.ScalarEvent, events.AliasEvent
+_MapStart, _MapEnd = events.MappingStartEvent, events.MappingEndEvent
+_ListStart, _ListEnd = events.SequenceStartEvent, events.SequenceEndEvent
+_DocumentStart, _StreamEnd = events.DocumentStartEvent, events.StreamEndEvent
+
+
+class _Frame:
     """A collection that is being read."""
 
-    __slots__ = ("anchor", "before", "container", "height", "key", "merges", "path")
+    __slots__ = ("anchor", "before", "container", "height", "is_map", "key", "merges", "path")
 
-    def __init__(self, container: Any, anchor: str | None, before: int, path: str) -> None:
+    def __init__(self, container: Any, is_map: bool, anchor: str | None, before: int, path: str) -> None:
         self.container = container
+        self.is_map = is_map
         self.anchor = anchor
         self.before = before
         self.path = path
@@ -68,63 +76,81 @@ class _Open:
         self.key: str | None = None
         self.merges: list[dict[str, Any]] | None = None
 
+    def child(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
 
-_MERGE: Final = "<<"
+    def next_path(self) -> str:
+        return self.child(self.key or "") if self.is_map else f"{self.path}[{len(self.container)}]"
 
 
 class _Builder:
-    """Builds one value from events."""
+    """Builds one value from events, counting what it costs."""
 
     def __init__(self, first_line: int, lines: dict[str, int] | None) -> None:
         self.first_line = first_line
         self.lines = lines
         self.nodes = 0
-        self.stack: list[_Open] = []
+        self.stack: list[_Frame] = []
         self.anchors: dict[str, tuple[Any, int, int] | None] = {}
         self.root: Any = None
 
-    def run(self, next_event: Callable[[], Any]) -> Any:
-        """Read a whole stream of at most one document."""
-        scalar, alias = events.ScalarEvent, events.AliasEvent
-        starts = (events.MappingStartEvent, events.SequenceStartEvent)
-        ends = (events.MappingEndEvent, events.SequenceEndEvent)
+    def run(self, next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop, kept in one piece
+        """Read a whole stream of at most one document; scalars, most of what there is, are placed here."""
+        stack = self.stack
         documents = 0
         while True:
             event = next_event()
             kind = type(event)
-            if kind is scalar:
-                self._scalar(event)
-            elif kind in starts:
-                self._start(event, {} if kind is events.MappingStartEvent else [])
-            elif kind in ends:
+            if kind is _Scalar:
+                self.nodes += 1
+                if self.nodes > MAX_NODES:
+                    raise self._too_many(event)
+                value = (
+                    self._scalar(event) if event.tag is not None or event.anchor is not None else event.value
+                )
+                if value is event.value and event.implicit[0]:
+                    value = self._plain(event)
+                frame = stack[-1] if stack else None
+                if frame is None or self.lines is not None:
+                    self._place(event, value, 0)
+                elif not frame.is_map:
+                    frame.container.append(value)
+                elif frame.key is None:
+                    self._key(event, frame, value)
+                elif frame.merges is None:
+                    frame.container[frame.key] = value
+                    frame.key = None
+                else:
+                    self._place(event, value, 0)
+            elif kind is _MapStart or kind is _ListStart:
+                self._start(event, kind is _MapStart)
+            elif kind is _MapEnd or kind is _ListEnd:
                 self._end(event)
-            elif kind is alias:
+            elif kind is _Alias:
                 self._alias(event)
-            elif kind is events.DocumentStartEvent:
+            elif kind is _DocumentStart:
                 documents += 1
                 if documents > 1:
                     raise self._error(event, "holds more than one YAML document")
-            elif kind is events.StreamEndEvent:
+            elif kind is _StreamEnd:
                 return self.root
 
-    def _scalar(self, event: Any) -> None:
-        self._count(event, 1)
-        text: str = event.value
-        tag: str | None = event.tag
-        stack = self.stack
-        if tag is not None and tag != "!":
-            value: Any = self._tagged(event, tag)
-        elif event.implicit[0] and tag is None:
-            if text == _MERGE and stack and stack[-1].key is None and type(stack[-1].container) is dict:
-                stack[-1].key = _MERGE
-                stack[-1].merges = stack[-1].merges or []
-                return
-            value = self._plain(event)
+    def _scalar(self, event: Any) -> Any:
+        """A scalar with a tag or an anchor."""
+        tag = event.tag
+        if tag is None or tag == "!":
+            value = self._plain(event) if tag is None and event.implicit[0] else event.value
+        elif tag not in _PLAIN_TAGS:
+            raise self._error(event, f"has the tag '{tag[:60]}', which is not accepted")
         else:
-            value = text
+            try:
+                value = _construct(tag, event.value)
+            except (ValueError, OverflowError, KeyError, AttributeError, IndexError, TypeError):
+                # the constructors of PyYAML take a text apart that does not fit its tag
+                raise self._error(event, f"has a value that is no {tag.rpartition(':')[2]}") from None
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, 1, 0)
-        self._place(event, value, 0)
+        return value
 
     def _plain(self, event: Any) -> Any:
         try:
@@ -132,31 +158,22 @@ class _Builder:
         except (ValueError, OverflowError) as problem:
             raise self._error(event, f"has a value that cannot be read: {problem}") from None
 
-    def _tagged(self, event: Any, tag: str) -> Any:
-        if tag not in _PLAIN_TAGS:
-            raise self._error(event, f"has the tag '{tag[:60]}', which is not accepted")
-        try:
-            return _construct(tag, event.value)
-        except (ValueError, OverflowError, KeyError, AttributeError, IndexError):
-            # the constructors of PyYAML index into a failed match when a tag does not fit its text
-            raise self._error(event, f"has a value that is no {tag.rpartition(':')[2]}") from None
-
-    def _start(self, event: Any, container: Any) -> None:
+    def _start(self, event: Any, is_map: bool) -> None:
         if event.tag is not None and event.tag not in _PLAIN_TAGS and event.tag != "!":
             raise self._error(event, f"has the tag '{event.tag[:60]}', which is not accepted")
         stack = self.stack
         if len(stack) >= MAX_DEPTH:
             raise self._error(event, f"is nested deeper than {MAX_DEPTH} levels", "too-complex")
-        if stack and stack[-1].key is None and type(stack[-1].container) is dict:
+        if stack and stack[-1].key is None and stack[-1].is_map:
             raise self._error(event, "has a key that is not a string", "invalid-key")
-        before = self.nodes
-        self._count(event, 1)
-        path = self._path() if self.lines is not None else ""
-        if self.lines is not None and stack and type(stack[-1].container) is list:
+        path = ""
+        if self.lines is not None and stack:
+            path = stack[-1].next_path()
             self.lines.setdefault(path, event.start_mark.line + self.first_line)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
-        stack.append(_Open(container, event.anchor, before, path))
+        stack.append(_Frame({} if is_map else [], is_map, event.anchor, self.nodes, path))
+        self.nodes += 1
 
     def _end(self, event: Any) -> None:
         frame = self.stack.pop()
@@ -172,13 +189,15 @@ class _Builder:
         self._place(event, container, frame.height)
 
     def _alias(self, event: Any) -> None:
-        known = self.anchors.get(event.anchor, self)
-        if known is self:
+        if event.anchor not in self.anchors:
             raise self._error(event, f"uses the unknown anchor '{event.anchor[:60]}'")
+        known = self.anchors[event.anchor]
         if known is None:
             raise self._error(event, f"uses the anchor '{event.anchor[:60]}' inside itself", "too-complex")
-        value, nodes, height = known  # type: ignore[misc]  # the sentinel was handled above
-        self._count(event, nodes)
+        value, nodes, height = known
+        self.nodes += nodes
+        if self.nodes > MAX_NODES:
+            raise self._too_many(event)
         if len(self.stack) + height > MAX_DEPTH:
             raise self._error(event, f"is nested deeper than {MAX_DEPTH} levels", "too-complex")
         self._place(event, value, height)
@@ -191,56 +210,54 @@ class _Builder:
         frame = self.stack[-1]
         if height >= frame.height:
             frame.height = height + 1
-        container = frame.container
-        if type(container) is list:
+        if not frame.is_map:
             if self.lines is not None:
-                self.lines.setdefault(f"{frame.path}[{len(container)}]", event.start_mark.line + self.first_line)
-            container.append(value)
+                self.lines.setdefault(frame.next_path(), event.start_mark.line + self.first_line)
+            frame.container.append(value)
         elif frame.key is None:
             self._key(event, frame, value)
-        elif frame.key is _MERGE and frame.merges is not None:
+        elif frame.key is _MERGE:
             self._merge(event, frame, value)
         else:
-            container[frame.key] = value
+            frame.container[frame.key] = value
             frame.key = None
 
-    def _key(self, event: Any, frame: _Open, value: Any) -> None:
+    def _key(self, event: Any, frame: _Frame, value: Any) -> None:
         if type(value) is not str:
-            raise self._error(event, f"has a key that is not a string ({str(value)[:40]}); put it in quotes", "invalid-key")
+            shown = f" ({str(value)[:40]})" if isinstance(value, (int, float)) else ""
+            raise self._error(
+                event, f"has a key that is not a string{shown}; put it in quotes", "invalid-key"
+            )
+        if value == _MERGE and type(event) is _Scalar and event.implicit[0]:
+            frame.key = _MERGE
+            frame.merges = frame.merges or []
+            return
         if value in frame.container:
-            path = f"{frame.path}.{value}" if frame.path else value
+            path = frame.child(value) if self.lines is not None else ""
             raise self._error(event, f"has the key '{value[:60]}' twice", "duplicate-key", path)
         frame.key = value
         frame.container[value] = None
         if self.lines is not None:
-            path = f"{frame.path}.{value}" if frame.path else value
-            self.lines[path] = event.start_mark.line + self.first_line
+            self.lines[frame.child(value)] = event.start_mark.line + self.first_line
 
-    def _merge(self, event: Any, frame: _Open, value: Any) -> None:
+    def _merge(self, event: Any, frame: _Frame, value: Any) -> None:
         parts = value if type(value) is list else [value]
         if not all(type(part) is dict for part in parts):
             raise self._error(event, "has a merge key '<<' whose value is not a mapping")
-        self._count(event, sum(len(part) for part in parts))
+        self.nodes += sum(len(part) for part in parts)
+        if self.nodes > MAX_NODES:
+            raise self._too_many(event)
         frame.merges = [*(frame.merges or []), *parts]
         frame.key = None
 
-    def _count(self, event: Any, nodes: int) -> None:
-        self.nodes += nodes
-        if self.nodes > MAX_NODES:
-            raise self._error(event, f"has more than {MAX_NODES} nodes once its anchors are expanded", "too-complex")
+    def _too_many(self, event: Any) -> YamlError:
+        return self._error(
+            event, f"has more than {MAX_NODES} nodes once its anchors are expanded", "too-complex"
+        )
 
-    def _path(self) -> str:
-        if not self.stack:
-            return ""
-        frame = self.stack[-1]
-        if type(frame.container) is list:
-            return f"{frame.path}[{len(frame.container)}]"
-        key = frame.key or ""
-        return f"{frame.path}.{key}" if frame.path else key
-
-    def _error(self, event: Any, problem: str, code: str = "invalid-yaml", path: str | None = None) -> YamlError:
+    def _error(self, event: Any, problem: str, code: str = "invalid-yaml", path: str = "") -> YamlError:
         line = event.start_mark.line + self.first_line
-        return YamlError(f"line {line} {problem}", code=code, path=path or "", line=line)
+        return YamlError(f"line {line} {problem}", code=code, path=path, line=line)
 
 
 def _build(text: str, first_line: int, lines: dict[str, int] | None) -> Any:
@@ -248,6 +265,10 @@ def _build(text: str, first_line: int, lines: dict[str, int] | None) -> Any:
         raise YamlError(f"is longer than {MAX_CHARS} characters of YAML", code="too-large", line=first_line)
     try:
         return _Builder(first_line, lines).run(CParser(text).get_event)
+    except YamlError as problem:
+        if lines is None and problem.code == "duplicate-key":
+            return _build(text, first_line, {})  # paths are known only when lines are kept
+        raise
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         line = mark.line + first_line if mark is not None else first_line
@@ -266,12 +287,10 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 @lru_cache(maxsize=4096)
 def plain_scalar(text: str) -> Any:
     """What an unquoted scalar means."""
-    tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))
+    tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # PyYAML has no types here
     return text if tag == "tag:yaml.org,2002:str" else _construct(tag, text)
 
 
 def _construct(tag: str, text: str) -> Any:
-    if tag == "tag:yaml.org,2002:value":
-        return text
-    construct = _constructor.yaml_constructors[tag]
-    return construct(_constructor, yaml.ScalarNode(tag, text))
+    construct = _constructor.yaml_constructors.get(tag)
+    return text if construct is None else construct(_constructor, yaml.ScalarNode(tag, text))
