@@ -63,7 +63,7 @@ class TaskPackage:
     name: str
     digest: str
     document_issues: tuple[Issue, ...]
-    """Problems of the definition: `task.md`, its sidecars and profiles, or `task.toml` and `instruction.md`."""
+    """Problems of the definition: `task.md`, its sidecars and profiles; or `task.toml`, `instruction.md`."""
     layout_issues: tuple[Issue, ...]
     """Problems of everything else: files, verifier document, aliases, assets."""
     sandbox: str | None = None

@@ -115,7 +115,7 @@ _PRESET_KEYS: Final = ("preset", "presets", "profile", "profiles")
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Frontmatter without sugar, the presets in it, and the shorthands (canonical path to the key written)."""
+    """Frontmatter without sugar, its presets, and its shorthands (canonical path to the key written)."""
 
     mapping: dict[str, Any]
     presets: tuple[str, ...] = ()

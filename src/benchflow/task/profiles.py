@@ -21,7 +21,7 @@ from benchflow.task.interaction import Agents
 from benchflow.task.issues import IssueLog
 from benchflow.task.markdown import MarkdownError, decode
 from benchflow.task.merging import merge_below
-from benchflow.task.records import FrozenMap, Record, join, report_unknown
+from benchflow.task.records import FrozenMap, Record, report_unknown
 from benchflow.task.root import PROFILE_KEYS, DocumentRoot
 from benchflow.task.verifier_document import VerifierSpec
 from benchflow.task.yaml_source import MAX_CHARS, YamlError, YamlSource
@@ -72,16 +72,11 @@ class ProfileReader:
         return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
 
     def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
-        target = self.package / written
-        holder = os.path.realpath(self.package.parent if self.package.name else self.package)
         root = os.path.realpath(self.package)
-        resolved = os.path.realpath(target)
-        if os.path.isabs(written) or not resolved.startswith(os.path.dirname(root).rstrip("/") + "/"):
-            problems.error(
-                "profile-outside",
-                key,
-                f"{key} leaves the folder that holds the package ({holder and written})",
-            )
+        resolved = os.path.realpath(self.package / written)
+        holder = root.rpartition("/")[0]
+        if written.startswith("/") or not resolved.startswith(f"{holder}/"):
+            problems.error("profile-outside", key, f"{key} '{written}' leaves the folder that holds the package")
             return None
         try:
             data, _ = read_regular(resolved, MAX_CHARS * 4)
@@ -160,4 +155,4 @@ def _sections(profile: Profile) -> dict[str, Any]:
         return {"verifier": {key: value for key, value in mapping.items() if key in VerifierConfig.KEYS}}
     agent = {key: value for key, value in mapping.items() if key in AgentConfig.KEYS}
     agents = {key: value for key, value in mapping.items() if key in Agents.KEYS}
-    return {join("", "agent"): agent, **({"agents": agents} if agents else {})}
+    return {**({"agent": agent} if agent else {}), **({"agents": agents} if agents else {})}

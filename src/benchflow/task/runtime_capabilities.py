@@ -85,8 +85,8 @@ def validate_task_runtime_support(
 ) -> list[UnsupportedTaskFeature]:
     """Everything that a sandbox cannot honour; empty when it can run the task.
 
-    A package is judged with its layout and verifier; a document or configuration alone, unless `task_dir` names
-    its folder.
+    A package is judged with its layout and verifier; a document or configuration alone, unless `task_dir`
+    names its folder.
     """
     capabilities = sandbox_capabilities(sandbox)
     if capabilities is None:

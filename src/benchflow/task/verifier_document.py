@@ -133,14 +133,27 @@ class VerifierSpec(Record):
             )
         for name, strategy in strategies.items():
             for key, other in _references(strategy):
-                where = f"{path}.strategies.{name}.{key}"
-                if other == name or other not in strategies:
-                    reason = (
-                        "refers to itself"
-                        if other == name
-                        else f"is '{other[:60]}', which strategies does not hold"
-                    )
-                    problems.error("unknown-strategy", where, f"{where} {reason}")
+                if other not in strategies:
+                    where = f"{path}.strategies.{name}.{key}"
+                    reason = f"{where} is '{other[:60]}', which strategies does not hold"
+                    problems.error("unknown-strategy", where, reason)
+        _check_cycles(strategies, path, problems)
+
+
+def _check_cycles(strategies: Mapping[str, Strategy], path: str, problems: IssueLog) -> None:
+    """Combined strategies must come to an end."""
+    for start in strategies:
+        pending = [other for _, other in _references(strategies[start])]
+        seen: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name == start:
+                where = f"{path}.strategies.{start}"
+                problems.error("unknown-strategy", where, f"{where} is made of itself")
+                return
+            if name not in seen and name in strategies:
+                seen.add(name)
+                pending += [other for _, other in _references(strategies[name])]
 
 
 def _references(strategy: Strategy) -> list[tuple[str, str]]:
@@ -267,7 +280,8 @@ def read_verifier_document(
         frontmatter=FrozenMap(frontmatter),
         body=parts.body,
     )
-    return document if root.verifier.strategies else None, problems.issues
+    usable = document.default_strategy in root.verifier.strategies if root.verifier.strategies else False
+    return document if usable else None, problems.issues
 
 
 def _roles(body: Body, problems: IssueLog) -> dict[str, str]:
