@@ -14,6 +14,7 @@ from typing import Any, Final
 from benchflow.task import config as c
 from benchflow.task import evidence_config as e
 from benchflow.task import interaction as i
+from benchflow.task import manifest as m
 from benchflow.task import namespace as n
 from benchflow.task import strategies as s
 from benchflow.task import verifier_document as v
@@ -263,6 +264,15 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
             e.Evidence,
         )
     },
+    **{
+        model: rules(model, needs("services"))
+        for model in (m.ManifestRoot, m.Service, m.TaskSelection, m.Readiness, m.ForwardEnv, m.State)
+    },
+    m.EnvironmentManifest: rules(
+        m.EnvironmentManifest,
+        needs("services"),
+        isolation=only(("per_task",), "no sandbox is shared between tasks"),
+    ),
     v.VerifierRoot: rules(v.VerifierRoot, ENGINE, document_version=NOTE),
     v.VerifierSpec: rules(v.VerifierSpec, ENGINE, name=NOTE, description=NOTE),
     v.Rubric: rules(v.Rubric, ENGINE),

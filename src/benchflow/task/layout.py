@@ -1,6 +1,6 @@
 """Which folders of a package count, and whether two spellings of the same thing agree.
 
-Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, never a fall-
+Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, never falling
 back from an empty or broken native folder. Alias trees are equal when their file maps are.
 """
 
@@ -11,6 +11,8 @@ from typing import Final
 from benchflow.task.filemap import FileMap
 from benchflow.task.issues import IssueLog
 
+TASK_TOML: Final = "task.toml"
+INSTRUCTION: Final = "instruction.md"
 ALIASES: Final = (("verifier", "tests"), ("oracle", "solution"))
 _PARTS: Final = frozenset(
     {
@@ -26,7 +28,7 @@ _PARTS: Final = frozenset(
         "steps",
     }
 )
-SOURCE_FILES: Final = ("task.md", "task.toml", "instruction.md")
+_FILES: Final = frozenset({"task.md", "task.toml", "instruction.md"})
 SOURCE_FOLDERS: Final = (
     "environment",
     "oracle",
@@ -47,16 +49,23 @@ def select(files: FileMap, native: str, legacy: str) -> str | None:
 
 def check_parts(files: FileMap, problems: IssueLog) -> None:
     """The parts of a package must be what they are called: files or folders, not links."""
-    for part in sorted(_PARTS & files.links.keys()):
+    if not files.links and not _PARTS & files.files.keys() - _FILES and not _FILES & files.folders:
+        return
+    for part in sorted(link for link in files.links if link in _PARTS or _is_document(link)):
         if part in ("tests", "solution") and files.links[part].rstrip("/") in ("verifier", "oracle"):
             continue
         problems.error(
             "linked-part", part, f"{part} is a link; a part of a package must be a file or folder of its own"
         )
     for part in sorted(_PARTS):
-        is_file = "." in part
+        is_file = part in _FILES
         if (is_file and part in files.folders) or (not is_file and part in files):
             problems.error("wrong-part", part, f"{part} must be a {'file' if is_file else 'folder'}")
+
+
+def _is_document(link: str) -> bool:
+    """Whether a link stands where a text is read from."""
+    return link.startswith("prompts/") or link.endswith(("/verifier.md", "/instruction.md"))
 
 
 def check_aliases(files: FileMap, problems: IssueLog) -> None:
@@ -87,5 +96,5 @@ def source_hashes(files: FileMap) -> dict[str, str]:
     return {
         path: entry.sha256
         for path, entry in files.files.items()
-        if path in SOURCE_FILES or path.startswith(prefixes)
+        if path in _FILES or path.startswith(prefixes)
     }

@@ -1,20 +1,20 @@
 """The environment manifest: services that run beside a task (`environment.toml`, table `[environment]`).
 
-A package names it in `benchflow.environment.manifest`. Unknown keys are errors. Either the image brings its own services up
-(`owns_lifecycle`) or the manifest lists them; never both.
+A package names it in `benchflow.environment.manifest`. Unknown keys are errors. Either the image brings its
+own services up (`owns_lifecycle`) or the manifest lists them; never both.
 """
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any, Final
 
-from benchflow.errors import Issue
+from benchflow.errors import Issue, PackageError
 from benchflow.task import kinds
 from benchflow.task.issues import IssueLog
 from benchflow.task.kinds import flag, integer, listing, number, some_text
 from benchflow.task.markdown import MarkdownError, decode
 from benchflow.task.records import FrozenMap, Record, field, join
+from benchflow.task.toml_source import parse_toml
 
 port: Final = integer(least=1, most=65535)
 
@@ -96,12 +96,11 @@ def read_manifest(data: bytes, *, file: str) -> tuple[EnvironmentManifest | None
     """Parse an environment manifest; every problem is an issue."""
     problems = IssueLog(file)
     try:
-        mapping = tomllib.loads(decode(data))
+        mapping = parse_toml(decode(data), file=file)
     except MarkdownError as problem:
         problems.error(problem.code, "", f"{file} {problem}", line=problem.line)
         return None, problems.issues
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        problems.error("invalid-toml", "", f"{file} is not valid TOML: {problem}")
-        return None, problems.issues
+    except PackageError as problem:
+        return None, [problem.issue()]
     root = ManifestRoot.parse(mapping, "", problems)
     return (root.environment if root is not None else None), problems.issues

@@ -7,39 +7,39 @@ same object.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchflow.errors import Issue
-from benchflow.task.assets import check_assets
 from benchflow.task.config import TaskConfig
-from benchflow.task.document import TASK_MD, TaskDocument, read_document
-from benchflow.task.filemap import FileMap, scan
-from benchflow.task.issues import IssueLog
-from benchflow.task.layout import ALIASES, check_aliases, check_parts, select, source_hashes
-from benchflow.task.markdown import MarkdownError, decode
-from benchflow.task.profiles import Profile, ProfileReader
-from benchflow.task.verifier_document import (
-    VERIFIER_MD,
-    VerifierDocument,
-    VerifierRoot,
-    read_verifier_document,
-)
+from benchflow.task.document import TASK_MD, TaskDocument
+from benchflow.task.filemap import FileMap
+from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
+from benchflow.task.manifest import EnvironmentManifest
+from benchflow.task.profiles import Profile
+from benchflow.task.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
+    from benchflow.task.export_report import CompatibilityExportReport
     from benchflow.task.imports import InboundCompatibility
     from benchflow.task.prompts import TaskPromptPlan
     from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
     from benchflow.task.runtime_view import TaskRuntimeView
 
+__all__ = [
+    "INSTRUCTION",
+    "TASK_MD",
+    "TASK_TOML",
+    "Entrypoint",
+    "TaskPackage",
+    "load_package",
+    "normal_prompt",
+]
+
 Entrypoint = Literal["task.md", "legacy"]
-TASK_TOML: Final = "task.toml"
-INSTRUCTION: Final = "instruction.md"
-_SIDECARS: Final = ("role.", "scene.")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class TaskPackage:
     verifier_dir: str | None
     oracle_dir: str | None
     verifier_document: VerifierDocument | None = field(repr=False)
+    manifest: EnvironmentManifest | None = field(repr=False)
+    """The services of the environment, when the document names a manifest."""
     profiles: Mapping[str, Profile] = field(repr=False)
     imported: InboundCompatibility | None = field(repr=False)
     """What a split definition held beyond the configuration."""
@@ -116,12 +118,17 @@ class TaskPackage:
         outside = {item.path: item.sha256 for item in self.profiles.values() if not item.inside}
         return dict(sorted({**source_hashes(self.files), **outside}.items()))
 
-    def compatibility_export_report(self, *, target: str = "harbor") -> dict[str, Any]:
+    def compatibility_export_report(self, *, target: str = "harbor") -> CompatibilityExportReport:
         """What an export to a foreign format would lose."""
         from benchflow.task.export import build_compatibility_export_report
 
-        report: dict[str, Any] = build_compatibility_export_report(self.path, target=target)
-        return report
+        return build_compatibility_export_report(self, target=target)
+
+    def line(self, path: str) -> int | None:
+        """The line of `task.md` where a dotted path is written, or the nearest path above it."""
+        from benchflow.task.loading import document_line
+
+        return document_line(self.files, path) if self.document is not None else None
 
     def compatibility(self) -> dict[str, Any]:
         """Which spellings of the layout are present."""
@@ -169,219 +176,9 @@ class TaskPackage:
 
 def load_package(path: Path | str, *, sandbox: str | None = None) -> TaskPackage:
     """Read a package folder; bad content becomes issues, never an exception."""
-    return _Loader(Path(path)).load(sandbox)
+    from benchflow.task.loading import PackageLoader
 
-
-class _Loader:
-    """Reads one folder, part by part, each part once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.files = scan(path)
-        self.layout = IssueLog()
-        self.profiles = ProfileReader(path)
-        self.document: TaskDocument | None = None
-        self.config: TaskConfig | None = None
-        self.instruction: str | None = None
-        self.imported: InboundCompatibility | None = None
-        self.issues: list[Issue] = []
-
-    def load(self, sandbox: str | None) -> TaskPackage:
-        entrypoint = self._definition()
-        verifier_dir, oracle_dir = (select(self.files, native, legacy) for native, legacy in ALIASES)
-        check_parts(self.files, self.layout)
-        check_aliases(self.files, self.layout)
-        verifier = self._verifier(verifier_dir)
-        if self.document is not None:
-            problems = IssueLog(TASK_MD, self._line)
-            check_assets(self.document.namespace, self.files, problems)
-            self.layout.extend(problems.issues)
-        return TaskPackage(
-            path=self.path,
-            files=self.files,
-            entrypoint=entrypoint,
-            config=self.config,
-            document=self.document,
-            instruction=self.instruction,
-            verifier_dir=verifier_dir,
-            oracle_dir=oracle_dir,
-            verifier_document=verifier,
-            profiles=self.profiles.profiles,
-            imported=self.imported,
-            name=self._name(),
-            digest=self.files.digest(self.profiles.hashes()),
-            document_issues=tuple(self.issues),
-            layout_issues=(*self.files.issues, *self.layout.issues),
-            sandbox=sandbox,
-        )
-
-    def _definition(self) -> Entrypoint | None:
-        """Read the entrypoint that counts; `task.md` wins, and must agree with a split twin."""
-        if TASK_MD in self.files:
-            self._native()
-            self._twin()
-            return "task.md"
-        if TASK_TOML in self.files:
-            self._split()
-            return "legacy"
-        if TASK_MD not in self.files.links:
-            if not self.path.is_dir():
-                message = (
-                    f"{self.path} is not a folder" if self.path.exists() else f"{self.path} does not exist"
-                )
-                self.issues.append(Issue("not-a-package", "error", "", message))
-            else:
-                self.issues.append(
-                    Issue("not-a-package", "error", "", "there is neither task.md nor task.toml")
-                )
-        return None
-
-    def _native(self) -> None:
-        data = self._bytes(TASK_MD, self.issues)
-        if data is None:
-            return
-        problems = IssueLog()
-        self.document, issues = read_document(
-            data, sidecars=self._sidecars(problems), merge_profiles=self.profiles.merge
-        )
-        self.issues += [*issues, *problems.issues, *self.profiles.issues]
-        if self.document is not None:
-            self.config = self.document.config
-            self.instruction = self.document.instruction
-
-    def _sidecars(self, problems: IssueLog) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name in self.files.below("prompts"):
-            file = f"prompts/{name}"
-            stem = name.removesuffix(".md")
-            prefix = next(
-                (item for item in _SIDECARS if stem.startswith(item) and len(stem) > len(item)), None
-            )
-            if stem == name or (prefix is None and stem != "user-persona"):
-                problems.file = file
-                problems.warning("unused-prompt", "", f"{file} is not a prompt that a document reads")
-                continue
-            text = self._text(file, problems.issues)
-            if text is not None:
-                found[f"{prefix[:-1]}:{stem.removeprefix(prefix)}" if prefix else stem] = text.strip()
-        return found
-
-    def _split(self) -> None:
-        from benchflow.task.imports import read_task_toml
-
-        text = self._text(TASK_TOML, self.issues)
-        if text is not None:
-            reading = read_task_toml(text)
-            self.config, self.imported = reading.config, reading.compatibility
-            self.issues += reading.issues
-        if INSTRUCTION in self.files:
-            self.instruction = self._text(INSTRUCTION, self.issues)
-
-    def _twin(self) -> None:
-        """A `task.md` beside the split pair must say the same."""
-        has_toml, has_prompt = TASK_TOML in self.files, INSTRUCTION in self.files
-        if self.document is None or not (has_toml or has_prompt):
-            return
-        steps = bool(self.config and self.config.steps)
-        if has_toml != has_prompt and not (steps and has_toml):
-            missing, present = (INSTRUCTION, TASK_TOML) if has_toml else (TASK_TOML, INSTRUCTION)
-            pair = f"{TASK_MD}|{present}"
-            self.layout.error("incomplete-split", pair, f"{present} stands beside task.md without {missing}")
-        if has_toml:
-            self._compare_config()
-        if has_prompt:
-            text = self._text(INSTRUCTION, self.layout.issues)
-            if text is not None and normal_prompt(text) != normal_prompt(self.document.instruction):
-                pair = f"{TASK_MD}|{INSTRUCTION}"
-                self.layout.error("alias-drift", pair, "task.md and instruction.md hold different prompts")
-
-    def _compare_config(self) -> None:
-        from benchflow.task.imports import read_task_toml
-
-        text = self._text(TASK_TOML, self.layout.issues)
-        if text is None:
-            return
-        reading = read_task_toml(text)
-        self.layout.extend(issue for issue in reading.issues if issue.severity == "error")
-        if reading.config is not None and _comparable(reading.config) != _comparable(self.config):
-            pair = f"{TASK_MD}|{TASK_TOML}"
-            self.layout.error("alias-drift", pair, "task.md and task.toml hold different configurations")
-
-    def _verifier(self, folder: str | None) -> VerifierDocument | None:
-        file = f"{folder}/{VERIFIER_MD}"
-        if folder is None or file not in self.files:
-            return None
-        data = self._bytes(file, self.layout.issues)
-        if data is None:
-            return None
-        profile = self.profiles.verifier_spec()
-        document, issues = read_verifier_document(data, name=folder, file=file, profile=profile)
-        self.layout.extend(issues)
-        projection = f"{folder}/{TASK_TOML}"
-        if document is not None and projection in self.files:
-            self._projection(document, file, projection)
-        return document
-
-    def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:
-        problems = IssueLog(projection)
-        text = self._text(projection, self.layout.issues)
-        if text is None:
-            return
-        try:
-            data = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as problem:
-            problems.error("invalid-toml", "", f"{projection} is not valid TOML: {problem}")
-            self.layout.extend(problems.issues)
-            return
-        root = VerifierRoot.parse({"document_version": document.document_version, **data}, "", problems)
-        self.layout.extend(problems.issues)
-        if root is not None and (root.verifier, root.document_version) != (
-            document.spec,
-            document.document_version,
-        ):
-            pair = f"{file}|{projection}"
-            self.layout.error(
-                "projection-drift", pair, f"{projection} and {file} declare different verifiers"
-            )
-
-    def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
-        try:
-            return self.files.read(file)
-        except OSError as error:
-            issues.append(
-                Issue("unreadable", "error", "", f"{file} cannot be read: {error.strerror or error}", file)
-            )
-            return None
-
-    def _text(self, file: str, issues: list[Issue]) -> str | None:
-        data = self._bytes(file, issues)
-        try:
-            return None if data is None else decode(data)
-        except MarkdownError as problem:
-            issues.append(Issue(problem.code, "error", "", f"{file} {problem}", file, problem.line))
-            return None
-
-    def _line(self, path: str) -> int | None:
-        from benchflow.task.markdown import split_frontmatter
-        from benchflow.task.yaml_source import YamlSource
-
-        return YamlSource(split_frontmatter(decode(self.files.read(TASK_MD))).yaml, first_line=2).line(path)
-
-    def _name(self) -> str:
-        if self.config is not None and self.config.task is not None:
-            return self.config.task.name
-        raw = self.document.frontmatter if self.document is not None else {}
-        section = raw.get("task")
-        written = section.get("name") if isinstance(section, dict) else raw.get("name")
-        return written if isinstance(written, str) and written.strip() else self.path.absolute().name
-
-
-def _comparable(config: TaskConfig | None) -> TaskConfig | None:
-    """A configuration without what only the layout decides: its version, and how a shared box is left."""
-    if config is None:
-        return None
-    verifier = config.verifier.replace(hardening=type(config.verifier.hardening)())
-    return config.replace(schema_version="", verifier=verifier)
+    return PackageLoader(Path(path)).load(sandbox)
 
 
 def normal_prompt(text: str) -> str:

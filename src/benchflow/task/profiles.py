@@ -76,7 +76,9 @@ class ProfileReader:
         resolved = os.path.realpath(self.package / written)
         holder = root.rpartition("/")[0]
         if written.startswith("/") or not resolved.startswith(f"{holder}/"):
-            problems.error("profile-outside", key, f"{key} '{written}' leaves the folder that holds the package")
+            problems.error(
+                "profile-outside", key, f"{key} '{written}' leaves the folder that holds the package"
+            )
             return None
         try:
             data, _ = read_regular(resolved, MAX_CHARS * 4)

@@ -192,6 +192,8 @@ class _Gate:
         for name in COMPOSE_FILES:
             if f"environment/{name}" in package.files:
                 self.demand(f"environment/{name}", "compose")
+        if package.manifest is not None:
+            self.record(package.manifest, "environment-manifest")
         document = package.verifier_document
         if document is None:
             return

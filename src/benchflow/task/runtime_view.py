@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from benchflow.errors import PackageError
 from benchflow.task.config import StepConfig, TaskConfig
 from benchflow.task.interaction import Role, Scene
+from benchflow.task.manifest import EnvironmentManifest
 from benchflow.task.namespace import Namespace
 from benchflow.task.profiles import Profile
 from benchflow.task.prompts import TaskPromptPlan, materialize_prompt_plan_scenes
@@ -63,6 +64,7 @@ class TaskRuntimeView:
     verifier_document: VerifierDocument | None = field(repr=False)
     oracle_dir: Path | None
     oracle_mount: str | None
+    manifest: EnvironmentManifest | None = field(repr=False)
     profiles: Mapping[str, Profile] = field(repr=False)
     source_hashes: Mapping[str, str] = field(repr=False)
     compatibility: Mapping[str, Any] = field(repr=False)
@@ -97,6 +99,7 @@ class TaskRuntimeView:
             verifier_document=package.verifier_document,
             oracle_dir=_folder(package, oracle_dir),
             oracle_mount=ORACLE_MOUNTS.get(oracle_dir or ""),
+            manifest=package.manifest,
             profiles=package.profiles,
             source_hashes=package.source_hashes,
             compatibility=package.compatibility(),
