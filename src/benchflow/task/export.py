@@ -35,7 +35,7 @@ from benchflow.task.export_report import (
 from benchflow.task.filemap import scan
 from benchflow.task.harbor import express, step_name_problem, without_nulls
 from benchflow.task.package import INSTRUCTION, TASK_TOML, TaskPackage, load_package
-from benchflow.task.split_layout import with_rubric_below
+from benchflow.task.split_layout import declared_config, with_rubric_below
 
 TARGETS: Final = ("harbor",)
 REPORT: Final = "compatibility/export-report.json"
@@ -152,7 +152,7 @@ def _configuration(
         return {}, [], []
     if package.verifier_dir == "verifier":
         config = with_rubric_below(config, "verifier", "tests")
-    expressed = express(config.to_declared_dict())
+    expressed = express(declared_config(config))
     source, paths, extra = _preserved(package)
     losses: list[CompatibilityExportLoss] = []
     restored: list[str] = []

@@ -135,7 +135,9 @@ def _as_shared_box(config: TaskConfig, problems: IssueLog) -> TaskConfig:
 
 
 def _step_keeping(step: StepConfig) -> StepConfig:
-    return step.replace(verifier=_keeping(step.verifier)) if "verifier" in step.declared else step
+    """A step that says how it is verified says this too; the others follow the task."""
+    says_how = step.verifier.declared - {"type", "service", "hardening"}
+    return step.replace(verifier=_keeping(step.verifier)) if says_how else step
 
 
 def _keeping(verifier: VerifierConfig) -> VerifierConfig:

@@ -6,21 +6,20 @@ those of the source. What the native format has no place for goes under `benchfl
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchflow.errors import Issue, PackageError, UsageError
 from benchflow.files import write_atomic
+from benchflow.task.config import TaskConfig
 from benchflow.task.document import TASK_MD
 from benchflow.task.filemap import read_regular
 from benchflow.task.imports import import_task_config_toml
 from benchflow.task.markdown import MarkdownError, decode
 from benchflow.task.migration_result import MigrationResult
 from benchflow.task.package import INSTRUCTION, TASK_TOML
-from benchflow.task.split_layout import NativeTrees, plan_native_trees, with_rubric_below
+from benchflow.task.split_layout import NativeTrees, declared_config, plan_native_trees, with_rubric_below
 from benchflow.task.task_text import compat_namespace, render_checked
 from benchflow.task.terminal_bench import is_terminal_bench
 from benchflow.task.terminal_bench_migrate import migrate_terminal_bench
@@ -78,7 +77,7 @@ def _render_split(folder: Path, *, native_trees: bool) -> _Rendered:
     if instruction is None and not steps:
         raise PackageError("instruction.md is missing", code="missing-file", file=INSTRUCTION)
     compatibility = imported.compatibility
-    frontmatter = _frontmatter(config.to_declared_dict())
+    frontmatter = _frontmatter(config)
     if compatibility.config_extra_paths:
         frontmatter["benchflow"] = compat_namespace(
             compatibility.source, compatibility.config_extra_paths, compatibility.config_extra
@@ -87,16 +86,11 @@ def _render_split(folder: Path, *, native_trees: bool) -> _Rendered:
     return _Rendered(text, steps, compatibility.config_extra_paths, imported.issues)
 
 
-def _frontmatter(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Declared keys in their order, the schema first, artifacts in their short form."""
-    frontmatter = {"schema_version": declared["schema_version"]} if "schema_version" in declared else {}
-    frontmatter.update(copy.deepcopy(dict(declared)))
-    for holder in (frontmatter, *(frontmatter.get("steps") or ())):
-        if holder.get("artifacts"):
-            holder["artifacts"] = [
-                item["source"] if set(item) == {"source"} else item for item in holder["artifacts"]
-            ]
-    return frontmatter
+def _frontmatter(config: TaskConfig) -> dict[str, Any]:
+    """Declared keys in their order, the schema's version first."""
+    declared = declared_config(config)
+    version = declared.pop("schema_version", None)
+    return {**({"schema_version": version} if version is not None else {}), **declared}
 
 
 def _read_text(folder: Path, name: str) -> str | None:

@@ -56,7 +56,7 @@ class HarborRoundTripConformanceReport:
 def build_harbor_roundtrip_conformance_report(
     task: Path | str | TaskPackage, *, target: str = "harbor"
 ) -> HarborRoundTripConformanceReport:
-    """Prove a split package; raises `PackageError` for a native or an invalid one. The package is not touched."""
+    """Prove a split package, which is not touched; raises `PackageError` for a native or an invalid one."""
     before = task if isinstance(task, TaskPackage) else load_package(task)
     if before.entrypoint == TASK_MD:
         raise PackageError(f"{before.path} is native already", code="already-native", file=TASK_MD)

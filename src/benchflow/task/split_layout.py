@@ -1,4 +1,4 @@
-"""How the trees of a split folder get their native names."""
+"""Split folders as native ones: trees under native names, configuration as an author writes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchflow.errors import PackageError
 from benchflow.task.config import TaskConfig
@@ -56,3 +57,13 @@ def with_rubric_below(config: TaskConfig, old: str, new: str) -> TaskConfig:
         return config
     judge = verifier.judge.replace(rubric_path=new + rubric.removeprefix(old))
     return config.replace(verifier=verifier.replace(judge=judge))
+
+
+def declared_config(config: TaskConfig) -> dict[str, Any]:
+    """What was declared, as an author writes it: an artifact that is only a path is a plain string."""
+    declared = config.to_declared_dict()
+    for holder in (declared, *(declared.get("steps") or ())):
+        if "artifacts" in holder:
+            items = holder["artifacts"]
+            holder["artifacts"] = [item["source"] if set(item) == {"source"} else item for item in items]
+    return declared

@@ -13,10 +13,14 @@ from benchflow.task.markdown import escape_headings
 from benchflow.task.yaml_text import dump_yaml
 
 
+def document_text(frontmatter: Mapping[str, Any], body: str) -> str:
+    """A document from its frontmatter and a body that is written as it is."""
+    return f"---\n{dump_yaml(dict(frontmatter))}---\n" + (f"\n{body}\n" if body else "")
+
+
 def render_task_md(frontmatter: Mapping[str, Any], instruction: str) -> str:
     """A document with a plain body: the prompt as it is, lines that would read as headings escaped."""
-    body = escape_headings(instruction.strip())
-    return f"---\n{dump_yaml(dict(frontmatter))}---\n" + (f"\n{body}\n" if body else "")
+    return document_text(frontmatter, escape_headings(instruction.strip()))
 
 
 def render_checked(frontmatter: Mapping[str, Any], instruction: str, config: TaskConfig | None) -> str:
