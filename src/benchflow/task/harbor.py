@@ -200,6 +200,12 @@ def _artifact_problem(value: Any) -> str | None:
     return None
 
 
+def _server_problem(value: Any) -> str | None:
+    if value.get("headers") and value.get("transport") == "stdio":
+        return "Harbor refuses headers for a server on standard input and output"
+    return None
+
+
 def _headers_problem(value: Any) -> str | None:
     for name, text in value.items():
         if _CREDENTIAL.search(name) and "${" not in str(text):
@@ -207,12 +213,14 @@ def _headers_problem(value: Any) -> str | None:
     return None
 
 
+_SERVERS: Final = tuple(
+    f"{place}environment.mcp_servers[]" for place in ("", "verifier.", "steps[].verifier.")
+)
 _VALUE_RULES: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "artifacts[]": _artifact_problem,
     "steps[].artifacts[]": _artifact_problem,
-    "environment.mcp_servers[].headers": _headers_problem,
-    "verifier.environment.mcp_servers[].headers": _headers_problem,
-    "steps[].verifier.environment.mcp_servers[].headers": _headers_problem,
+    **dict.fromkeys(_SERVERS, _server_problem),
+    **dict.fromkeys((f"{servers}.headers" for servers in _SERVERS), _headers_problem),
 }
 
 

@@ -87,6 +87,12 @@ def test_a_report_alone_writes_nothing(native, look):
             "environment: {mcp_servers: [{name: a, url: u, headers: {Authorization: secret}}]}",
             "environment.mcp_servers[0].headers",
         ),
+        (
+            "environment: {mcp_servers: [{name: a, transport: stdio, command: c, headers: {A: b}}]}",
+            "environment.mcp_servers[0]",
+        ),
+        ("artifacts: [{source: /a, destination: manifest.json}]", "artifacts[0]"),
+        ("steps: [{name: con}]", "steps[0].name"),
         ("metadata: {a: [1, null]}", "metadata"),
     ],
 )
