@@ -118,7 +118,28 @@ def test_any_text_is_a_mapping_or_one_clear_error(text):
         key_lines(text)
     else:
         assert error.file == "task.toml"
-        assert error.code in {"invalid-toml", "too-deep", "too-large"}
+        assert error.code in {"invalid-toml", "too-complex", "too-large"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = [" + "1," * 60_000 + "]",
+        "a" + ".a" * 400_000 + " = 1",
+        "x = {" + "a." * 300_000 + "b = 1}",
+        "[" + ".".join("ab" * 100_000) + "]",
+        "a = " + "[" * 65 + "]" * 65,
+        "a = " + "{b = " * 70 + "1" + "}" * 70,
+        '"a"' + ' . "b"' * 100_000 + " = 1",
+    ],
+    ids=["many", "dotted", "inline", "header", "arrays", "tables", "quoted"],
+)
+def test_size_and_nesting_beyond_any_use_are_refused_at_once(text):
+    assert refusal(text).code == "too-complex"
+
+
+def test_many_dots_that_are_no_key_are_fine():
+    assert parse_toml("a = [" + "1.5, " * 200 + "]\nb = '" + "x." * 200 + "'")["a"][0] == 1.5
 
 
 def test_an_error_names_its_line_and_a_mark_at_the_start_is_no_error():

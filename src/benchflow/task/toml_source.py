@@ -14,6 +14,12 @@ from typing import Any
 from benchflow.errors import PackageError
 
 MAX_TOML_BYTES = 1_000_000
+MAX_DEPTH = 64
+MAX_VALUES = 50_000
+_STRING_OR_COMMENT = re.compile(
+    r'''"""(?:[^\\]|\\.)*?"""|\'{3}.*?\'{3}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|\#[^\n]*''', re.DOTALL
+)
+_PART = re.compile(r"[^\s.,=\[\]{}]+|[.,=\[\]{}]")
 _ERROR_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 _KEY_PART = re.compile(r"""[ \t]*(?:([A-Za-z0-9_-]+)|"((?:[^"\\]|\\.)*)"|'([^']*)')[ \t]*""")
 _QUOTES = ('"""', "'''", '"', "'")
@@ -24,7 +30,10 @@ def parse_toml(text: str, *, file: str = "task.toml") -> dict[str, Any]:
     if len(text) > MAX_TOML_BYTES:
         raise PackageError(f"{file} is larger than {MAX_TOML_BYTES:,} bytes", code="too-large", file=file)
     try:
-        return tomllib.loads(text.removeprefix("\ufeff"))
+        _refuse_long_keys(text)
+        data = tomllib.loads(text.removeprefix("\ufeff"))
+        _refuse_size(data)
+        return data
     except tomllib.TOMLDecodeError as error:
         found = _ERROR_LINE.search(str(error))
         message = _ERROR_LINE.sub("", str(error)).strip()
@@ -35,9 +44,39 @@ def parse_toml(text: str, *, file: str = "task.toml") -> dict[str, Any]:
             line=int(found[1]) if found else None,
         ) from None
     except RecursionError:
-        raise PackageError(f"{file} is nested too deeply", code="too-deep", file=file) from None
+        message = f"{file} has more than {MAX_VALUES:,} values or {MAX_DEPTH} levels"
+        raise PackageError(message, code="too-complex", file=file) from None
     except ValueError as error:  # a date that does not exist, an integer beyond what Python converts
         raise PackageError(f"{file} is not valid TOML: {error}", code="invalid-toml", file=file) from None
+
+
+def _refuse_long_keys(text: str) -> None:
+    """Dotted keys beyond any use make `tomllib` slow; they count as nesting."""
+    for line in _STRING_OR_COMMENT.sub('""', text).split("\n"):
+        if line.count(".") <= MAX_DEPTH:
+            continue
+        run, after_dot = 0, False
+        for part in _PART.findall(line):
+            if part == ".":
+                after_dot = True
+                continue
+            run, after_dot = (run + 1 if after_dot else 0), False
+            if run > MAX_DEPTH:
+                raise RecursionError
+
+
+def _refuse_size(data: dict[str, Any]) -> None:
+    level: list[Any] = [data]
+    seen = 0
+    for _ in range(MAX_DEPTH):
+        values = [item for part in level for item in (part.values() if isinstance(part, dict) else part)]
+        level = [item for item in values if isinstance(item, dict | list)]
+        seen += len(values)
+        if seen > MAX_VALUES:
+            break
+        if not level:
+            return
+    raise RecursionError
 
 
 def line_of(path: str, lines: Mapping[str, int]) -> int | None:
