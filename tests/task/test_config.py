@@ -28,7 +28,12 @@ FULL: dict[str, Any] = {
         "keywords": ["k"],
     },
     "metadata": {"anything": [1, {"x": None}]},
-    "agent": {"timeout_sec": 60, "user": "agent", "network_mode": "allowlist", "allowed_hosts": ["*.Example.org."]},
+    "agent": {
+        "timeout_sec": 60,
+        "user": "agent",
+        "network_mode": "allowlist",
+        "allowed_hosts": ["*.Example.org."],
+    },
     "verifier": {
         "type": "llm-judge",
         "timeout_sec": 30.5,
@@ -58,7 +63,12 @@ FULL: dict[str, Any] = {
         "tpu": {"type": "v5", "topology": "2x4"},
         "mcp_servers": [
             {"name": "a", "transport": "stdio", "command": "python", "args": ["x"]},
-            {"name": "b", "transport": "http", "url": "http://localhost", "headers": {"Authorization": "${T}"}},
+            {
+                "name": "b",
+                "transport": "http",
+                "url": "http://localhost",
+                "headers": {"Authorization": "${T}"},
+            },
         ],
         "env": {"A": "1"},
         "skills_dir": "/skills",
@@ -68,7 +78,10 @@ FULL: dict[str, Any] = {
     },
     "oracle": {"env": {"A": "b"}, "timeout_sec": 9},
     "source": "somewhere",
-    "artifacts": ["/app/out", {"source": "/var/log/x", "destination": "x", "exclude": ["*.tmp"], "service": "db"}],
+    "artifacts": [
+        "/app/out",
+        {"source": "/var/log/x", "destination": "x", "exclude": ["*.tmp"], "service": "db"},
+    ],
     "steps": [
         {
             "name": "one",
@@ -114,7 +127,11 @@ def test_hidden_expectations_are_in_no_dump() -> None:
 
 def test_defaults_are_read_but_not_declared() -> None:
     config = TaskConfig.model_validate({})
-    assert (config.environment.cpus, config.environment.memory_mb, config.verifier.timeout_sec) == (1, 2048, 600)
+    assert (config.environment.cpus, config.environment.memory_mb, config.verifier.timeout_sec) == (
+        1,
+        2048,
+        600,
+    )
     assert config.declared == frozenset()
     assert config.to_declared_dict() == {}
     assert config == TaskConfig.model_validate({"environment": {"cpus": 1}, "schema_version": "1.3"})
@@ -129,7 +146,10 @@ def test_defaults_are_read_but_not_declared() -> None:
         ({"steps": [{"name": "a", "verifier": {"envs": {}}}]}, [("unknown-key", "steps[0].verifier.envs")]),
         ({"oracle": {}, "solution": {}}, [("conflicting-keys", "solution")]),
         ({"environment": {}, "sandbox": {}}, [("conflicting-keys", "sandbox")]),
-        ({"environment": {"image": "a", "docker_image": "b"}}, [("conflicting-keys", "environment.docker_image")]),
+        (
+            {"environment": {"image": "a", "docker_image": "b"}},
+            [("conflicting-keys", "environment.docker_image")],
+        ),
         ({"schema_version": 1.3}, [("invalid-type", "schema_version")]),
         ({"version": 1.3}, [("invalid-type", "version")]),
         ({"schema_version": "2.0"}, [("invalid-value", "schema_version")]),
@@ -149,8 +169,14 @@ def test_defaults_are_read_but_not_declared() -> None:
         ({"environment": {"memory_mb": 1.5}}, [("invalid-type", "environment.memory_mb")]),
         ({"environment": {"memory": "4GB"}}, [("invalid-value", "environment.memory")]),
         ({"environment": {"memory": "1G", "memory_mb": 2}}, [("conflicting-keys", "environment.memory")]),
-        ({"environment": {"tpu": {"type": "a", "topology": "2"}}}, [("invalid-value", "environment.tpu.topology")]),
-        ({"environment": {"mcp_servers": [{"name": "a"}]}}, [("missing-key", "environment.mcp_servers[0].url")]),
+        (
+            {"environment": {"tpu": {"type": "a", "topology": "2"}}},
+            [("invalid-value", "environment.tpu.topology")],
+        ),
+        (
+            {"environment": {"mcp_servers": [{"name": "a"}]}},
+            [("missing-key", "environment.mcp_servers[0].url")],
+        ),
         ({"environment": {"skills_dir": "rel"}}, [("unsafe-path", "environment.skills_dir")]),
         (
             {"environment": {"allow_internet": False, "network_mode": "public"}},
@@ -168,7 +194,10 @@ def test_defaults_are_read_but_not_declared() -> None:
         ({"oracle": {"A": "1", "env": {"A": "2"}}}, [("conflicting-keys", "oracle.A")]),
         ({"oracle": {"lower": "1"}}, [("unknown-key", "oracle.lower")]),
         ({"artifacts": [{"source": "../x"}]}, [("unsafe-path", "artifacts[0].source")]),
-        ({"artifacts": [{"source": "x", "destination": "/abs"}]}, [("unsafe-path", "artifacts[0].destination")]),
+        (
+            {"artifacts": [{"source": "x", "destination": "/abs"}]},
+            [("unsafe-path", "artifacts[0].destination")],
+        ),
         ({"artifacts": "x"}, [("invalid-type", "artifacts")]),
         ({"steps": [{"name": "a"}, {"name": "A"}]}, [("invalid-value", "steps")]),
         ({"steps": [{"name": "a/b"}]}, [("invalid-value", "steps[0].name")]),
@@ -181,7 +210,9 @@ def test_wrong_configuration_is_reported_with_its_path(data: Any, expected: list
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    assert len(problems({"nonsense": 1, "environment": {"cpus": -1, "gpus": "x"}, "agent": {"user": 1.5}})) == 4
+    assert (
+        len(problems({"nonsense": 1, "environment": {"cpus": -1, "gpus": "x"}, "agent": {"user": 1.5}})) == 4
+    )
 
 
 def test_unknown_keys_name_a_near_one() -> None:
@@ -191,17 +222,27 @@ def test_unknown_keys_name_a_near_one() -> None:
 
 @pytest.mark.parametrize(
     ("host", "kept"),
-    [("API.Example.org.", "api.example.org"), ("*.x.y", "*.x.y"), ("10.0.0.1", "10.0.0.1"), ("10.0.0.0/8", "10.0.0.0/8"), ("::1", "::1")],
+    [
+        ("API.Example.org.", "api.example.org"),
+        ("*.x.y", "*.x.y"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("::1", "::1"),
+    ],
 )
 def test_hosts_are_folded(host: str, kept: str) -> None:
     config = TaskConfig.model_validate({"agent": {"network_mode": "allowlist", "allowed_hosts": [host]}})
     assert config.agent.allowed_hosts == (kept,)
 
 
-@pytest.mark.parametrize("host", ["", " ", "http://a.b", "a.b:80", "a.b/c", "a_b.c", "-a.b", "*", "a.*.b", "a" * 300, "10.0.0.1/8"])
+@pytest.mark.parametrize(
+    "host", ["", " ", "http://a.b", "a.b:80", "a.b/c", "a_b.c", "-a.b", "*", "a.*.b", "a" * 300, "10.0.0.1/8"]
+)
 def test_what_is_no_host_is_refused(host: str) -> None:
     path = "agent.allowed_hosts[0]"
-    assert ("invalid-value", path) in problems({"agent": {"network_mode": "allowlist", "allowed_hosts": [host]}})
+    assert ("invalid-value", path) in problems(
+        {"agent": {"network_mode": "allowlist", "allowed_hosts": [host]}}
+    )
 
 
 def test_old_spellings_become_canonical() -> None:
@@ -215,7 +256,12 @@ def test_old_spellings_become_canonical() -> None:
     )
     assert config.to_declared_dict() == {
         "schema_version": "1.0",
-        "environment": {"docker_image": "x", "memory_mb": 2048, "storage_mb": 512, "network_mode": "no-network"},
+        "environment": {
+            "docker_image": "x",
+            "memory_mb": 2048,
+            "storage_mb": 512,
+            "network_mode": "no-network",
+        },
         "oracle": {"env": {"TOKEN": "t"}},
         "verifier": {"environment_mode": "separate", "environment": {"cpus": 1}},
     }

@@ -54,7 +54,9 @@ def test_extra_files_from_outside_count() -> None:
     assert digest_of({"a": zero}) != digest_of({"a": zero, "../p": zero})
 
 
-@pytest.mark.parametrize("target", ["/etc/hostname", "../outside", "..", "sub/../../outside", "nowhere/../../x"])
+@pytest.mark.parametrize(
+    "target", ["/etc/hostname", "../outside", "..", "sub/../../outside", "nowhere/../../x"]
+)
 def test_links_that_leave_are_errors(make_files, target: str) -> None:
     folder = make_files({"sub/a": "1"})
     (folder.parent / "outside").write_text("x")
@@ -83,7 +85,10 @@ def test_pipes_sockets_and_devices_are_errors_and_never_opened(make_files, monke
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         issues = scan(folder).issues
-    assert [(issue.code, issue.file) for issue in issues] == [("special-file", "pipe"), ("special-file", "socket")]
+    assert [(issue.code, issue.file) for issue in issues] == [
+        ("special-file", "pipe"),
+        ("special-file", "socket"),
+    ]
     assert "a pipe" in issues[0].message
 
 

@@ -91,7 +91,19 @@ def test_an_escaped_heading_is_text_even_when_it_stands_alone() -> None:
 
 
 _lines = st.sampled_from(
-    ["## prompt", "\\## prompt", "\\\\## role:a", "## Role:b ", "## scene:x y", "```", "~~~", "````", "text", "", "## other"]
+    [
+        "## prompt",
+        "\\## prompt",
+        "\\\\## role:a",
+        "## Role:b ",
+        "## scene:x y",
+        "```",
+        "~~~",
+        "````",
+        "text",
+        "",
+        "## other",
+    ]
 )
 
 

@@ -18,7 +18,11 @@ FULL: dict[str, Any] = {
     "interaction": {"mode": "arena-concurrent", "assessor": "judge", "participants": ["a"]},
     "teams": {
         "core": {
-            "handoff": {"mode": "sequential", "workspace_visibility": "shared", "trajectory_visibility": "metadata"}
+            "handoff": {
+                "mode": "sequential",
+                "workspace_visibility": "shared",
+                "trajectory_visibility": "metadata",
+            }
         }
     },
     "nudges": {
@@ -45,7 +49,13 @@ FULL: dict[str, Any] = {
             "phase_overrides": {"verifier": "no-network"},
         },
         "private_mounts": [
-            {"source": "vol://models", "target": "/mnt/m", "mode": "ro", "visibility": "agent", "secret_ref": "k"}
+            {
+                "source": "vol://models",
+                "target": "/mnt/m",
+                "mode": "ro",
+                "visibility": "agent",
+                "secret_ref": "k",
+            }
         ],
         "persistent_state": {"required": False, "scope": "task-run", "cleanup": "after-verifier"},
     },
@@ -70,7 +80,9 @@ FULL: dict[str, Any] = {
             "source": {"url": "https://example.org/x", "revision": "abc"},
         }
     ],
-    "secrets": [{"name": "pull", "scope": "image-pull", "visibility": "runtime_secret", "never_persist": True}],
+    "secrets": [
+        {"name": "pull", "scope": "image-pull", "visibility": "runtime_secret", "never_persist": True}
+    ],
     "provenance": {
         "images": [
             {
@@ -88,13 +100,19 @@ FULL: dict[str, Any] = {
     "evidence": {
         "oracle_runs": {"required_reward": 1.0, "artifact": "evidence/oracle.json"},
         "verifier": {"reruns": 3, "flake_rate": 0.0, "report": "evidence/stability.json"},
-        "review": {"anti_cheat": "passed", "instruction_alignment": "passed", "artifact": "evidence/review.json"},
+        "review": {
+            "anti_cheat": "passed",
+            "instruction_alignment": "passed",
+            "artifact": "evidence/review.json",
+        },
         "calibration": {
             "no_op_reward_max": 0.0,
             "known_bad_reward_max": 0.2,
             "partial_solution_range": [0.3, 0.7],
             "report": "evidence/calibration.json",
-            "human_or_reference_examples": [{"name": "g", "expected_reward": 1.0, "artifact": "evidence/gold.json"}],
+            "human_or_reference_examples": [
+                {"name": "g", "expected_reward": 1.0, "artifact": "evidence/gold.json"}
+            ],
         },
         "trajectories": [{"path": "evidence/t.jsonl", "sha256": "0" * 64, "kind": "trajectory"}],
         "artifacts": [{"path": "evidence/oracle.json", "sha256": "0" * 64, "visibility": "evidence_only"}],
@@ -165,24 +183,47 @@ def test_foreign_keys_stay_free_under_compat_extra() -> None:
         ({"nudges": {"branch_execution": "forked-snapshot"}}, "nudges.branch_execution"),
         ({"agent_policy": {"search": "maybe"}}, "agent_policy.search"),
         ({"runtime_policy": {"backend": "moon"}}, "runtime_policy.backend"),
-        ({"runtime_policy": {"network": {"phase_overrides": {"lunch": "public"}}}}, "runtime_policy.network.phase_overrides.lunch"),
+        (
+            {"runtime_policy": {"network": {"phase_overrides": {"lunch": "public"}}}},
+            "runtime_policy.network.phase_overrides.lunch",
+        ),
         ({"assets": [{"path": "../x", "visibility": "agent"}]}, "assets[0].path"),
         ({"assets": [{"path": "x", "visibility": "secretly"}]}, "assets[0].visibility"),
         ({"assets": [{"path": "x", "visibility": "agent", "sha256": "abc"}]}, "assets[0].sha256"),
         ({"secrets": [{"name": "x", "scope": "everywhere"}]}, "secrets[0].scope"),
         ({"verifier": {"transfer": ["relative"]}}, "verifier.transfer[0].source"),
         ({"evidence": {"review": {"artifact": "/abs"}}}, "evidence.review.artifact"),
-        ({"evidence": {"calibration": {"partial_solution_range": [0.9, 0.1]}}}, "evidence.calibration.partial_solution_range"),
+        (
+            {"evidence": {"calibration": {"partial_solution_range": [0.9, 0.1]}}},
+            "evidence.calibration.partial_solution_range",
+        ),
         ({"evidence": {"acceptance_live": {"cases": []}}}, "evidence.acceptance_live.cases"),
         (
-            {"evidence": {"acceptance_live": {"cases": [{"name": "a", "type": "oracle", "command": "x", "expect": {"reward_min": 1}}]}}},
+            {
+                "evidence": {
+                    "acceptance_live": {
+                        "cases": [
+                            {"name": "a", "type": "oracle", "command": "x", "expect": {"reward_min": 1}}
+                        ]
+                    }
+                }
+            },
             "evidence.acceptance_live.cases[0].command",
         ),
         (
-            {"evidence": {"acceptance_live": {"cases": [{"name": "a", "type": "partial", "expect": {"flake_rate_max": 0}}]}}},
+            {
+                "evidence": {
+                    "acceptance_live": {
+                        "cases": [{"name": "a", "type": "partial", "expect": {"flake_rate_max": 0}}]
+                    }
+                }
+            },
             "evidence.acceptance_live.cases[0].expect",
         ),
-        ({"evidence": {"acceptance_live": {"workspace": {"target": "/"}}}}, "evidence.acceptance_live.workspace.target"),
+        (
+            {"evidence": {"acceptance_live": {"workspace": {"target": "/"}}}},
+            "evidence.acceptance_live.workspace.target",
+        ),
         ({"compatibility": {"harbor": {"export": "perhaps"}}}, "compatibility.harbor.export"),
     ],
 )
@@ -226,16 +267,25 @@ def test_an_asset_for_the_agent_may_not_lie_in_a_hidden_folder(make_package) -> 
 def test_a_hidden_asset_mounted_for_the_agent_is_an_error(make_package) -> None:
     assets = "  assets: [{path: verifier/test.sh, visibility: hidden_verifier, mount_phase: agent}]\n"
     folder = make_package({"task.md": task_md(assets)})
-    assert [pair[:2] for pair in issue_pairs(folder)] == [("exposed-asset", "benchflow.assets[0].mount_phase")]
+    assert [pair[:2] for pair in issue_pairs(folder)] == [
+        ("exposed-asset", "benchflow.assets[0].mount_phase")
+    ]
 
 
 def test_pins_of_files_and_folders_are_verified(make_package) -> None:
     content = b"[1, 2]\n"
     file_pin = hashlib.sha256(content).hexdigest()
     tree_pin = digest_of({"a.json": file_pin}).removeprefix("sha256:")
-    assets = "  assets:\n    - {{path: data/a.json, visibility: agent, sha256: {}}}\n    - {{path: data, visibility: agent, sha256: {}}}\n"
-    good = make_package({"task.md": task_md(assets.format(file_pin, tree_pin)), "data/a.json": content}, name="good")
-    bad = make_package({"task.md": task_md(assets.format("a" * 64, "b" * 64)), "data/a.json": content}, name="bad")
+    assets = (
+        "  assets:\n    - {{path: data/a.json, visibility: agent, sha256: {}}}\n"
+        "    - {{path: data, visibility: agent, sha256: {}}}\n"
+    )
+    good = make_package(
+        {"task.md": task_md(assets.format(file_pin, tree_pin)), "data/a.json": content}, name="good"
+    )
+    bad = make_package(
+        {"task.md": task_md(assets.format("a" * 64, "b" * 64)), "data/a.json": content}, name="bad"
+    )
     assert issue_pairs(good) == []
     assert issue_pairs(bad) == [
         ("pin-mismatch", "benchflow.assets[0].sha256", 5),

@@ -19,7 +19,9 @@ def document(frontmatter: str) -> TaskDocument:
 
 
 def codes(frontmatter: str) -> list[tuple[str, str]]:
-    return [(issue.code, issue.path) for issue in read_document(f"---\n{frontmatter}---\nx\n", sidecars={})[1]]
+    return [
+        (issue.code, issue.path) for issue in read_document(f"---\n{frontmatter}---\nx\n", sidecars={})[1]
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -30,7 +32,9 @@ def test_each_preset_makes_a_valid_document_that_local_can_run(name: str) -> Non
 
 
 def test_the_author_wins_over_a_preset_under_any_spelling() -> None:
-    config = document("preset: code-change\nsandbox: {cpus: 1, image: debian, memory: 1G, allow_internet: true}\n").config
+    config = document(
+        "preset: code-change\nsandbox: {cpus: 1, image: debian, memory: 1G, allow_internet: true}\n"
+    ).config
     environment = config.environment
     assert (environment.cpus, environment.docker_image, environment.memory_mb) == (1, "debian", 1024)
     assert environment.network_mode == "public"
@@ -39,7 +43,10 @@ def test_the_author_wins_over_a_preset_under_any_spelling() -> None:
 
 
 def test_a_later_preset_wins_over_an_earlier_one() -> None:
-    assert document("presets: [code-change, harbor-compatible]\n").config.metadata["category"] == "harbor-compatible"
+    assert (
+        document("presets: [code-change, harbor-compatible]\n").config.metadata["category"]
+        == "harbor-compatible"
+    )
     assert document("preset: [harbor-compatible, code-change]\n").config.metadata["category"] == "code-change"
 
 
@@ -106,8 +113,12 @@ def with_profiles(make_package, profiles: dict[str, Any], frontmatter: str, **fi
 def test_a_profile_goes_below_the_keys_of_the_package(make_package) -> None:
     folder = with_profiles(
         make_package,
-        {"profiles/env.yaml": "cpus: 4\nmemory: 4G\nimage: base:1\nenv: {A: '1', B: '2'}\nhealthcheck: {command: up, retries: 9}\n"},
-        "environment-profile: ../profiles/env.yaml\nsandbox: {memory_mb: 512, docker_image: own:1, env: {B: '3'}}\n",
+        {
+            "profiles/env.yaml": "cpus: 4\nmemory: 4G\nimage: base:1\nenv: {A: '1', B: '2'}\n"
+            "healthcheck: {command: up, retries: 9}\n"
+        },
+        "environment-profile: ../profiles/env.yaml\n"
+        "sandbox: {memory_mb: 512, docker_image: own:1, env: {B: '3'}}\n",
     )
     package = load_package(folder)
     assert package.issues == ()
@@ -122,13 +133,17 @@ def test_a_profile_goes_below_the_keys_of_the_package(make_package) -> None:
 
 @pytest.mark.parametrize(
     "profile",
-    ["timeout_sec: 5\nroles: {a: {agent: x, model: m}}\n", "agent: {timeout_sec: 5}\nagents: {roles: {a: {agent: x, model: m}}}\n"],
+    [
+        "timeout_sec: 5\nroles: {a: {agent: x, model: m}}\n",
+        "agent: {timeout_sec: 5}\nagents: {roles: {a: {agent: x, model: m}}}\n",
+    ],
 )
 def test_an_agent_profile_holds_agent_and_agents(make_package, profile: str) -> None:
     folder = with_profiles(
         make_package,
         {"agents.yaml": profile},
-        "agent-profile: ../agents.yaml\nagents: {roles: {a: {agent: mine}, b: {agent: z}}}\nscenes: [{turns: [a, b]}]\n",
+        "agent-profile: ../agents.yaml\nagents: {roles: {a: {agent: mine}, b: {agent: z}}}\n"
+        "scenes: [{turns: [a, b]}]\n",
     )
     package = load_package(folder)
     assert package.issues == ()
@@ -143,7 +158,10 @@ def test_a_verifier_profile_shares_settings_strategies_and_rubric(make_package) 
     )
     verifier = "---\nverifier:\n  name: own\n  strategies: {own: {type: script, command: ./own.sh}}\n---\n"
     folder = with_profiles(
-        make_package, {"v.yaml": profile}, "verifier-profile: ../v.yaml\n", **{"verifier/verifier.md": verifier}
+        make_package,
+        {"v.yaml": profile},
+        "verifier-profile: ../v.yaml\n",
+        **{"verifier/verifier.md": verifier},
     )
     package = load_package(folder)
     assert package.issues == ()
@@ -194,7 +212,9 @@ def test_what_only_the_merged_result_can_decide_is_not_judged_in_the_profile(mak
         ("../pipe.yaml", "profile-missing"),
     ],
 )
-def test_a_profile_that_points_nowhere_or_outside_is_an_error(make_package, reference: str, code: str) -> None:
+def test_a_profile_that_points_nowhere_or_outside_is_an_error(
+    make_package, reference: str, code: str
+) -> None:
     import os
 
     folder = with_profiles(make_package, {}, f"environment-profile: {reference}\n")

@@ -26,7 +26,12 @@ SAMPLE: dict[str, Any] = {
         "default_strategy": "exact",
         "strategies": {
             "exact": {"type": "script", "command": "./test.sh --fast"},
-            "kit": {"type": "reward-kit", "root": "rewards", "entrypoint": "reward.py", "criteria": "rewards/criteria.toml"},
+            "kit": {
+                "type": "reward-kit",
+                "root": "rewards",
+                "entrypoint": "reward.py",
+                "criteria": "rewards/criteria.toml",
+            },
             "prose": {
                 "type": "llm-judge",
                 "rubric": "rubrics/verifier.toml",
@@ -41,15 +46,35 @@ SAMPLE: dict[str, Any] = {
                 "isolation": "verifier-only",
                 "inputs": ["trajectory/acp_trajectory.jsonl", "/logs/artifacts/patch.diff"],
             },
-            "ors": {"type": "ors-episode", "reward_aggregation": "last_non_null", "terminal_policy": "finished_true"},
-            "both": {"type": "hybrid", "combine": "product", "factors": {"code": "exact", "style": {"strategy": "prose"}}},
+            "ors": {
+                "type": "ors-episode",
+                "reward_aggregation": "last_non_null",
+                "terminal_policy": "finished_true",
+            },
+            "both": {
+                "type": "hybrid",
+                "combine": "product",
+                "factors": {"code": "exact", "style": {"strategy": "prose"}},
+            },
             "gain": {"type": "gain", "strategy": "exact", "baseline": "no-op", "ceiling": "oracle"},
-            "board": {"type": "leaderboard-submission", "inputs": ["/app/answer.json"], "command": "./submit.sh"},
-            "arena": {"type": "assessor", "role": "verifier_judge", "protocol": "a2a", "config": {"free": [1]}},
+            "board": {
+                "type": "leaderboard-submission",
+                "inputs": ["/app/answer.json"],
+                "command": "./submit.sh",
+            },
+            "arena": {
+                "type": "assessor",
+                "role": "verifier_judge",
+                "protocol": "a2a",
+                "config": {"free": [1]},
+            },
         },
         "rubric": {
             "combine": "weighted_sum",
-            "dimensions": {"correctness": {"weight": 0.7, "source": "exact"}, "style": {"weight": 0.3, "source": "prose"}},
+            "dimensions": {
+                "correctness": {"weight": 0.7, "source": "exact"},
+                "style": {"weight": 0.3, "source": "prose"},
+            },
             "files": {"human": "rubrics/verifier.md", "structured": "rubrics/verifier.toml"},
         },
         "outputs": {
@@ -92,7 +117,8 @@ def test_every_strategy_and_section_is_read() -> None:
 
 def test_the_first_strategy_is_the_default() -> None:
     document = VerifierDocument.from_text(
-        "---\nverifier:\n  strategies:\n    z: {type: script, command: a}\n    b: {type: script, command: b}\n---\n"
+        "---\nverifier:\n  strategies:\n"
+        "    z: {type: script, command: a}\n    b: {type: script, command: b}\n---\n"
     )
     assert document.default_strategy == "z"
     assert document.outputs.declared == frozenset()
@@ -111,13 +137,19 @@ def test_the_first_strategy_is_the_default() -> None:
         (strategy(type="script"), ("missing-key", "verifier.strategies.s.command")),
         (strategy(type="script", command="x", cmd="y"), ("unknown-key", "verifier.strategies.s.cmd")),
         (strategy(type="reward-kit", root="../x"), ("unsafe-path", "verifier.strategies.s.root")),
-        (strategy(type="reward-kit", root="r", criteria="/c"), ("unsafe-path", "verifier.strategies.s.criteria")),
+        (
+            strategy(type="reward-kit", root="r", criteria="/c"),
+            ("unsafe-path", "verifier.strategies.s.criteria"),
+        ),
         (strategy(type="llm-judge"), ("missing-key", "verifier.strategies.s.rubric")),
         (
             strategy(type="llm-judge", rubric="r", context="a", context_file="b"),
             ("conflicting-keys", "verifier.strategies.s.context_file"),
         ),
-        (strategy(type="agent-judge", role="verifier_judge", inputs=["x"]), ("missing-key", "verifier.strategies.s.isolation")),
+        (
+            strategy(type="agent-judge", role="verifier_judge", inputs=["x"]),
+            ("missing-key", "verifier.strategies.s.isolation"),
+        ),
         (
             strategy(type="agent-judge", role="verifier_judge", isolation="shared", inputs=["x"]),
             ("invalid-value", "verifier.strategies.s.isolation"),
@@ -132,17 +164,29 @@ def test_the_first_strategy_is_the_default() -> None:
         ),
         (strategy(type="ors-episode", inputs=["a/../b"]), ("unsafe-path", "verifier.strategies.s.inputs[0]")),
         (strategy(type="ors-episode", format="xml"), ("invalid-value", "verifier.strategies.s.format")),
-        (strategy(type="hybrid", factors={"a": "ghost"}), ("unknown-strategy", "verifier.strategies.s.factors.a.strategy")),
+        (
+            strategy(type="hybrid", factors={"a": "ghost"}),
+            ("unknown-strategy", "verifier.strategies.s.factors.a.strategy"),
+        ),
         (strategy(type="hybrid", factors={"a": "s"}), ("unknown-strategy", "verifier.strategies.s")),
         (
             strategy(type="hybrid", combine="weighted_sum", factors={"a": "s"}),
             ("missing-key", "verifier.strategies.s.factors.a.weight"),
         ),
         (strategy(type="gain", strategy="ghost"), ("unknown-strategy", "verifier.strategies.s.strategy")),
-        (strategy(type="leaderboard-submission", inputs=["x"]), ("conflicting-keys", "verifier.strategies.s")),
-        ({"verifier": {**SAMPLE["verifier"], "default_strategy": "ghost"}}, ("unknown-strategy", "verifier.default_strategy")),
+        (
+            strategy(type="leaderboard-submission", inputs=["x"]),
+            ("conflicting-keys", "verifier.strategies.s"),
+        ),
+        (
+            {"verifier": {**SAMPLE["verifier"], "default_strategy": "ghost"}},
+            ("unknown-strategy", "verifier.default_strategy"),
+        ),
         ({**SAMPLE, "colour": 1}, ("unknown-key", "colour")),
-        ({"verifier": {**SAMPLE["verifier"], "rubric": {"dims": {}}}}, ("unknown-key", "verifier.rubric.dims")),
+        (
+            {"verifier": {**SAMPLE["verifier"], "rubric": {"dims": {}}}},
+            ("unknown-key", "verifier.rubric.dims"),
+        ),
         (
             {"verifier": {**SAMPLE["verifier"], "outputs": {"reward_json": "/app/reward.json"}}},
             ("invalid-value", "verifier.outputs.reward_json"),
@@ -221,7 +265,9 @@ def test_a_projection_that_is_no_toml_is_an_error(make_package) -> None:
     assert [(issue.code, issue.file) for issue in issues] == [("invalid-toml", "verifier/task.toml")]
 
 
-_names = st.sampled_from(["type", "command", "root", "inputs", "factors", "strategy", "role", "isolation", "config", "z"])
+_names = st.sampled_from(
+    ["type", "command", "root", "inputs", "factors", "strategy", "role", "isolation", "config", "z"]
+)
 _values = st.recursive(
     st.none() | st.integers() | st.text(max_size=5) | st.sampled_from([*STRATEGIES, "s", "t"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_names, inner, max_size=4),
@@ -229,7 +275,10 @@ _values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["s", "t"]), st.dictionaries(_names, _values, max_size=5), max_size=2), st.text(max_size=40))
+@given(
+    st.dictionaries(st.sampled_from(["s", "t"]), st.dictionaries(_names, _values, max_size=5), max_size=2),
+    st.text(max_size=40),
+)
 @settings(max_examples=200, deadline=None)
 def test_any_strategies_give_a_document_or_issues(strategies: dict[str, Any], body: str) -> None:
     mapping = {"verifier": {"strategies": strategies}}

@@ -1,7 +1,7 @@
 """How a `TaskPackage` is made: the folder is scanned, then each part is parsed once, as it is needed.
 
-Every part reports to its own log; nothing raises for bad content, and a part that cannot be read does not hide
-the problems of the others.
+Every part reports to its own log; nothing raises for bad content, and a part that cannot be read does not
+hide the problems of the others.
 """
 
 from __future__ import annotations
