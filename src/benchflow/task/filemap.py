@@ -77,10 +77,11 @@ class FileMap:
 
 def digest_of(hashes: Mapping[str, str]) -> str:
     """One digest of a file map: paths in order, each with NUL and its raw content hash."""
-    running = hashlib.sha256()
-    for path in sorted(hashes):
-        running.update(path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path]))
-    return f"sha256:{running.hexdigest()}"
+    parts = [
+        path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path])
+        for path in sorted(hashes)
+    ]
+    return f"sha256:{sha256(b''.join(parts)).hexdigest()}"
 
 
 def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.stat_result]:
@@ -158,8 +159,9 @@ class _Scan:
     def link(self, full: str, path: str) -> None:
         target = os.readlink(full)  # noqa: PTH115  # names may hold any bytes
         self.links[path] = target
+        root = os.path.realpath(self.root)
         resolved = os.path.realpath(full)
-        if resolved != self.root and not resolved.startswith(self.root.rstrip("/") + "/"):
+        if resolved != root and not resolved.startswith(f"{root}/"):
             self.problem("link-escape", path, f"is a link that leaves the package (to '{printable(target)}')")
 
     def file(self, full: str, path: str) -> None:
@@ -208,7 +210,7 @@ def printable(path: str) -> str:
 
 def scan(root: Path | str) -> FileMap:
     """Read a package folder once; whatever it holds, this returns."""
-    walk = _Scan(os.path.realpath(root))
+    walk = _Scan(os.fspath(root))
     walk.walk()
     files = dict(sorted(walk.files.items()))
     issues = tuple(sorted(walk.issues, key=lambda issue: issue.file or ""))

@@ -70,6 +70,8 @@ def _is_document(link: str) -> bool:
 
 def check_aliases(files: FileMap, problems: IssueLog) -> None:
     """Alias trees that both exist must hold the same files."""
+    if not files.folders & {"tests", "solution", "steps"}:
+        return
     pairs = [*ALIASES]
     steps = {path.split("/")[1] for path in files.folders if path.startswith("steps/")}
     pairs += [

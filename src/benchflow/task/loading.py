@@ -31,6 +31,8 @@ from benchflow.task.yaml_source import YamlSource
 if TYPE_CHECKING:
     from benchflow.task.imports import InboundCompatibility
 
+_WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
+"""Keys of the namespace that speak of files in the package."""
 _SIDECARS: Final = {"role.": "role:", "scene.": "scene:"}
 
 
@@ -196,12 +198,11 @@ class PackageLoader:
 
     def _namespace(self) -> EnvironmentManifest | None:
         """Hold the namespace against the files: assets and the manifest of services."""
-        if self.document is None:
+        if self.document is None or not self.document.namespace.declared & _WITH_FILES:
             return None
         namespace = self.document.namespace
         problems = IssueLog(TASK_MD, lambda path: document_line(self.files, path))
-        if namespace.assets or namespace.provenance is not None:
-            check_assets(namespace, self.files, problems)
+        check_assets(namespace, self.files, problems)
         manifest = None
         if namespace.environment is not None:
             file = namespace.environment.manifest

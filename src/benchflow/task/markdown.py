@@ -19,6 +19,7 @@ _HEADING: Final = re.compile(
     r"(\\*)##[ \t]+(prompt|user-persona|(?:role|scene):[A-Za-z0-9_.-]+)[ \t]*", re.IGNORECASE
 )
 _MAYBE: Final = re.compile(r"^\\*##[ \t]+(?:prompt|user-persona|role:|scene:)", re.IGNORECASE | re.MULTILINE)
+_CLOSING: Final = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
@@ -78,16 +79,10 @@ def split_frontmatter(text: str) -> Frontmatter:
     if first.strip() != "---" or not found:
         raise MarkdownError("must start with a line '---' that opens the frontmatter", line=1)
     start = len(first) + 1
-    position = start
-    while position <= len(text):
-        end = text.find("\n", position)
-        line = text[position:] if end < 0 else text[position:end]
-        if line.startswith("---") and line.rstrip() == "---":
-            header = text[start:position]
-            return Frontmatter(header, "" if end < 0 else text[end + 1 :], header.count("\n") + 3)
-        if end < 0:
-            break
-        position = end + 1
+    closing = _CLOSING.search(text, start)
+    if closing is not None:
+        header = text[start : closing.start()]
+        return Frontmatter(header, text[closing.end() + 1 :], header.count("\n") + 3)
     raise MarkdownError("has no line '---' that closes the frontmatter", code="unclosed-frontmatter", line=1)
 
 

@@ -8,7 +8,6 @@ keys that are not strings, tags beyond the plain types and several documents in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -97,6 +96,7 @@ class _Builder:
     def run(self, next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop, kept in one piece
         """Read a whole stream of at most one document; scalars, most of what there is, are placed here."""
         stack = self.stack
+        quick = self.lines is None
         documents = 0
         while True:
             event = next_event()
@@ -105,15 +105,16 @@ class _Builder:
                 self.nodes += 1
                 if self.nodes > MAX_NODES:
                     raise self._too_many(event)
-                value = (
-                    self._scalar(event) if event.tag is not None or event.anchor is not None else event.value
-                )
-                if value is event.value and event.implicit[0]:
-                    value = self._plain(event)
-                frame = stack[-1] if stack else None
-                if frame is None or self.lines is not None:
+                value = event.value
+                if event.tag is not None or event.anchor is not None:
+                    value = self._scalar(event)
+                elif event.implicit[0]:
+                    value = _KNOWN[value] if value in _KNOWN else self._plain(event)
+                if not quick or not stack:
                     self._place(event, value, 0)
-                elif not frame.is_map:
+                    continue
+                frame = stack[-1]
+                if not frame.is_map:
                     frame.container.append(value)
                 elif frame.key is None:
                     self._key(event, frame, value)
@@ -154,7 +155,7 @@ class _Builder:
 
     def _plain(self, event: Any) -> Any:
         try:
-            return plain_scalar(event.value)
+            return _plain_scalar(event.value)
         except (ValueError, OverflowError) as problem:
             raise self._error(event, f"has a value that cannot be read: {problem}") from None
 
@@ -280,15 +281,20 @@ def _build(text: str, first_line: int, lines: dict[str, int] | None) -> Any:
         raise YamlError(f"line {line} is not valid YAML: {reason}", line=line) from None
 
 
+_KNOWN: Final[dict[str, Any]] = {}
+_KNOWN_LIMIT: Final = 4096
+_KNOWN_LENGTH: Final = 32
 _resolver: Final = yaml.resolver.Resolver()
 _constructor: Final = yaml.constructor.SafeConstructor()
 
 
-@lru_cache(maxsize=4096)
-def plain_scalar(text: str) -> Any:
-    """What an unquoted scalar means."""
+def _plain_scalar(text: str) -> Any:
+    """What an unquoted scalar means; remembered for the words that come again and again."""
     tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # PyYAML has no types here
-    return text if tag == "tag:yaml.org,2002:str" else _construct(tag, text)
+    value = text if tag == "tag:yaml.org,2002:str" else _construct(tag, text)
+    if len(text) <= _KNOWN_LENGTH and len(_KNOWN) < _KNOWN_LIMIT:
+        _KNOWN[text] = value
+    return value
 
 
 def _construct(tag: str, text: str) -> Any:
