@@ -15,7 +15,7 @@ def test_content_and_permissions_are_copied_and_folders_made(tmp_path):
     target = tmp_path / "a" / "b" / "run.sh"
     copy_file(source, target)
     assert target.read_bytes() == source.read_bytes()
-    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+    assert stat.S_IMODE(target.stat().st_mode) == 0o555
 
 
 def test_links_and_pipes_are_refused_and_nothing_is_overwritten(tmp_path):

@@ -11,7 +11,8 @@ from pathlib import Path
 def copy_file(source: Path, target: Path) -> None:
     """Copy a regular file to a path that does not exist; missing folders are made. Raises `OSError`.
 
-    The last part of `source` is never followed as a link, and opening it never blocks.
+    The last part of `source` is never followed as a link, and opening it never blocks. Permissions are those
+    of the source without its set-id and sticky bits.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -21,4 +22,4 @@ def copy_file(source: Path, target: Path) -> None:
             raise OSError(f"{source} is not a regular file")
         with target.open("xb") as copy:
             shutil.copyfileobj(stream, copy, 1 << 20)
-            os.fchmod(copy.fileno(), stat.S_IMODE(mode) & 0o777 | stat.S_IWUSR)
+            os.fchmod(copy.fileno(), stat.S_IMODE(mode) & 0o777)

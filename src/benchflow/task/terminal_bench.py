@@ -130,7 +130,9 @@ class _Reader:
     def _require_room(self) -> None:
         if "run-tests.sh" not in self.files:
             raise PackageError("run-tests.sh is missing", code="missing-file", file="run-tests.sh")
-        taken = [name for name in _TAKEN if name in self.files.folders]
+        if "tests" in self.files or "tests" in self.files.links:
+            raise PackageError("tests must be a folder of its own", code="linked-part", file="tests")
+        taken: list[str] = [name for name in _TAKEN if name in self.files.folders]
         taken += [name for name in ("tests/test.sh", "tests/run-tests.sh") if name in self.files]
         if taken:
             raise PackageError(f"{taken[0]} is in the way of the package", code="file-exists", file=taken[0])

@@ -199,6 +199,37 @@ def test_a_refused_folder_is_left_as_it_was(terminal_bench, tree, look, files, f
     assert look(terminal_bench) == before
 
 
+def test_linked_tests_are_refused(terminal_bench, look):
+    (terminal_bench / "tests").rename(terminal_bench / "checks")
+    (terminal_bench / "tests").symlink_to("checks")
+    before = look(terminal_bench)
+    with pytest.raises(PackageError) as caught:
+        migrate_task_to_task_md(terminal_bench)
+    assert caught.value.code == "linked-part"
+    assert look(terminal_bench) == before
+
+
+def test_links_of_the_build_context_come_along(terminal_bench):
+    (terminal_bench / "data/again.txt").symlink_to("in.txt")
+    migrate_task_to_task_md(terminal_bench, remove_legacy=True)
+    assert (terminal_bench / "environment/data/again.txt").read_text() == "in\n"
+    assert not (terminal_bench / "data").exists()
+    assert load_package(terminal_bench).valid
+
+
+def test_a_failure_while_writing_undoes_what_was_written(terminal_bench, look, monkeypatch):
+    from benchflow.task import terminal_bench_migrate
+
+    def fail(*_args, **_options):
+        raise OSError("disk full")
+
+    before = look(terminal_bench)
+    monkeypatch.setattr(terminal_bench_migrate, "write_atomic", fail)
+    with pytest.raises(OSError, match="disk full"):
+        migrate_task_to_task_md(terminal_bench, remove_legacy=True)
+    assert look(terminal_bench) == before
+
+
 def test_only_a_folder_without_a_newer_definition_counts(terminal_bench, split, tmp_path):
     assert is_terminal_bench(terminal_bench)
     assert not is_terminal_bench(split)
