@@ -56,28 +56,35 @@ def reduce_compose(data: Any) -> ComposeReading:
 
 def _client(service: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """The variables of the client container, and its settings beyond what the harness prescribes."""
-    env = {key: _resolve(value) for key, value in _variables(service.get("environment"))}
+    env = {key: _resolve(value) for key, value in _variables(service)}
     env.pop("TEST_DIR", None)
     rest = {key: value for key, value in service.items() if key not in _PRESCRIBED}
-    volumes = [item for item in service.get("volumes") or [] if _HARNESS not in str(item)]
+    volumes = [item for item in _items(service, "volumes") if _HARNESS not in str(item)]
     if volumes:
         rest["volumes"] = volumes
     for key in ("image", "container_name"):
         if key in service and _HARNESS not in str(service[key]):
             rest[key] = service[key]
     command = service.get("command")
-    if command is not None and "sleep infinity" not in " ".join(
-        command if isinstance(command, list) else [str(command)]
-    ):
+    words = command if isinstance(command, list) else [command]
+    if command is not None and "sleep infinity" not in " ".join(str(word) for word in words):
         rest["command"] = command
     return env, rest
 
 
-def _variables(value: Any) -> list[tuple[str, str]]:
+def _variables(service: Mapping[str, Any]) -> list[tuple[str, str]]:
+    value = service.get("environment")
     if isinstance(value, Mapping):
         return [(str(key), "" if item is None else str(item)) for key, item in value.items()]
-    pairs = [str(item).partition("=") for item in value or []]
+    pairs = [str(item).partition("=") for item in _items(service, "environment")]
     return [(key, item) for key, _, item in pairs]
+
+
+def _items(service: Mapping[str, Any], key: str) -> list[Any]:
+    value = service.get(key) or []
+    if not isinstance(value, list):
+        raise ValueError(f"has a service whose {key} is not a list")
+    return value
 
 
 def _is_plain_build(build: Any) -> bool:

@@ -22,6 +22,7 @@ _STRING_OR_COMMENT = re.compile(
 _PART = re.compile(r"[^\s.,=\[\]{}]+|[.,=\[\]{}]")
 _ERROR_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 _KEY_PART = re.compile(r"""[ \t]*(?:([A-Za-z0-9_-]+)|"((?:[^"\\]|\\.)*)"|'([^']*)')[ \t]*""")
+_STOP = re.compile(r"""["'\n#\[\]{}]""")
 _QUOTES = ('"""', "'''", '"', "'")
 
 
@@ -144,22 +145,23 @@ class _Scanner:
         """Move behind the next line end that is not inside a string or a bracket of a value."""
         depth = 0
         header = self._at_header()
-        while self.position < len(self.text):
-            char = self.text[self.position]
+        while found := _STOP.search(self.text, self.position):
+            self.position = found.start()
+            char = found[0]
+            if char in "\"'":
+                self._skip_string()
+                continue
+            self.position += 1
             if char == "\n":
                 self.line += 1
-                self.position += 1
                 if depth == 0:
                     return
-            elif char in "\"'":
-                self._skip_string()
             elif char == "#":
                 end = self.text.find("\n", self.position)
                 self.position = len(self.text) if end < 0 else end
-            else:
-                if not header:
-                    depth += (char in "[{") - (char in "]}")
-                self.position += 1
+            elif not header:
+                depth += (char in "[{") - (char in "]}")
+        self.position = len(self.text)
 
     def _at_header(self) -> bool:
         rest = self.position

@@ -1,14 +1,19 @@
 """Terminal-Bench 1 folders become packages that check, prompt and score the same."""
 
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
 from benchflow.task.migrate import migrate_task_to_task_md
 from benchflow.task.package import load_package
 from benchflow.task.terminal_bench import is_terminal_bench, read_terminal_bench
+from benchflow.task.terminal_bench_compose import reduce_compose
 
 
 def frontmatter(folder):
@@ -236,3 +241,65 @@ def test_only_a_folder_without_a_newer_definition_counts(terminal_bench, split, 
     assert not is_terminal_bench(tmp_path)
     (terminal_bench / "task.toml").write_text("")
     assert not is_terminal_bench(terminal_bench)
+
+
+KEYS = ["instruction", "descriptions", "key", "base", "description", "author_name", "author_email", "tags"]
+COMPOSE = [
+    "services",
+    "client",
+    "environment",
+    "volumes",
+    "build",
+    "command",
+    "image",
+    "depends_on",
+    "db",
+    "A=b",
+]
+
+
+@pytest.mark.parametrize("key", ["volumes", "environment", "build", "command", "image", "depends_on"])
+@pytest.mark.parametrize("value", [5, True, "x", None, [], {}, [5], {"a": 5}, [{"a": 1}]])
+def test_no_setting_of_a_service_is_too_strange_to_be_read_or_refused(key, value):
+    for compose in (
+        {"services": {"client": {key: value}}},
+        {"services": {"client": {}, "db": {key: value}}},
+    ):
+        try:
+            reading = reduce_compose(compose)
+        except ValueError as problem:
+            reading = None
+            refusal = str(problem)
+        assert reading is not None or refusal.startswith("has ")
+        if reading is not None:
+            assert reading.compose is None or "main" in reading.compose["services"]
+
+
+words = st.sampled_from([*KEYS, *COMPOSE, "max_agent_timeout_sec", "other"])
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-1, 9), st.floats(), st.dates(), words),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=4)),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(words, values, max_size=4), values, st.dictionaries(words, values, max_size=3), values)
+def test_any_content_is_migrated_to_a_readable_package_or_refused(tree, task, service, services, solution):
+    compose = {"services": {**services, "client": service}}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = tree(
+            Path(scratch, "task"),
+            {
+                "task.yaml": yaml.safe_dump({"instruction": "x", **task}),
+                "docker-compose.yaml": yaml.safe_dump(compose),
+                "solution.yaml": yaml.safe_dump(solution),
+                "run-tests.sh": "",
+            },
+        )
+        try:
+            migrate_task_to_task_md(folder)
+        except PackageError:
+            assert not (folder / "task.md").exists()
+        else:
+            assert load_package(folder).valid
