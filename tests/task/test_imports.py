@@ -209,9 +209,7 @@ def test_a_separate_or_declared_verification_is_left_as_it_is():
     separate = import_task_config_toml('[verifier]\nenvironment_mode = "separate"\n')
     assert not separate.config.verifier.hardening.keep_processes
     assert separate.issues == ()
-    declared = import_task_config_toml(
-        "[verifier.hardening]\nkeep_system_changes = false\nkeep_processes = false\n"
-    )
+    declared = import_task_config_toml("[verifier.hardening]\nkeep_system_changes = false\nkeep_processes = false\n")
     assert not declared.config.verifier.hardening.keep_processes
 
 

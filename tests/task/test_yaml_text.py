@@ -10,12 +10,8 @@ from benchflow.task.yaml_source import YamlSource
 from benchflow.task.yaml_text import dump_yaml
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
-moments = st.datetimes(
-    timezones=st.sampled_from([None, dt.UTC, dt.timezone(dt.timedelta(hours=-5, minutes=-30))])
-)
-scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), texts, st.dates(), moments
-)
+moments = st.datetimes(timezones=st.sampled_from([None, dt.UTC, dt.timezone(dt.timedelta(hours=-5, minutes=-30))]))
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), texts, st.dates(), moments)
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),

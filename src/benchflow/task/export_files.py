@@ -86,16 +86,10 @@ def _stays_inside(path: str, target: str, tree: str) -> bool:
     return os.path.normpath(f"{folder}/{target}").startswith(f"{tree}/")
 
 
-def _left_behind(
-    package: TaskPackage, trees: Iterable[str], plan: FilePlan
-) -> Iterator[CompatibilityExportLoss]:
+def _left_behind(package: TaskPackage, trees: Iterable[str], plan: FilePlan) -> Iterator[CompatibilityExportLoss]:
     """One entry per file or folder that has no place, as high up as possible."""
     carried = {*plan.copies.values(), *_REWRITTEN}
-    twins = {
-        holder + split
-        for holder in ("", *(f"steps/{step}/" for step in _steps(package)))
-        for _, split in ALIASES
-    }
+    twins = {holder + split for holder in ("", *(f"steps/{step}/" for step in _steps(package))) for _, split in ALIASES}
     reported: set[str] = set()
     for path in (*package.files.files, *sorted(package.files.links)):
         if path in carried or any(path.startswith(f"{tree}/") for tree in (*trees, *twins)) or path in twins:

@@ -192,9 +192,7 @@ def _artifact_problem(value: Any) -> str | None:
     if destination is not None:
         parts = destination.split("/")
         if not parts[0] or ".." in parts or "\\" in destination or destination in {".", "manifest.json"}:
-            return (
-                "Harbor takes only a relative artifact destination without '..' that is not 'manifest.json'"
-            )
+            return "Harbor takes only a relative artifact destination without '..' that is not 'manifest.json'"
     if value.get("service") not in {None, "main"} and not str(source).startswith("/"):
         return "Harbor needs an absolute source for an artifact of another service"
     return None
@@ -213,9 +211,7 @@ def _headers_problem(value: Any) -> str | None:
     return None
 
 
-_SERVERS: Final = tuple(
-    f"{place}environment.mcp_servers[]" for place in ("", "verifier.", "steps[].verifier.")
-)
+_SERVERS: Final = tuple(f"{place}environment.mcp_servers[]" for place in ("", "verifier.", "steps[].verifier."))
 _VALUE_RULES: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "artifacts[]": _artifact_problem,
     "steps[].artifacts[]": _artifact_problem,

@@ -93,9 +93,7 @@ def _adapt_section(where: list[str | int], section: dict[str, Any], problems: Is
 
     def put_aside(key: str, why: str) -> None:
         aside[key] = section.pop(key)
-        problems.warning(
-            "no-effect", f"{path}.{key}", f"{path}.{key} {why}; it is preserved and has no effect"
-        )
+        problems.warning("no-effect", f"{path}.{key}", f"{path}.{key} {why}; it is preserved and has no effect")
 
     if "allow_internet" in section and "network_mode" in section:
         put_aside("allow_internet", "is superseded by network_mode")

@@ -73,9 +73,7 @@ def normalize_package(task_dir: Path | str, *, write: bool = False) -> Normalize
     return normalized
 
 
-def _with_prompt_files(
-    document: TaskDocument, sidecars: Mapping[str, str], folder: Path
-) -> NormalizedTask | None:
+def _with_prompt_files(document: TaskDocument, sidecars: Mapping[str, str], folder: Path) -> NormalizedTask | None:
     """The document with its headings but `## prompt` in files; None if that would change a prompt."""
     body = split_sections(document.body)
     moved = {section.key: section.text for section in body.sections if section.key != _PROMPT}
@@ -173,6 +171,4 @@ def _same(before: TaskDocument, after: TaskDocument) -> bool:
 
 def _require_same(before: TaskDocument, after: TaskDocument) -> None:
     if not _same(before, after):
-        raise PackageError(
-            "task.md cannot be normalised without a change", code="not-normalisable", file=TASK_MD
-        )
+        raise PackageError("task.md cannot be normalised without a change", code="not-normalisable", file=TASK_MD)

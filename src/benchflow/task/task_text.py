@@ -29,9 +29,7 @@ def render_checked(frontmatter: Mapping[str, Any], instruction: str, config: Tas
         text = render_task_md(frontmatter, instruction)
         document = TaskDocument.from_text(text)
     except TaskDocumentParseError as problem:
-        raise PackageError(
-            f"the task cannot be written as task.md: {problem}", code="not-migratable"
-        ) from None
+        raise PackageError(f"the task cannot be written as task.md: {problem}", code="not-migratable") from None
     changed = config is not None and document.config != config
     if changed or document.instruction != instruction.strip():
         raise PackageError("the task cannot be written as task.md without a change", code="not-migratable")

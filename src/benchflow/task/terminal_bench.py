@@ -113,9 +113,7 @@ class _Reader:
         self._report_shared_scripts()
         self.keys.pop("disable_asciinema", None)
         for key in self.keys:
-            self._warn(
-                "unknown-key", key, f"{key} has no place in a package; it is preserved and has no effect"
-            )
+            self._warn("unknown-key", key, f"{key} has no place in a package; it is preserved and has no effect")
         return TerminalBenchTask(
             frontmatter,
             instruction,
@@ -183,10 +181,7 @@ class _Reader:
 
     def _authors(self) -> dict[str, Any]:
         author = {"name": self.keys.get("author_name"), "email": self.keys.get("author_email")}
-        if (
-            not all(isinstance(value, str | None) for value in author.values())
-            or not (author["name"] or "").strip()
-        ):
+        if not all(isinstance(value, str | None) for value in author.values()) or not (author["name"] or "").strip():
             return {}
         for key in ("author_name", "author_email"):
             self.keys.pop(key, None)
@@ -224,9 +219,7 @@ class _Reader:
             self.texts["environment/docker-compose.yaml"] = dump_yaml(reading.compose)
         if reading.unresolved:
             names = ", ".join(reading.unresolved)
-            self._warn(
-                "unresolved-variable", "environment", f"{path} uses {names}, which nothing provides", path
-            )
+            self._warn("unresolved-variable", "environment", f"{path} uses {names}, which nothing provides", path)
         return reading.env
 
     def _oracle(self) -> None:
@@ -241,9 +234,7 @@ class _Reader:
         if script is not None and "solution.sh" not in self.files:
             self.texts["solution/solve.sh"] = script
         elif script is None and "solution.sh" not in self.files:
-            message = (
-                "solution.yaml presses keys in a terminal, which a script cannot do; there is no oracle yet"
-            )
+            message = "solution.yaml presses keys in a terminal, which a script cannot do; there is no oracle yet"
             self._warn("oracle-not-converted", "oracle", message, "solution.yaml")
 
     def _report_shared_scripts(self) -> None:

@@ -99,9 +99,7 @@ def _is_plain_build(build: Any) -> bool:
 def _without_harness(service: Any) -> Any:
     if not isinstance(service, Mapping):
         return service
-    kept = {
-        key: value for key, value in service.items() if key != "container_name" or _HARNESS not in str(value)
-    }
+    kept = {key: value for key, value in service.items() if key != "container_name" or _HARNESS not in str(value)}
     volumes = kept.get("volumes")
     if isinstance(volumes, list):
         kept["volumes"] = [item for item in volumes if _HARNESS not in str(item)]

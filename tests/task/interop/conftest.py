@@ -186,8 +186,6 @@ def make_native(tmp_path):
 
     def make(frontmatter: str, body: str = "Do it.", **files: str) -> Path:
         named = {name.replace("__", "/").replace("_DOT_", "."): text for name, text in files.items()}
-        return write_tree(
-            tmp_path / "native", {**NATIVE, "task.md": f"---\n{frontmatter}\n---\n{body}\n", **named}
-        )
+        return write_tree(tmp_path / "native", {**NATIVE, "task.md": f"---\n{frontmatter}\n---\n{body}\n", **named})
 
     return make

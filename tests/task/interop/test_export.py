@@ -47,9 +47,7 @@ def test_the_report_says_what_went_in_and_came_out(native, tmp_path):
     assert written["selected_prompt"] == "instruction.md"
     assert (written["selected_oracle_dir"], written["selected_verifier_dir"]) == ("oracle", "verifier")
     assert written["input_hashes"] == scan(native).hashes()
-    hashes = {
-        path: value for path, value in scan(out).hashes().items() if not path.startswith("compatibility/")
-    }
+    hashes = {path: value for path, value in scan(out).hashes().items() if not path.startswith("compatibility/")}
     assert written["output_hashes"] == hashes
     assert written["emitted_files"] == sorted(hashes)
     assert written["restored_extension_paths"] == []
@@ -96,9 +94,7 @@ def test_a_report_alone_writes_nothing(native, look):
         ("metadata: {a: [1, null]}", "metadata"),
     ],
 )
-def test_a_setting_the_target_does_not_know_is_a_loss_at_its_own_path(
-    make_native, tmp_path, frontmatter, path
-):
+def test_a_setting_the_target_does_not_know_is_a_loss_at_its_own_path(make_native, tmp_path, frontmatter, path):
     package = make_native(f"schema_version: '1.3'\n{frontmatter}")
     report = export_task_to_split_layout(package, tmp_path / "out")
     assert losses(report) == {path: "loss"}
@@ -116,9 +112,7 @@ def test_settings_that_say_what_harbor_does_anyway_are_no_loss(make_native, tmp_
 
 def test_an_opt_out_that_harbor_has_leaves_the_others_lost(make_native):
     package = make_native("verifier: {hardening: {keep_processes: true, cleanup_conftests: false}}")
-    assert losses(build_compatibility_export_report(package)) == {
-        "verifier.hardening.cleanup_conftests": "loss"
-    }
+    assert losses(build_compatibility_export_report(package)) == {"verifier.hardening.cleanup_conftests": "loss"}
 
 
 def test_every_concept_of_a_document_is_a_loss(make_native):
@@ -247,9 +241,7 @@ def test_an_empty_environment_folder_stays_and_none_at_all_is_a_loss(native, tmp
 
 
 def test_presets_and_profiles_are_exported_as_what_they_stand_for(make_native, tmp_path):
-    package = make_native(
-        "preset: code-change\nenvironment-profile: ../shared.yaml\nagent: {timeout_sec: 5}", "Do it."
-    )
+    package = make_native("preset: code-change\nenvironment-profile: ../shared.yaml\nagent: {timeout_sec: 5}", "Do it.")
     (tmp_path / "shared.yaml").write_text("gpus: 1\n")
     report = export_task_to_split_layout(package, tmp_path / "out")
     written = toml(tmp_path / "out")
@@ -364,6 +356,6 @@ def test_a_split_package_exports_to_itself(split, tmp_path, look):
     assert report.selected_entrypoint == "legacy"
     assert report.restored_extension_paths == ("environment.modal.image",)
     before, after = look(split), look(tmp_path / "out")
-    assert {
-        k: v for k, v in after.items() if k.startswith(("tests", "solution", "environment", "README"))
-    } == {k: v for k, v in before.items() if k.startswith(("tests", "solution", "environment", "README"))}
+    assert {k: v for k, v in after.items() if k.startswith(("tests", "solution", "environment", "README"))} == {
+        k: v for k, v in before.items() if k.startswith(("tests", "solution", "environment", "README"))
+    }

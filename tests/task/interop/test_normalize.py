@@ -139,9 +139,7 @@ HEADINGS = [
 ]
 lines = st.sampled_from([*HEADINGS, "text", "", "  indented", "```", "~~~", "---", "    ```"])
 bodies = st.lists(lines, max_size=10).map("\n".join)
-heads = st.sampled_from(
-    [ROLES, "name: x", "preset: multi-agent", "preset: [code-change]\nsandbox: {cpus: 2}"]
-)
+heads = st.sampled_from([ROLES, "name: x", "preset: multi-agent", "preset: [code-change]\nsandbox: {cpus: 2}"])
 
 
 @settings(max_examples=200, deadline=None)

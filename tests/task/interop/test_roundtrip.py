@@ -150,9 +150,7 @@ steps_of = st.lists(
 )
 configs = section(
     schema_version=st.sampled_from(["1.0", "1.3", "1.4", "2.7", "next"]),
-    task=section(description=words, keywords=st.lists(words, max_size=2)).map(
-        lambda t: {**t, "name": "acme/t"}
-    ),
+    task=section(description=words, keywords=st.lists(words, max_size=2)).map(lambda t: {**t, "name": "acme/t"}),
     metadata=st.dictionaries(words, foreign, max_size=3),
     agent=agents,
     verifier=verifiers,
@@ -192,9 +190,7 @@ def write(folder, files):
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(configs, instructions, trees, trees, trees)
 def test_any_split_task_survives_the_way_there_and_back(config, instruction, environment, tests, solution):
     text = tomli_w.dumps(config)
