@@ -5,6 +5,7 @@ the target, flush, then rename; whatever interrupts them, a reader sees the old 
 """
 
 from benchflow.files.atomic import write_atomic
+from benchflow.files.copying import copy_file
 from benchflow.files.staging import staged_folder
 
-__all__ = ["staged_folder", "write_atomic"]
+__all__ = ["copy_file", "staged_folder", "write_atomic"]

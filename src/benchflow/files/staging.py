@@ -12,12 +12,13 @@ from benchflow.files.atomic import sync_folder, temporary_sibling
 
 
 @contextmanager
-def staged_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = True) -> Iterator[Path]:
     """Give an empty folder to fill; when the block ends well it becomes `destination`, otherwise it vanishes.
 
     `destination` may be missing (its parents are made) or empty. A folder with content is refused with
     `FileExistsError` unless `overwrite`, which replaces it as a whole and puts it back if that fails. A link
     or a file in its place is always refused. A refused or failed call leaves no folder that was not there.
+    `sync=False` leaves the moment of reaching the disk to the system.
     """
     _require_free(destination, overwrite=overwrite)
     made = _make_parents(destination.parent)
@@ -25,7 +26,8 @@ def staged_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
     try:
         staging.mkdir()
         yield staging
-        _sync_tree(staging)
+        if sync:
+            _sync_tree(staging)
         _require_free(destination, overwrite=overwrite)
         _move_in(staging, destination)
     except BaseException:
@@ -33,7 +35,8 @@ def staged_folder(destination: Path, *, overwrite: bool = False) -> Iterator[Pat
         for folder in reversed(made):
             _remove_if_empty(folder)
         raise
-    sync_folder(destination.parent)
+    if sync:
+        sync_folder(destination.parent)
 
 
 def _require_free(destination: Path, *, overwrite: bool) -> None:

@@ -1,1 +1,74 @@
-"""Task packages: the standard, pure, without execution."""
+"""Task packages: the standard, pure, without execution.
+
+The names below are imported when they are first used, so that a command pays only for what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from benchflow.task.config import TaskConfig
+    from benchflow.task.document import TaskDocument, TaskDocumentParseError
+    from benchflow.task.package import TaskPackage, load_package
+    from benchflow.task.runtime_capabilities import (
+        UnsupportedTaskFeature,
+        UnsupportedTaskFeatureError,
+        validate_task_runtime_support,
+    )
+    from benchflow.task.runtime_view import TaskRuntimeView
+    from benchflow.task.verifier_document import (
+        VerifierDocument,
+        VerifierDocumentParseError,
+        load_verifier_document,
+    )
+
+_WHERE: Final = {
+    "InboundCompatibility": "benchflow.task.imports",
+    "TaskConfig": "benchflow.task.config",
+    "TaskDocument": "benchflow.task.document",
+    "TaskDocumentParseError": "benchflow.task.document",
+    "TaskPackage": "benchflow.task.package",
+    "TaskRuntimeView": "benchflow.task.runtime_view",
+    "UnsupportedTaskFeature": "benchflow.task.runtime_capabilities",
+    "UnsupportedTaskFeatureError": "benchflow.task.runtime_capabilities",
+    "Verifier": "benchflow.verifier",
+    "VerifierDocument": "benchflow.task.verifier_document",
+    "VerifierDocumentParseError": "benchflow.task.verifier_document",
+    "build_compatibility_export_report": "benchflow.task.export",
+    "build_harbor_roundtrip_conformance_report": "benchflow.task.roundtrip",
+    "export_task_to_split_layout": "benchflow.task.export",
+    "import_task_config_toml": "benchflow.task.imports",
+    "load_package": "benchflow.task.package",
+    "load_verifier_document": "benchflow.task.verifier_document",
+    "render_normalized_task_md": "benchflow.task.normalize",
+    "render_task_md_from_legacy": "benchflow.task.migrate",
+    "validate_task_runtime_support": "benchflow.task.runtime_capabilities",
+}
+
+__all__ = [
+    "TaskConfig",
+    "TaskDocument",
+    "TaskDocumentParseError",
+    "TaskPackage",
+    "TaskRuntimeView",
+    "UnsupportedTaskFeature",
+    "UnsupportedTaskFeatureError",
+    "VerifierDocument",
+    "VerifierDocumentParseError",
+    "load_package",
+    "load_verifier_document",
+    "validate_task_runtime_support",
+]
+
+
+def __getattr__(name: str) -> Any:
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(where), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -1,0 +1,217 @@
+"""The files of a package: read once, hashed, kept while small, never followed out of the folder.
+
+`scan` lists every regular file below a folder. Links are not followed and not counted; links that leave the
+folder, pipes, sockets and devices are reported. Nothing here can hang: only regular files are opened, and
+never in a blocking way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchflow.errors import Issue
+
+KEEP_BYTES: Final = 256 << 10
+KEEP_TOTAL: Final = 16 << 20
+MAX_FILES: Final = 200_000
+MAX_DEPTH: Final = 128
+_CHUNK: Final = 1 << 20
+_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_EXECUTABLE: Final = 0o111
+
+
+class FileEntry(NamedTuple):
+    """One regular file: hexadecimal SHA-256, size, and whether it may be executed."""
+
+    sha256: str
+    size: int
+    executable: bool
+    data: bytes | None = None
+    """Its content while it is small."""
+
+    def __repr__(self) -> str:
+        return f"FileEntry({self.sha256!r}, {self.size}, executable={self.executable})"
+
+
+@dataclass(frozen=True, slots=True)
+class FileMap:
+    """All regular files of a package by POSIX path, sorted; folders and links beside them."""
+
+    root: Path
+    files: Mapping[str, FileEntry]
+    folders: frozenset[str]
+    links: Mapping[str, str]
+    """Link to its target as written."""
+    issues: tuple[Issue, ...] = ()
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.files
+
+    def below(self, folder: str) -> dict[str, FileEntry]:
+        """The files of a folder, by path relative to it."""
+        prefix = f"{folder}/"
+        cut = len(prefix)
+        return {path[cut:]: entry for path, entry in self.files.items() if path.startswith(prefix)}
+
+    def hashes(self, folder: str = "") -> dict[str, str]:
+        """Path to SHA-256, of everything or of one folder."""
+        chosen = self.below(folder) if folder else self.files
+        return {path: entry.sha256 for path, entry in chosen.items()}
+
+    def read(self, path: str) -> bytes:
+        """The content of a file; raises `OSError` or `KeyError`."""
+        entry = self.files[path]
+        return entry.data if entry.data is not None else read_regular(self.root / path)[0]
+
+    def digest(self, extra: Mapping[str, str] | None = None) -> str:
+        """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
+        return digest_of({**self.hashes(), **(extra or {})})
+
+
+def digest_of(hashes: Mapping[str, str]) -> str:
+    """One digest of a file map: paths in order, each with NUL and its raw content hash."""
+    parts = [
+        path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path])
+        for path in sorted(hashes)
+    ]
+    return f"sha256:{sha256(b''.join(parts)).hexdigest()}"
+
+
+def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+    """The bytes of a regular file; a link, a special file or a file over the limit is an `OSError`."""
+    descriptor = os.open(path, _FLAGS)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if limit is not None and status.st_size > limit:
+            raise OSError(f"larger than {limit} bytes")
+        return _read(descriptor, status.st_size), status
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """As many bytes as the file said it has; fewer when it shrank meanwhile."""
+    data = os.read(descriptor, size)
+    if len(data) == size:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing and (part := os.read(descriptor, missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+class _Scan:
+    """State of one walk through a folder."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.files: dict[str, FileEntry] = {}
+        self.folders: list[str] = []
+        self.links: dict[str, str] = {}
+        self.issues: list[Issue] = []
+        self.kept = 0
+
+    def problem(self, code: str, path: str, message: str) -> None:
+        shown = printable(path)
+        self.issues.append(Issue(code, "error", "", f"{shown} {message}", shown))
+
+    def walk(self) -> None:
+        pending: list[tuple[str, str, int]] = [(self.root, "", 0)]
+        while pending:
+            folder, prefix, depth = pending.pop()
+            try:
+                with os.scandir(folder) as found:
+                    for entry in found:
+                        if entry.is_file(follow_symlinks=False):
+                            self.file(entry.path, prefix + entry.name)
+                        elif entry.is_dir(follow_symlinks=False):
+                            self.folders.append(prefix + entry.name)
+                            pending.append((entry.path, f"{prefix}{entry.name}/", depth + 1))
+                        elif entry.is_symlink():
+                            self.link(entry.path, prefix + entry.name)
+                        else:
+                            kind = _special(entry)
+                            self.problem(
+                                "special-file", prefix + entry.name, f"is {kind}, which a package cannot hold"
+                            )
+            except OSError as error:
+                self.problem(
+                    "unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}"
+                )
+            if depth >= MAX_DEPTH:
+                self.problem("too-deep", prefix.rstrip("/"), f"is nested deeper than {MAX_DEPTH} folders")
+                return
+            if len(self.files) > MAX_FILES:
+                self.problem("too-many-files", ".", f"has more than {MAX_FILES} files")
+                return
+
+    def link(self, full: str, path: str) -> None:
+        target = os.readlink(full)  # noqa: PTH115  # names may hold any bytes
+        self.links[path] = target
+        root = os.path.realpath(self.root)
+        resolved = os.path.realpath(full)
+        if resolved != root and not resolved.startswith(f"{root}/"):
+            self.problem("link-escape", path, f"is a link that leaves the package (to '{printable(target)}')")
+
+    def file(self, full: str, path: str) -> None:
+        try:
+            descriptor = os.open(full, _FLAGS)
+            try:
+                self.files[path] = self.entry(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.problem("unreadable", path, f"cannot be read: {error.strerror or error}")
+            return
+        if not path.isascii() and printable(path) != path:
+            self.problem("bad-file-name", path, "has a name that is not UTF-8")
+
+    def entry(self, descriptor: int) -> FileEntry:
+        status = os.fstat(descriptor)
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        executable = bool(status.st_mode & _EXECUTABLE)
+        if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
+            data = _read(descriptor, size)
+            self.kept += size
+            return FileEntry(sha256(data).hexdigest(), len(data), executable, data)
+        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return FileEntry(digest, size, executable)
+
+
+def _special(entry: os.DirEntry[str]) -> str:
+    mode = entry.stat(follow_symlinks=False).st_mode
+    names = {
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
+    return names.get(stat.S_IFMT(mode), "a special file")
+
+
+def printable(path: str) -> str:
+    """A path that can be shown and encoded whatever bytes its name has."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def scan(root: Path | str) -> FileMap:
+    """Read a package folder once; whatever it holds, this returns."""
+    walk = _Scan(os.fspath(root))
+    walk.walk()
+    files = dict(sorted(walk.files.items()))
+    issues = tuple(sorted(walk.issues, key=lambda issue: issue.file or ""))
+    return FileMap(Path(root), files, frozenset(walk.folders), walk.links, issues)

@@ -1,0 +1,225 @@
+"""What Harbor's split layout can say: its keys, its value rules, its files.
+
+`express` keeps of a declared configuration what a Harbor reader understands and names every path that it
+does not. It is the only place that knows the target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+WHOLE: Final = None
+"""A key whose value is kept as it is."""
+Schema = Mapping[str, Any]
+
+ROOT_FILES: Final = ("README.md", ".gitignore", ".harborignore", "trajectory.json")
+"""Files of a package that Harbor knows by name, beside `task.toml` and `instruction.md`."""
+STEP_ENTRIES: Final = ("instruction.md", "trajectory.json", "workdir")
+"""What a step folder may hold, beside its tests and its solution."""
+
+_NETWORK: Final[Schema] = {"network_mode": WHOLE, "allowed_hosts": WHOLE}
+_HEALTHCHECK: Final[Schema] = dict.fromkeys(
+    ("command", "interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec", "retries")
+)
+_MCP_SERVER: Final[Schema] = dict.fromkeys(("name", "transport", "url", "command", "args", "headers"))
+_ARTIFACTS: Final = [dict.fromkeys(("source", "destination", "exclude", "service"))]
+_AGENT: Final[Schema] = {**_NETWORK, "timeout_sec": WHOLE, "user": WHOLE}
+_ENVIRONMENT: Final[Schema] = {
+    **_NETWORK,
+    **dict.fromkeys(("build_timeout_sec", "docker_image", "os", "cpus", "memory_mb", "storage_mb", "gpus")),
+    **dict.fromkeys(("gpu_types", "env", "skills_dir", "workdir", "allow_internet", "memory", "storage")),
+    "tpu": {"type": WHOLE, "topology": WHOLE},
+    "mcp_servers": [_MCP_SERVER],
+    "healthcheck": _HEALTHCHECK,
+}
+_VERIFIER: Final[Schema] = {
+    **_NETWORK,
+    **dict.fromkeys(("timeout_sec", "env", "user", "environment_mode")),
+    "environment": _ENVIRONMENT,
+    "collect": [dict.fromkeys(("command", "service", "timeout_sec", "user"))],
+}
+TASK_TOML: Final[Schema] = {
+    **dict.fromkeys(("schema_version", "source", "multi_step_reward_strategy", "metadata")),
+    "artifacts": _ARTIFACTS,
+    "task": {
+        **dict.fromkeys(("name", "version", "description", "keywords")),
+        "authors": [{"name": WHOLE, "email": WHOLE}],
+    },
+    "agent": _AGENT,
+    "verifier": _VERIFIER,
+    "environment": _ENVIRONMENT,
+    "solution": {"env": WHOLE},
+    "steps": [
+        {
+            "name": WHOLE,
+            "agent": _AGENT,
+            "verifier": _VERIFIER,
+            "min_reward": WHOLE,
+            "healthcheck": _HEALTHCHECK,
+            "artifacts": _ARTIFACTS,
+        }
+    ],
+}
+
+IMPLIED: Final[Mapping[str, Any]] = {
+    "verifier.type": "test-script",
+    "verifier.service": "main",
+    "verifier.hardening.keep_system_changes": True,
+    "verifier.hardening.keep_processes": True,
+}
+"""Declared values that say what Harbor does anyway; leaving them out loses nothing."""
+
+_ROW = re.compile(r"\[\d+\]")
+_CREDENTIAL = re.compile(r"authorization|cookie|token|secret|api[-_]?key|password", re.IGNORECASE)
+_RESERVED_NAME = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+_UNPORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
+
+
+@dataclass(frozen=True, slots=True)
+class LostSetting:
+    """A declared setting that the target does not understand."""
+
+    path: str
+    reason: str
+    value: Any
+
+
+@dataclass(slots=True)
+class Expressed:
+    """What the target understands of a configuration, and what it does not."""
+
+    kept: dict[str, Any]
+    lost: list[LostSetting] = field(default_factory=list)
+
+    def lose(self, path: str, reason: str, value: Any) -> None:
+        self.lost.append(LostSetting(path, reason, value))
+
+
+def express(declared: Mapping[str, Any]) -> Expressed:
+    """Reduce a declared configuration, in canonical native names, to `task.toml` as Harbor reads it."""
+    result = Expressed({})
+    for key, value in declared.items():
+        name = "solution" if key == "oracle" else key
+        kept = _express_key(TASK_TOML, name, value, key, result)
+        if kept is not None:
+            result.kept[name] = kept
+    return result
+
+
+def step_name_problem(name: str) -> str | None:
+    """Why Harbor refuses a step's name as that of a folder, or None."""
+    if not name or _UNPORTABLE.search(name) or _RESERVED_NAME.fullmatch(name) or name in {".", ".."}:
+        return "Harbor takes only step names that are portable folder names"
+    return None
+
+
+def _express_key(schema: Schema, key: str, value: Any, path: str, result: Expressed) -> Any:
+    if value is None:
+        return None
+    if key not in schema:
+        _report_unknown(value, path, result)
+        return None
+    problem = _value_problem(path, value)
+    if problem:
+        result.lose(path, problem, value)
+        return None
+    return _express_value(schema[key], value, path, result)
+
+
+def _express_value(shape: Any, value: Any, path: str, result: Expressed) -> Any:
+    if isinstance(shape, Mapping) and isinstance(value, Mapping):
+        kept = {}
+        for key, item in value.items():
+            inner = _express_key(shape, key, item, f"{path}.{key}", result)
+            if inner is not None:
+                kept[key] = inner
+        return kept if kept or not value else None
+    if isinstance(shape, list) and isinstance(value, list):
+        rows = []
+        for index, row in enumerate(value):
+            where = f"{path}[{index}]"
+            problem = _value_problem(where, row)
+            if problem:
+                result.lose(where, problem, row)
+                continue
+            inner = _express_value(shape[0], row, where, result)
+            rows.append({} if inner is None else inner)
+        return rows
+    if _has_empty_item(value):
+        result.lose(path, "TOML has no empty list items; they are left out", None)
+    return without_nulls(value)
+
+
+def _has_empty_item(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_empty_item(item) for item in value.values())
+    return isinstance(value, list) and any(item is None or _has_empty_item(item) for item in value)
+
+
+def without_nulls(value: Any) -> Any:
+    """A value as TOML can hold it: mappings lose their empty keys, lists their empty items."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(item) for item in value if item is not None]
+    return value
+
+
+def _report_unknown(value: Any, path: str, result: Expressed) -> None:
+    """Name what is lost; a mapping that partly says what the target does anyway is named key by key."""
+    general = re.sub(r"^steps\[\d+\]\.", "", path)
+    if general in IMPLIED and IMPLIED[general] == value:
+        return
+    inner = [key for key in value if f"{general}.{key}" in IMPLIED] if isinstance(value, Mapping) else []
+    if inner and any(IMPLIED[f"{general}.{key}"] == value[key] for key in inner):
+        for key, item in value.items():
+            _report_unknown(item, f"{path}.{key}", result)
+        return
+    if value not in ({}, [], ()):
+        result.lose(path, "Harbor has no such setting", value)
+
+
+def _artifact_problem(value: Any) -> str | None:
+    source = value if isinstance(value, str) else value.get("source", "")
+    if ".." in str(source).split("/"):
+        return "Harbor refuses an artifact source with '..'"
+    if isinstance(value, str):
+        return None
+    destination = value.get("destination")
+    if destination is not None:
+        parts = destination.split("/")
+        if not parts[0] or ".." in parts or "\\" in destination or destination in {".", "manifest.json"}:
+            return "Harbor takes only a relative artifact destination without '..' that is not 'manifest.json'"
+    if value.get("service") not in {None, "main"} and not str(source).startswith("/"):
+        return "Harbor needs an absolute source for an artifact of another service"
+    return None
+
+
+def _server_problem(value: Any) -> str | None:
+    if value.get("headers") and value.get("transport") == "stdio":
+        return "Harbor refuses headers for a server on standard input and output"
+    return None
+
+
+def _headers_problem(value: Any) -> str | None:
+    for name, text in value.items():
+        if _CREDENTIAL.search(name) and "${" not in str(text):
+            return f"Harbor refuses a literal credential in the header '{name}'"
+    return None
+
+
+_SERVERS: Final = tuple(f"{place}environment.mcp_servers[]" for place in ("", "verifier.", "steps[].verifier."))
+_VALUE_RULES: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    "artifacts[]": _artifact_problem,
+    "steps[].artifacts[]": _artifact_problem,
+    **dict.fromkeys(_SERVERS, _server_problem),
+    **dict.fromkeys((f"{servers}.headers" for servers in _SERVERS), _headers_problem),
+}
+
+
+def _value_problem(path: str, value: Any) -> str | None:
+    rule = _VALUE_RULES.get(_ROW.sub("[]", path))
+    return rule(value) if rule else None

@@ -1,0 +1,265 @@
+"""How a `TaskPackage` is made: the folder is scanned, then each part is parsed once, as it is needed.
+
+Every part reports to its own log; nothing raises for bad content, and a part that cannot be read does not
+hide the problems of the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchflow.errors import Issue, PackageError
+from benchflow.task.assets import check_assets
+from benchflow.task.config import HardeningConfig, TaskConfig
+from benchflow.task.document import PERSONA, TASK_MD, TaskDocument, read_document
+from benchflow.task.filemap import FileMap, scan
+from benchflow.task.issues import IssueLog
+from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_parts, select
+from benchflow.task.manifest import EnvironmentManifest, read_manifest
+from benchflow.task.markdown import MarkdownError, decode, split_frontmatter
+from benchflow.task.package import Entrypoint, TaskPackage, normal_prompt
+from benchflow.task.profiles import ProfileReader
+from benchflow.task.verifier_document import (
+    VERIFIER_MD,
+    VerifierDocument,
+    VerifierRoot,
+    read_verifier_document,
+)
+from benchflow.task.yaml_source import YamlSource
+
+if TYPE_CHECKING:
+    from benchflow.task.imports import InboundCompatibility
+
+_WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
+"""Keys of the namespace that speak of files in the package."""
+_SIDECARS: Final = {"role.": "role:", "scene.": "scene:"}
+
+
+class PackageLoader:
+    """Reads one folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = scan(path)
+        self.issues: list[Issue] = []
+        """Of the definition."""
+        self.layout = IssueLog()
+        self.profiles = ProfileReader(path)
+        self.document: TaskDocument | None = None
+        self.config: TaskConfig | None = None
+        self.instruction: str | None = None
+        self.imported: InboundCompatibility | None = None
+
+    def load(self, sandbox: str | None) -> TaskPackage:
+        """The package, whatever was found."""
+        entrypoint = self._definition()
+        verifier_dir, oracle_dir = (select(self.files, native, legacy) for native, legacy in ALIASES)
+        check_parts(self.files, self.layout)
+        check_aliases(self.files, self.layout)
+        return TaskPackage(
+            path=self.path,
+            files=self.files,
+            entrypoint=entrypoint,
+            config=self.config,
+            document=self.document,
+            instruction=self.instruction,
+            verifier_dir=verifier_dir,
+            oracle_dir=oracle_dir,
+            verifier_document=self._verifier(verifier_dir),
+            manifest=self._namespace(),
+            profiles=self.profiles.profiles,
+            imported=self.imported,
+            name=self._name(),
+            digest=self.files.digest(self.profiles.hashes()),
+            document_issues=tuple(self.issues),
+            layout_issues=(*self.files.issues, *self.layout.issues),
+            sandbox=sandbox,
+        )
+
+    def _definition(self) -> Entrypoint | None:
+        """Read the entrypoint that counts: `task.md` wins, and must agree with a split twin."""
+        if TASK_MD in self.files:
+            self._native()
+            self._twin()
+            return "task.md"
+        if TASK_TOML in self.files:
+            self._split()
+            return "legacy"
+        if not self.path.is_dir():
+            message = f"{self.path} {'is not a folder' if self.path.exists() else 'does not exist'}"
+        else:
+            message = "there is neither task.md nor task.toml"
+        self.issues.append(Issue("not-a-package", "error", "", message))
+        return None
+
+    def _native(self) -> None:
+        data = self._bytes(TASK_MD, self.issues)
+        if data is None:
+            return
+        sidecars = self._sidecars()
+        self.document, issues = read_document(data, sidecars=sidecars, merge_profiles=self.profiles.merge)
+        self.issues += issues
+        self.issues += self.profiles.issues
+        if self.document is not None:
+            self.config = self.document.config
+            self.instruction = self.document.instruction
+
+    def _sidecars(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if "prompts" not in self.files.folders:
+            return found
+        for name in self.files.below("prompts"):
+            file = f"prompts/{name}"
+            key = sidecar_key(name)
+            if key is None:
+                message = f"{file} is not a prompt that a document reads"
+                self.issues.append(Issue("unused-prompt", "warning", "", message, file))
+                continue
+            text = self._text(file, self.issues)
+            if text is not None:
+                found[key] = text.strip()
+        return found
+
+    def _split(self) -> None:
+        from benchflow.task.imports import read_task_toml
+
+        text = self._text(TASK_TOML, self.issues)
+        if text is not None:
+            reading = read_task_toml(text)
+            self.config, self.imported = reading.config, reading.compatibility
+            self.issues += reading.issues
+        if INSTRUCTION in self.files:
+            self.instruction = self._text(INSTRUCTION, self.issues)
+
+    def _twin(self) -> None:
+        """A split pair beside `task.md` must say the same."""
+        has_toml, has_prompt = TASK_TOML in self.files, INSTRUCTION in self.files
+        if self.document is None or not (has_toml or has_prompt):
+            return
+        steps = bool(self.config and self.config.steps)
+        if has_toml != has_prompt and not (steps and has_toml):
+            missing, present = (INSTRUCTION, TASK_TOML) if has_toml else (TASK_TOML, INSTRUCTION)
+            message = f"{present} stands beside task.md without {missing}"
+            self.layout.error("incomplete-split", f"{TASK_MD}|{present}", message)
+        if has_toml:
+            self._compare_config()
+        if has_prompt:
+            text = self._text(INSTRUCTION, self.layout.issues)
+            if text is not None and normal_prompt(text) != normal_prompt(self.document.instruction):
+                message = "task.md and instruction.md hold different prompts"
+                self.layout.error("alias-drift", f"{TASK_MD}|{INSTRUCTION}", message)
+
+    def _compare_config(self) -> None:
+        from benchflow.task.imports import read_task_toml
+
+        text = self._text(TASK_TOML, self.layout.issues)
+        if text is None:
+            return
+        reading = read_task_toml(text)
+        self.layout.extend(issue for issue in reading.issues if issue.severity == "error")
+        if reading.config is not None and _comparable(reading.config) != _comparable(self.config):
+            message = "task.md and task.toml hold different configurations"
+            self.layout.error("alias-drift", f"{TASK_MD}|{TASK_TOML}", message)
+
+    def _verifier(self, folder: str | None) -> VerifierDocument | None:
+        file = f"{folder}/{VERIFIER_MD}"
+        if folder is None or file not in self.files:
+            return None
+        data = self._bytes(file, self.layout.issues)
+        if data is None:
+            return None
+        profile = self.profiles.verifier_spec()
+        document, issues = read_verifier_document(data, name=folder, file=file, profile=profile)
+        self.layout.extend(issues)
+        if document is not None and f"{folder}/{TASK_TOML}" in self.files:
+            self._projection(document, file, f"{folder}/{TASK_TOML}")
+        return document
+
+    def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:
+        """`verifier/task.toml` holds the mapping of `verifier.md` once more, and must hold the same."""
+        from benchflow.task.toml_source import parse_toml
+
+        text = self._text(projection, self.layout.issues)
+        if text is None:
+            return
+        try:
+            data = parse_toml(text, file=projection)
+        except PackageError as problem:
+            self.layout.extend([problem.issue()])
+            return
+        problems = IssueLog(projection)
+        root = VerifierRoot.parse({"document_version": document.document_version, **data}, "", problems)
+        self.layout.extend(problems.issues)
+        same = root is not None and root.verifier == document.spec
+        if root is not None and not (same and root.document_version == document.document_version):
+            message = f"{projection} and {file} declare different verifiers"
+            self.layout.error("projection-drift", f"{file}|{projection}", message)
+
+    def _namespace(self) -> EnvironmentManifest | None:
+        """Hold the namespace against the files: assets and the manifest of services."""
+        if self.document is None or not self.document.namespace.declared & _WITH_FILES:
+            return None
+        namespace = self.document.namespace
+        problems = IssueLog(TASK_MD, lambda path: document_line(self.files, path))
+        check_assets(namespace, self.files, problems)
+        manifest = None
+        if namespace.environment is not None:
+            file = namespace.environment.manifest
+            if file not in self.files:
+                where = "benchflow.environment.manifest"
+                problems.error("missing-file", where, f"{where} names {file}, which is not in the package")
+            elif (data := self._bytes(file, self.layout.issues)) is not None:
+                manifest, issues = read_manifest(data, file=file)
+                self.layout.extend(issues)
+        self.layout.extend(problems.issues)
+        return manifest
+
+    def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
+        try:
+            return self.files.read(file)
+        except OSError as error:
+            message = f"{file} cannot be read: {error.strerror or error}"
+            issues.append(Issue("unreadable", "error", "", message, file))
+            return None
+
+    def _text(self, file: str, issues: list[Issue]) -> str | None:
+        data = self._bytes(file, issues)
+        try:
+            return None if data is None else decode(data)
+        except MarkdownError as problem:
+            issues.append(Issue(problem.code, "error", "", f"{file} {problem}", file, problem.line))
+            return None
+
+    def _name(self) -> str:
+        if self.config is not None and self.config.task is not None:
+            return self.config.task.name
+        raw = self.document.frontmatter if self.document is not None else {}
+        section = raw.get("task")
+        written = section.get("name") if isinstance(section, dict) else raw.get("name")
+        return written if isinstance(written, str) and written.strip() else self.path.absolute().name
+
+
+def sidecar_key(name: str) -> str | None:
+    """The section that a file of `prompts/` stands for (`role.<name>.md`, …), or None."""
+    stem = name.removesuffix(".md")
+    if stem == name or "/" in name:
+        return None
+    if stem == PERSONA:
+        return PERSONA
+    for prefix, section in _SIDECARS.items():
+        if stem.startswith(prefix) and len(stem) > len(prefix):
+            return section + stem.removeprefix(prefix)
+    return None
+
+
+def document_line(files: FileMap, path: str) -> int | None:
+    """Where `task.md` says something; the file is known to parse."""
+    return YamlSource(split_frontmatter(decode(files.read(TASK_MD))).yaml, first_line=2).line(path)
+
+
+def _comparable(config: TaskConfig | None) -> TaskConfig | None:
+    """A configuration without what only the layout decides: its version, and how a shared box is left."""
+    if config is None:
+        return None
+    return config.replace(schema_version="", verifier=config.verifier.replace(hardening=HardeningConfig()))

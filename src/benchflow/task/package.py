@@ -1,0 +1,186 @@
+"""A folder as a `TaskPackage`: every file read once, everything parsed, every problem collected.
+
+`load_package` takes whatever a folder holds and never raises for bad content; `TaskPackage.issues` says
+what is wrong. The native layout (`task.md`) and the split layout (`task.toml`, `instruction.md`) give the
+same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchflow.errors import Issue
+from benchflow.task.config import TaskConfig
+from benchflow.task.document import TASK_MD, TaskDocument
+from benchflow.task.filemap import FileMap
+from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
+from benchflow.task.manifest import EnvironmentManifest
+from benchflow.task.profiles import Profile
+from benchflow.task.verifier_document import VerifierDocument
+
+if TYPE_CHECKING:
+    from benchflow.task.export_report import CompatibilityExportReport
+    from benchflow.task.imports import InboundCompatibility
+    from benchflow.task.prompts import TaskPromptPlan
+    from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
+    from benchflow.task.runtime_view import TaskRuntimeView
+
+__all__ = [
+    "INSTRUCTION",
+    "TASK_MD",
+    "TASK_TOML",
+    "Entrypoint",
+    "TaskPackage",
+    "load_package",
+    "normal_prompt",
+]
+
+Entrypoint = Literal["task.md", "legacy"]
+
+
+@dataclass(frozen=True)
+class TaskPackage:
+    """A package as it was found. It may be invalid; `issues` tells."""
+
+    path: Path
+    files: FileMap = field(repr=False)
+    entrypoint: Entrypoint | None
+    """None when the folder has neither `task.md` nor `task.toml`."""
+    config: TaskConfig | None
+    document: TaskDocument | None = field(repr=False)
+    instruction: str | None = field(repr=False)
+    """The base prompt; None when there is none (multi-step packages may keep theirs in `steps/`)."""
+    verifier_dir: str | None
+    oracle_dir: str | None
+    verifier_document: VerifierDocument | None = field(repr=False)
+    manifest: EnvironmentManifest | None = field(repr=False)
+    """The services of the environment, when the document names a manifest."""
+    profiles: Mapping[str, Profile] = field(repr=False)
+    imported: InboundCompatibility | None = field(repr=False)
+    """What a split definition held beyond the configuration."""
+    name: str
+    digest: str
+    document_issues: tuple[Issue, ...]
+    """Problems of the definition: `task.md`, its sidecars and profiles; or `task.toml`, `instruction.md`."""
+    layout_issues: tuple[Issue, ...]
+    """Problems of everything else: files, verifier document, aliases, assets."""
+    sandbox: str | None = None
+    """Where it is meant to run; decides `runtime_issues`."""
+
+    @classmethod
+    def from_task_dir(cls, path: Path | str, sandbox: str | None = None) -> TaskPackage:
+        """Load a package, to be run on a sandbox if one is named."""
+        return load_package(path, sandbox=sandbox)
+
+    @property
+    def issues(self) -> tuple[Issue, ...]:
+        return self.document_issues + self.layout_issues
+
+    @property
+    def valid(self) -> bool:
+        """Whether no issue is an error."""
+        return not any(issue.severity == "error" for issue in self.issues)
+
+    @cached_property
+    def view(self) -> TaskRuntimeView:
+        """What will run; raises `PackageError` when the definition cannot be read."""
+        from benchflow.task.runtime_view import TaskRuntimeView
+
+        return TaskRuntimeView.of(self)
+
+    @cached_property
+    def prompt_plan(self) -> TaskPromptPlan:
+        """The prompts of every turn, and the redacted contract of the user."""
+        from benchflow.task.prompts import compile_task_prompt_plan
+
+        return compile_task_prompt_plan(self.document, fallback_prompt=self.instruction or "")
+
+    @cached_property
+    def runtime_issues(self) -> tuple[UnsupportedTaskFeature, ...]:
+        """What the chosen sandbox cannot honour; empty without one."""
+        if self.sandbox is None:
+            return ()
+        from benchflow.task.runtime_capabilities import validate_task_runtime_support
+
+        return tuple(validate_task_runtime_support(self, sandbox=self.sandbox))
+
+    @property
+    def runtime_supported(self) -> bool:
+        return not self.runtime_issues
+
+    @property
+    def source_hashes(self) -> dict[str, str]:
+        """Path to SHA-256 of everything that defines the task, profiles included."""
+        outside = {item.path: item.sha256 for item in self.profiles.values() if not item.inside}
+        return dict(sorted({**source_hashes(self.files), **outside}.items()))
+
+    def compatibility_export_report(self, *, target: str = "harbor") -> CompatibilityExportReport:
+        """What an export to a foreign format would lose."""
+        from benchflow.task.export import build_compatibility_export_report
+
+        return build_compatibility_export_report(self, target=target)
+
+    def line(self, path: str) -> int | None:
+        """The line of `task.md` where a dotted path is written, or the nearest path above it."""
+        from benchflow.task.loading import document_line
+
+        return document_line(self.files, path) if self.document is not None else None
+
+    def compatibility(self) -> dict[str, Any]:
+        """Which spellings of the layout are present."""
+        folders = self.files.folders
+        return {
+            "has_task_md": TASK_MD in self.files,
+            "has_legacy_definition": TASK_TOML in self.files,
+            "selected_entrypoint": self.entrypoint,
+            "uses_native_oracle_dir": self.oracle_dir == "oracle",
+            "uses_native_verifier_dir": self.verifier_dir == "verifier",
+            "has_legacy_solution_alias": "solution" in folders,
+            "has_legacy_tests_alias": "tests" in folders,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The package as plain data; private facts and hidden expectations are never part of it."""
+        verifier = self.verifier_document
+        return {
+            "task_dir": str(self.path.absolute()),
+            "name": self.name,
+            "digest": self.digest,
+            "entrypoint": self.entrypoint,
+            "prompt_path": TASK_MD
+            if self.entrypoint == TASK_MD
+            else INSTRUCTION
+            if INSTRUCTION in self.files
+            else None,
+            "selected_oracle_dir": self.oracle_dir,
+            "selected_verifier_dir": self.verifier_dir,
+            "verifier_document": verifier.to_dict() if verifier is not None else None,
+            "interaction_mode": self.document.mode if self.document else "single-shot",
+            "sandbox": self.sandbox,
+            "runtime_supported": self.runtime_supported,
+            "runtime_issues": [issue.to_dict() for issue in self.runtime_issues],
+            "prompt_plan": self.prompt_plan.to_dict(),
+            "profiles": {
+                key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()
+            },
+            "compatibility": self.compatibility(),
+            "source_hashes": self.source_hashes,
+            "config": self.config.to_dict() if self.config is not None else None,
+            "issues": [issue.to_dict() for issue in self.issues],
+        }
+
+
+def load_package(path: Path | str, *, sandbox: str | None = None) -> TaskPackage:
+    """Read a package folder; bad content becomes issues, never an exception."""
+    from benchflow.task.loading import PackageLoader
+
+    return PackageLoader(Path(path)).load(sandbox)
+
+
+def normal_prompt(text: str) -> str:
+    """A prompt without the blanks that do not count."""
+    return "\n".join(line.rstrip() for line in text.strip().split("\n"))

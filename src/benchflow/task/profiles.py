@@ -1,0 +1,160 @@
+"""Shared configuration of a benchmark: `environment-profile`, `agent-profile`, `verifier-profile`.
+
+A profile is a YAML mapping that packages reference by a path relative to the package, inside the folder
+that holds the package. It goes below the package's own keys, stays visible in the runtime view and counts
+in the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue
+from benchflow.task.config import AgentConfig, EnvironmentConfig, VerifierConfig
+from benchflow.task.filemap import read_regular
+from benchflow.task.interaction import Agents
+from benchflow.task.issues import IssueLog
+from benchflow.task.markdown import MarkdownError, decode
+from benchflow.task.merging import merge_below
+from benchflow.task.records import FrozenMap, Record, report_unknown
+from benchflow.task.root import PROFILE_KEYS, DocumentRoot
+from benchflow.task.verifier_document import VerifierSpec
+from benchflow.task.yaml_source import MAX_CHARS, YamlError, YamlSource
+
+_LATER: Final = frozenset({"missing-key", "conflicting-keys", "unknown-strategy", "unknown-role"})
+"""Codes that only the merged result can decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One profile as it was read."""
+
+    key: str
+    path: str
+    """Relative to the package, as written."""
+    sha256: str
+    mapping: Mapping[str, Any] = field(repr=False)
+    inside: bool = False
+    """Whether it lies in the package itself and so is counted with its files."""
+
+
+@dataclass(slots=True)
+class ProfileReader:
+    """Finds, reads and merges the profiles of one package; `issues` are those of the profile files."""
+
+    package: Path
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    issues: list[Issue] = field(default_factory=list)
+
+    def merge(self, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
+        """The frontmatter with its profiles below it."""
+        for key in PROFILE_KEYS:
+            written = mapping.get(key)
+            if isinstance(written, str) and written.strip():
+                profile = self._read(key, written, problems)
+                if profile is not None:
+                    self.profiles[key] = profile
+                    mapping = merge_below(DocumentRoot, _sections(profile), mapping)
+        return mapping
+
+    def verifier_spec(self) -> dict[str, Any]:
+        """What the verifier profile says for `verifier/verifier.md`."""
+        profile = self.profiles.get("verifier-profile")
+        return {k: v for k, v in profile.mapping.items() if k in VerifierSpec.KEYS} if profile else {}
+
+    def hashes(self) -> dict[str, str]:
+        """Path to SHA-256 of the profiles that lie outside the package."""
+        return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
+
+    def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
+        root = os.path.realpath(self.package)
+        resolved = os.path.realpath(self.package / written)
+        holder = root.rpartition("/")[0]
+        if written.startswith("/") or not resolved.startswith(f"{holder}/"):
+            problems.error(
+                "profile-outside", key, f"{key} '{written}' leaves the folder that holds the package"
+            )
+            return None
+        try:
+            data, _ = read_regular(resolved, MAX_CHARS * 4)
+        except OSError as error:
+            problems.error(
+                "profile-missing", key, f"{key} '{written}' cannot be read: {error.strerror or error}"
+            )
+            return None
+        mapping = self._parse(key, written, data)
+        if mapping is None:
+            return None
+        inside = resolved.startswith(root + "/")
+        return Profile(key, written, hashlib.sha256(data).hexdigest(), FrozenMap(mapping), inside)
+
+    def _parse(self, key: str, written: str, data: bytes) -> dict[str, Any] | None:
+        problems = IssueLog(written)
+        try:
+            source = YamlSource(decode(data))
+        except (MarkdownError, YamlError) as problem:
+            problems.error(problem.code, problem.path, f"{written} {problem}", line=problem.line)
+            self.issues += problems.issues
+            return None
+        if not isinstance(source.value, dict):
+            problems.error("not-a-mapping", "", f"{written} must be a mapping", line=1)
+            self.issues += problems.issues
+            return None
+        problems = IssueLog(written, source.line)
+        canonical = _canonical(key, source.value, problems)
+        self.issues += [issue for issue in problems.issues if issue.code not in _LATER]
+        return None if any(issue.severity == "error" for issue in self.issues) else canonical
+
+
+def _canonical(key: str, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
+    """A profile under canonical names, checked by the sections it stands for."""
+    if key == "environment-profile":
+        return _declared(EnvironmentConfig, mapping, "", problems)
+    if key == "agent-profile":
+        if mapping.keys() <= {"agent", "agents"} and mapping:
+            flat = {**_part(mapping, "agent", problems), **_part(mapping, "agents", problems)}
+        else:
+            flat = mapping
+        return _two(AgentConfig, Agents, flat, problems)
+    return _two(VerifierConfig, VerifierSpec, mapping, problems)
+
+
+def _part(mapping: Mapping[str, Any], key: str, problems: IssueLog) -> dict[str, Any]:
+    part = mapping.get(key) or {}
+    if isinstance(part, dict):
+        return part
+    problems.error("invalid-type", key, f"{key} must be a mapping")
+    return {}
+
+
+def _two(
+    first: type[Record], second: type[Record], mapping: dict[str, Any], problems: IssueLog
+) -> dict[str, Any]:
+    mine = {key: value for key, value in mapping.items() if key in first.KEYS}
+    other = {key: value for key, value in mapping.items() if key in second.KEYS and key not in mine}
+    for key in mapping.keys() - mine.keys() - other.keys():
+        report_unknown(first, key, key, problems)
+    second.parse(other, "", problems)
+    return {**_declared(first, mine, "", problems), **other}
+
+
+def _declared(model: type[Record], mapping: dict[str, Any], path: str, problems: IssueLog) -> dict[str, Any]:
+    record = model.parse(mapping, path, problems)
+    return record.to_declared_dict() if record is not None else {}
+
+
+def _sections(profile: Profile) -> dict[str, Any]:
+    """A profile as root keys of a document."""
+    mapping = profile.mapping
+    if profile.key == "environment-profile":
+        return {"environment": dict(mapping)}
+    if profile.key == "verifier-profile":
+        return {"verifier": {key: value for key, value in mapping.items() if key in VerifierConfig.KEYS}}
+    agent = {key: value for key, value in mapping.items() if key in AgentConfig.KEYS}
+    agents = {key: value for key, value in mapping.items() if key in Agents.KEYS}
+    return {**({"agent": agent} if agent else {}), **({"agents": agents} if agents else {})}

@@ -1,0 +1,232 @@
+"""The fail-closed gate: what a sandbox cannot honour of a task, before anything starts.
+
+Static and pure: it looks at the declaration and the table of fields, never at a running engine. Every
+declared field that needs more than the sandbox has, and every value that nothing honours, is one
+`UnsupportedTaskFeature`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue, UnsupportedError
+from benchflow.task.capability_table import SANDBOXES, TABLE, Refused
+from benchflow.task.config import TaskConfig
+from benchflow.task.document import TaskDocument
+from benchflow.task.package import TaskPackage, load_package
+from benchflow.task.records import Record, join
+from benchflow.task.root import DocumentRoot
+from benchflow.task.strategies import GainStrategy, HybridStrategy, Strategy
+from benchflow.task.user_runtime import compile_user_runtime
+
+ENTRY_POINTS: Final = "benchflow.sandboxes"
+COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedTaskFeature:
+    """One declared thing that a sandbox cannot honour."""
+
+    path: str
+    reason: str
+    sandbox: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"path": self.path, "reason": self.reason, "sandbox": self.sandbox}
+
+    def issue(self, *, file: str | None = None, line: int | None = None) -> Issue:
+        """As a record of a check."""
+        message = f"{self.path}: {self.reason} (sandbox {self.sandbox})"
+        return Issue("unsupported-feature", "error", self.path, message, file, line)
+
+
+class UnsupportedTaskFeatureError(UnsupportedError):
+    """A launch that was refused; `features` says why, all of it."""
+
+    default_code = "unsupported-feature"
+
+    def __init__(self, features: tuple[UnsupportedTaskFeature, ...]) -> None:
+        shown = "; ".join(f"{feature.path}: {feature.reason}" for feature in features)
+        super().__init__(f"sandbox {features[0].sandbox} cannot honour {shown}", path=features[0].path)
+        self.features = features
+
+
+def known_sandboxes() -> tuple[str, ...]:
+    """Names of all sandboxes: the built-in ones and those of installed plugins."""
+    return tuple(sorted({*SANDBOXES, *_plugins()}))
+
+
+def sandbox_capabilities(sandbox: str) -> frozenset[str] | None:
+    """What a sandbox can honour, or None for an unknown name; a plugin says it in `static_capabilities`."""
+    if sandbox in SANDBOXES:
+        return SANDBOXES[sandbox]
+    plugin = _plugins().get(sandbox)
+    return None if plugin is None else frozenset(getattr(plugin.load(), "static_capabilities", ()))
+
+
+def _plugins() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def require_task_runtime_support(source: TaskPackage | TaskDocument | TaskConfig, *, sandbox: str) -> None:
+    """Raise `UnsupportedTaskFeatureError` unless the sandbox can honour everything."""
+    features = validate_task_runtime_support(source, sandbox=sandbox)
+    if features:
+        raise UnsupportedTaskFeatureError(tuple(features))
+
+
+def validate_task_runtime_support(
+    source: TaskPackage | TaskDocument | TaskConfig, *, sandbox: str, task_dir: Path | str | None = None
+) -> list[UnsupportedTaskFeature]:
+    """Everything that a sandbox cannot honour; empty when it can run the task.
+
+    A package is judged with its layout and verifier; a document or configuration alone, unless `task_dir`
+    names its folder.
+    """
+    capabilities = sandbox_capabilities(sandbox)
+    if capabilities is None:
+        known = ", ".join(known_sandboxes())
+        return [
+            UnsupportedTaskFeature("sandbox", f"there is no sandbox '{sandbox}'; known are {known}", sandbox)
+        ]
+    if isinstance(source, TaskPackage):
+        package: TaskPackage | None = source
+        subject: TaskDocument | TaskConfig | None = source.document or source.config
+    else:
+        package = load_package(task_dir) if task_dir is not None else None
+        subject = source
+    gate = _Gate(sandbox, capabilities)
+    if isinstance(subject, TaskDocument):
+        gate.document(subject, package)
+    elif subject is not None:
+        gate.record(subject, "")
+    if package is not None:
+        gate.layout(package)
+    return list(dict.fromkeys(gate.found))
+
+
+class _Gate:
+    """Collects what one sandbox refuses."""
+
+    def __init__(self, sandbox: str, capabilities: frozenset[str]) -> None:
+        self.sandbox = sandbox
+        self.capabilities = capabilities
+        self.found: list[UnsupportedTaskFeature] = []
+        self.spelling: Mapping[str, str] = {}
+
+    def refuse(self, path: str, reason: str) -> None:
+        head, dot, rest = path.partition(".")
+        path = f"{self.spelling.get(head, head)}{dot}{rest}"
+        self.found.append(UnsupportedTaskFeature(path, reason, self.sandbox))
+
+    def demand(self, path: str, capability: str) -> None:
+        if capability not in self.capabilities:
+            self.refuse(path, f"needs {capability}, which {self.sandbox} does not have")
+
+    def record(self, record: Record, path: str) -> None:
+        """Judge every declared field of a record and of the records inside it."""
+        own = DocumentRoot if isinstance(record, TaskConfig) else type(record)
+        table = TABLE[own]
+        for name in record.declared:
+            value = getattr(record, name)
+            where = join(path, record.FIELDS[name].key)
+            rule = table[name]
+            for capability in rule.demands:
+                self.demand(where, capability)
+            if rule.judge is not None and value is not None:
+                for asked in rule.judge(value):
+                    if isinstance(asked, Refused):
+                        self.refuse(where, asked.reason)
+                    else:
+                        self.demand(where, asked)
+            for inner, inner_path in _records(value, where):
+                self.record(inner, inner_path)
+
+    def document(self, document: TaskDocument, package: TaskPackage | None) -> None:
+        self.spelling = document.spelling
+        self.record(document.config, "")
+        self.record(document.namespace, "benchflow")
+        for role, settings in document.roles.items():
+            self.record(settings, f"agents.roles.{role}")
+        if document.user is not None:
+            self.record(document.user, "user")
+        for path, reason in compile_user_runtime(document).problems:
+            self.refuse(path, reason)
+        self._policy(document)
+        if document.mode == "arena-concurrent" and document.namespace.interaction is None:
+            self.refuse("benchflow.interaction.mode", "no runtime runs live peers")
+        if package is not None:
+            self._wiring(document, package)
+
+    def _policy(self, document: TaskDocument) -> None:
+        policy = document.namespace.runtime_policy
+        if policy is None:
+            return
+        if policy.backend is not None and policy.backend != self.sandbox:
+            self.refuse("benchflow.runtime_policy.backend", f"the package asks for {policy.backend}")
+        for index, capability in enumerate(policy.required_capabilities):
+            self.demand(f"benchflow.runtime_policy.required_capabilities[{index}]", capability)
+
+    def _wiring(self, document: TaskDocument, package: TaskPackage) -> None:
+        verifier, oracle = document.namespace.verifier, document.namespace.oracle
+        folder = package.verifier_dir or "verifier"
+        if verifier is not None and verifier.path not in (None, folder):
+            self.refuse("benchflow.verifier.path", f"only {folder}/ is read")
+        if verifier is not None and verifier.spec not in (None, f"{folder}/verifier.md"):
+            self.refuse("benchflow.verifier.spec", f"only {folder}/verifier.md is read")
+        folder = package.oracle_dir or "oracle"
+        if oracle is not None and oracle.path not in (None, folder):
+            self.refuse("benchflow.oracle.path", f"only {folder}/ is read")
+
+    def layout(self, package: TaskPackage) -> None:
+        """Judge what the files ask for: a Dockerfile, a compose file, the selected strategy."""
+        config = package.config
+        image = config.environment.docker_image if config is not None else None
+        if "environment/Dockerfile" in package.files and image is None:
+            self.demand("environment/Dockerfile", "build.dockerfile")
+        for name in COMPOSE_FILES:
+            if f"environment/{name}" in package.files:
+                self.demand(f"environment/{name}", "compose")
+        if package.manifest is not None:
+            self.record(package.manifest, "environment-manifest")
+        document = package.verifier_document
+        if document is None:
+            return
+        self.record(document.outputs, "verifier.outputs")
+        for name, strategy in _selected(document.strategies, document.default_strategy):
+            self.record(strategy, f"verifier.strategies.{name}")
+
+
+def _selected(strategies: Mapping[str, Strategy], name: str) -> Iterator[tuple[str, Strategy]]:
+    """A strategy and all that it is made of."""
+    pending, seen = [name], set[str]()
+    while pending:
+        current = pending.pop()
+        strategy = strategies.get(current)
+        if strategy is None or current in seen:
+            continue
+        seen.add(current)
+        yield current, strategy
+        if isinstance(strategy, HybridStrategy):
+            pending += [factor.strategy for factor in strategy.factors.values()]
+        elif isinstance(strategy, GainStrategy):
+            pending.append(strategy.strategy)
+
+
+def _records(value: Any, path: str) -> Iterator[tuple[Record, str]]:
+    """The records inside a value, with their paths."""
+    if isinstance(value, Record):
+        yield value, path
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            if isinstance(item, Record):
+                yield item, f"{path}[{index}]"
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(item, Record):
+                yield item, f"{path}.{key}"

@@ -1,0 +1,130 @@
+"""What will run: `TaskRuntimeView`, the answer to every question a rollout asks of a package.
+
+Paths are absolute and inside the package (profiles aside). A view exists only for a package whose
+definition could be read; whether a sandbox can honour it is the capability gate's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchflow.errors import PackageError
+from benchflow.task.config import StepConfig, TaskConfig
+from benchflow.task.interaction import Role, Scene
+from benchflow.task.manifest import EnvironmentManifest
+from benchflow.task.namespace import Namespace
+from benchflow.task.profiles import Profile
+from benchflow.task.prompts import TaskPromptPlan, materialize_prompt_plan_scenes
+from benchflow.task.verifier_document import VerifierDocument
+
+if TYPE_CHECKING:
+    from benchflow.task.package import TaskPackage
+
+VERIFIER_MOUNTS = {"verifier": "/verifier", "tests": "/tests"}
+ORACLE_MOUNTS = {"oracle": "/oracle", "solution": "/solution"}
+DEFAULT_WORKDIR = "/app"
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step of a multi-step package: its settings, its prompt and its own folders."""
+
+    config: StepConfig
+    instruction: str | None = field(repr=False)
+    verifier_dir: Path | None
+    oracle_dir: Path | None
+    workdir_dir: Path | None
+    """Files that are put into the working folder before the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRuntimeView:
+    """The runtime view of a package."""
+
+    task_dir: Path
+    name: str
+    digest: str
+    entrypoint: str
+    config: TaskConfig
+    prompt: str = field(repr=False)
+    """What is materialised as `/instruction.md`."""
+    prompt_plan: TaskPromptPlan = field(repr=False)
+    mode: str
+    namespace: Namespace
+    roles: Mapping[str, Role]
+    scenes: tuple[Scene, ...]
+    """With the prompts of the plan."""
+    steps: tuple[StepView, ...]
+    environment_dir: Path | None
+    verifier_dir: Path | None
+    verifier_mount: str | None
+    verifier_document: VerifierDocument | None = field(repr=False)
+    oracle_dir: Path | None
+    oracle_mount: str | None
+    manifest: EnvironmentManifest | None = field(repr=False)
+    profiles: Mapping[str, Profile] = field(repr=False)
+    source_hashes: Mapping[str, str] = field(repr=False)
+    compatibility: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, package: TaskPackage) -> TaskRuntimeView:
+        """The view of a package; raises `PackageError` when its definition cannot be read."""
+        if package.config is None or package.entrypoint is None:
+            first = next((issue for issue in package.issues if issue.severity == "error"), None)
+            message = first.message if first else "there is no task definition"
+            raise PackageError(
+                message, code=first.code if first else None, file=first.file if first else None
+            )
+        document = package.document
+        verifier_dir, oracle_dir = package.verifier_dir, package.oracle_dir
+        return cls(
+            task_dir=package.path.absolute(),
+            name=package.name,
+            digest=package.digest,
+            entrypoint=package.entrypoint,
+            config=package.config,
+            prompt=(package.instruction or "").strip(),
+            prompt_plan=package.prompt_plan,
+            mode=document.mode if document else "single-shot",
+            namespace=document.namespace if document else Namespace(),
+            roles=document.roles if document else {},
+            scenes=materialize_prompt_plan_scenes(document) if document else (),
+            steps=tuple(_step(package, step) for step in package.config.steps or ()),
+            environment_dir=_folder(package, "environment"),
+            verifier_dir=_folder(package, verifier_dir),
+            verifier_mount=VERIFIER_MOUNTS.get(verifier_dir or ""),
+            verifier_document=package.verifier_document,
+            oracle_dir=_folder(package, oracle_dir),
+            oracle_mount=ORACLE_MOUNTS.get(oracle_dir or ""),
+            manifest=package.manifest,
+            profiles=package.profiles,
+            source_hashes=package.source_hashes,
+            compatibility=package.compatibility(),
+        )
+
+    @property
+    def strategy(self) -> str:
+        """The type of the strategy that scores."""
+        if self.verifier_document is not None:
+            return self.verifier_document.selected.type
+        return "llm-judge" if self.config.verifier.type == "llm-judge" else "script"
+
+
+def _folder(package: TaskPackage, name: str | None) -> Path | None:
+    return package.path.absolute() / name if name is not None and name in package.files.folders else None
+
+
+def _step(package: TaskPackage, config: StepConfig) -> StepView:
+    base = f"steps/{config.name}"
+    file = f"{base}/instruction.md"
+    text = package.files.read(file).decode("utf-8", "replace").strip() if file in package.files else None
+    return StepView(
+        config=config,
+        instruction=text,
+        verifier_dir=_folder(package, f"{base}/verifier") or _folder(package, f"{base}/tests"),
+        oracle_dir=_folder(package, f"{base}/oracle") or _folder(package, f"{base}/solution"),
+        workdir_dir=_folder(package, f"{base}/workdir"),
+    )

@@ -1,0 +1,241 @@
+"""The gate: every field is in the table, and what a sandbox cannot honour is refused by path and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+import yaml
+
+from benchflow.sandbox.protocol import CAPABILITIES
+from benchflow.task import (
+    TaskConfig,
+    TaskDocument,
+    UnsupportedTaskFeatureError,
+    load_package,
+    validate_task_runtime_support,
+)
+from benchflow.task import runtime_capabilities as gate
+from benchflow.task.capability_table import SANDBOXES, TABLE
+from benchflow.task.manifest import ManifestRoot
+from benchflow.task.records import Record, walk_models
+from benchflow.task.root import DocumentRoot
+from benchflow.task.strategies import STRATEGIES
+from benchflow.task.verifier_document import VerifierRoot
+
+
+def all_models() -> Iterator[type[Record]]:
+    for root in (DocumentRoot, VerifierRoot, ManifestRoot, *STRATEGIES.values()):
+        yield from walk_models(root)
+
+
+def test_every_field_of_every_model_is_in_the_table() -> None:
+    abstract = {"Strategy"}
+    missing = [
+        f"{model.__name__}.{name}"
+        for model in all_models()
+        if model.__name__ not in abstract
+        for name in model.FIELDS
+        if name not in TABLE.get(model, {})
+    ]
+    assert missing == []
+
+
+def test_the_table_has_no_rows_for_what_does_not_exist() -> None:
+    known = set(all_models())
+    assert [model.__name__ for model in TABLE if model not in known] == []
+
+
+def test_capabilities_are_those_of_the_sandbox_protocol() -> None:
+    named = {name for row in TABLE.values() for rule in row.values() for name in rule.demands}
+    assert named <= CAPABILITIES.keys()
+    for capabilities in SANDBOXES.values():
+        assert capabilities <= CAPABILITIES.keys()
+
+
+def refused(backend: str = "local", /, **frontmatter: Any) -> dict[str, str]:
+    document = TaskDocument.from_text(f"---\n{yaml.safe_dump(frontmatter)}---\nDo it.\n")
+    return {
+        feature.path: feature.reason for feature in validate_task_runtime_support(document, sandbox=backend)
+    }
+
+
+HONOURED: dict[str, Any] = {
+    "task": {"name": "a/b", "authors": [{"name": "A"}]},
+    "metadata": {"x": 1},
+    "source": "s",
+    "agent": {"timeout_sec": 5, "user": "root", "network_mode": "allowlist", "allowed_hosts": ["a.b"]},
+    "environment": {
+        "cpus": 1,
+        "memory_mb": 64,
+        "storage_mb": 64,
+        "workdir": "/app",
+        "docker_image": "x",
+        "healthcheck": {"command": "true"},
+        "env": {"A": "b"},
+        "mcp_servers": [{"name": "m", "url": "http://localhost"}],
+        "gpus": 0,
+        "os": "linux",
+    },
+    "verifier": {
+        "environment_mode": "separate",
+        "environment": {"cpus": 1},
+        "user": 0,
+        "network_mode": "no-network",
+    },
+    "oracle": {"env": {"A": "b"}, "timeout_sec": 3},
+    "artifacts": ["/app/x"],
+    "steps": [{"name": "one", "artifacts": ["/x"], "min_reward": 0.5, "healthcheck": {"command": "true"}}],
+    "multi_step_reward_strategy": "mean",
+    "benchflow": {
+        "agent_policy": {"search": "disabled", "forbidden_tools": ["web"]},
+        "runtime_policy": {"required_capabilities": ["fork"], "network": {"task_default": "no-network"}},
+        "secrets": [{"name": "KEY", "scope": "judge"}],
+        "assets": [{"path": "data", "visibility": "agent", "target": "/data"}],
+    },
+}
+
+
+@pytest.mark.parametrize("sandbox", ["local", "docker", "podman"])
+def test_what_the_backends_honour_passes(sandbox: str) -> None:
+    assert refused(sandbox, **HONOURED) == {}
+
+
+@pytest.mark.parametrize(
+    ("frontmatter", "path"),
+    [
+        ({"environment": {"os": "windows"}}, "environment.os"),
+        ({"environment": {"gpus": 1}}, "environment.gpus"),
+        ({"environment": {"gpu_types": ["H100"]}}, "environment.gpu_types"),
+        ({"environment": {"tpu": {"type": "v5", "topology": "2x2"}}}, "environment.tpu"),
+        ({"environment": {"workdir": "/"}}, "environment.workdir"),
+        ({"environment": {"workdir": "app"}}, "environment.workdir"),
+        ({"environment": {"workdir": "/a/../b"}}, "environment.workdir"),
+        ({"environment": {"bugswarm_image_tag": "x"}}, "environment.bugswarm_image_tag"),
+        ({"sandbox": {"gpus": 2}}, "sandbox.gpus"),
+        ({"verifier": {"service": "db"}}, "verifier.service"),
+        ({"verifier": {"environment": {"gpus": 2}}}, "verifier.environment.gpus"),
+        ({"verifier": {"memory": {"expected_skills": ["x"]}}}, "verifier.memory.expected_skills"),
+        ({"artifacts": [{"source": "/x", "service": "db"}]}, "artifacts[0].service"),
+        ({"steps": [{"name": "a", "verifier": {"service": "db"}}]}, "steps[0].verifier.service"),
+        ({"reward": {"x": 1}}, "reward"),
+        ({"user": {"model": "gpt-5", "tools": ["bash"]}}, "user.tools"),
+        ({"benchflow": {"interaction": {"mode": "arena-concurrent"}}}, "benchflow.interaction.mode"),
+        ({"benchflow": {"runtime_policy": {"backend": "modal"}}}, "benchflow.runtime_policy.backend"),
+        (
+            {"benchflow": {"runtime_policy": {"required_capabilities": ["fork", "teleport"]}}},
+            "benchflow.runtime_policy.required_capabilities[1]",
+        ),
+        (
+            {"benchflow": {"runtime_policy": {"private_mounts": [{"source": "vol://m", "target": "/m"}]}}},
+            "benchflow.runtime_policy.private_mounts",
+        ),
+        (
+            {"benchflow": {"runtime_policy": {"persistent_state": {"required": True}}}},
+            "benchflow.runtime_policy.persistent_state",
+        ),
+        ({"benchflow": {"secrets": [{"name": "x", "scope": "image-pull"}]}}, "benchflow.secrets[0].scope"),
+        (
+            {"benchflow": {"secrets": [{"name": "x", "scope": "agent", "never_persist": False}]}},
+            "benchflow.secrets[0].never_persist",
+        ),
+        (
+            {"benchflow": {"verifier": {"implementation": {"type": "oracle-of-delphi"}}}},
+            "benchflow.verifier.implementation.type",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_path(frontmatter: dict[str, Any], path: str) -> None:
+    assert path in refused(**frontmatter)
+
+
+def test_compose_services_need_an_engine() -> None:
+    assert refused("docker", verifier={"service": "db"}) == {}
+    assert "compose" in refused("local", verifier={"service": "db"})["verifier.service"]
+
+
+def test_an_unknown_sandbox_fails(make_package) -> None:
+    (feature,) = validate_task_runtime_support(load_package(make_package()), sandbox="moon")
+    assert (feature.path, feature.sandbox) == ("sandbox", "moon")
+    assert feature.to_dict().keys() == {"path", "reason", "sandbox"}
+
+
+def test_a_configuration_alone_can_be_judged() -> None:
+    config = TaskConfig.model_validate({"environment": {"os": "windows"}})
+    assert [feature.path for feature in validate_task_runtime_support(config, sandbox="docker")] == [
+        "environment.os"
+    ]
+
+
+def test_the_layout_of_a_package_is_judged(make_package) -> None:
+    folder = make_package({"environment/docker-compose.yaml": "services: {}\n"})
+    package = load_package(folder)
+    assert [feature.path for feature in validate_task_runtime_support(package, sandbox="local")] == [
+        "environment/docker-compose.yaml"
+    ]
+    assert validate_task_runtime_support(package, sandbox="docker") == []
+    config = package.config
+    assert config is not None
+    assert len(validate_task_runtime_support(config, sandbox="local", task_dir=folder)) == 1
+
+
+def test_only_the_selected_strategy_and_its_parts_count(make_package) -> None:
+    body = (
+        "---\nverifier:\n  default_strategy: {}\n  strategies:\n    s: {{type: script, command: ./test.sh}}\n"
+        "    arena: {{type: assessor, role: r}}\n    mix: {{type: hybrid, factors: {{a: s, b: arena}}}}\n"
+        "---\n## role:r\nx\n"
+    )
+    assert not load_package(
+        make_package({"verifier/verifier.md": body.format("s")}, name="s"), sandbox="local"
+    ).runtime_issues
+    for chosen in ("arena", "mix"):
+        package = load_package(
+            make_package({"verifier/verifier.md": body.format(chosen)}, name=chosen), sandbox="local"
+        )
+        assert [feature.path for feature in package.runtime_issues] == ["verifier.strategies.arena.type"]
+
+
+def test_rewards_are_read_from_the_standard_paths_only(make_package) -> None:
+    verifier = (
+        "---\nverifier:\n  strategies: {s: {type: script, command: ./test.sh}}\n"
+        "  outputs: {reward_json: /logs/verifier/other.json}\n---\n"
+    )
+    package = load_package(make_package({"verifier/verifier.md": verifier}), sandbox="local")
+    assert [feature.path for feature in package.runtime_issues] == ["verifier.outputs.reward_json"]
+
+
+def test_folders_other_than_the_selected_ones_are_refused(make_package) -> None:
+    text = "---\nverifier: grading\noracle: answers\n---\nx\n"
+    package = load_package(make_package({"task.md": text}), sandbox="local")
+    assert [feature.path for feature in package.runtime_issues] == [
+        "benchflow.verifier.path",
+        "benchflow.verifier.spec",
+        "benchflow.oracle.path",
+    ]
+
+
+def test_a_launch_is_refused_with_every_reason() -> None:
+    config = TaskConfig.model_validate({"environment": {"os": "windows", "gpus": 1}})
+    with pytest.raises(UnsupportedTaskFeatureError) as caught:
+        gate.require_task_runtime_support(config, sandbox="local")
+    assert {feature.path for feature in caught.value.features} == {"environment.os", "environment.gpus"}
+    assert caught.value.category == "unsupported"
+    issue = caught.value.features[0].issue(file="task.md", line=3)
+    assert (issue.code, issue.severity, issue.line) == ("unsupported-feature", "error", 3)
+
+
+class Plugin:
+    """A sandbox backend as a plugin ships it."""
+
+    static_capabilities = frozenset({"network.public", "gpu"})
+
+
+def test_plugins_are_known_and_honour_what_they_declare(monkeypatch) -> None:
+    point = EntryPoint("moon", f"{__name__}:Plugin", gate.ENTRY_POINTS)
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Plugin)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
+    assert gate.known_sandboxes() == ("docker", "local", "moon", "podman")
+    assert refused("moon", environment={"gpus": 1, "network_mode": "public"}) == {}
+    assert refused("moon", environment={"network_mode": "no-network"}).keys() == {"environment.network_mode"}
