@@ -82,7 +82,7 @@ def test_every_item_runs_once_and_is_recorded(store):
 
 def test_an_environment_is_built_once_before_anything_runs_in_it(store):
     runner = NullRunner()
-    work = tasks(4, "env-a") + [TaskRef("other", "p", "d", "env-b"), TaskRef("none", "p", "e", None)]
+    work = [*tasks(4, "env-a"), TaskRef("other", "p", "d", "env-b"), TaskRef("none", "p", "e", None)]
     run(store, runner, plan_items(work, 2, SETTINGS), concurrency=3)
     assert sorted(runner.prepared) == ["env-a", "env-b"]
     assert len(runner.ran) == 12
