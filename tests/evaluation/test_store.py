@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
 
 def test_a_full_disk_is_an_infrastructure_failure(tmp_path):
     store = JobStore.create(tmp_path, "job", {})
-    store._results = Path("/dev/full").open("r+b", buffering=0)
+    store._results = Path("/dev/full").open("r+b", buffering=0)  # noqa: SIM115  # closed with the store
     with pytest.raises(InfrastructureFailure, match="No space left"):
         store.append(result(), "r")
     store.close()

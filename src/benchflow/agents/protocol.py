@@ -121,7 +121,7 @@ class Agent(ABC):
     """As it was asked for, such as `acp:my-agent --stdio`."""
 
     async def install(self, sandbox: Sandbox) -> None:
-        """Put into the environment what the agent needs there; done once per environment and agent, then reused."""
+        """Put into the environment what the agent needs; done once per environment and agent, then reused."""
         del sandbox
 
     def install_key(self) -> str | None:
