@@ -76,6 +76,9 @@ def _sentence(error: BenchflowError) -> str:
 
 
 def _refuse(error: click.UsageError) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        note(error.format_message())
+        return REFUSED
     _say(error.format_message())
     if error.ctx is not None:
         note(f"Try '{error.ctx.command_path} --help'.")

@@ -54,5 +54,3 @@ class Progress:
                 self.advance()
         finally:
             self.hide()
-
-

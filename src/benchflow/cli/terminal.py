@@ -39,7 +39,9 @@ def style(text: str, colour: Colour, stream: TextIO | None = None) -> str:
 
 def printable(text: str) -> str:
     """The text on one line, with control and direction-changing characters shown as escapes."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
+    )
 
 
 def emit(text: str) -> None:

@@ -65,7 +65,9 @@ def _require_folder(path: Path) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UsageError(f"{path}: cannot be read ({reason})", code="unreadable-path") from None
     if not stat.S_ISDIR(mode):
-        raise UsageError(f"{path}: is not a folder; name a package folder or one above packages", code="not-a-folder")
+        raise UsageError(
+            f"{path}: is not a folder; name a package folder or one above packages", code="not-a-folder"
+        )
 
 
 def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
@@ -92,7 +94,10 @@ def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
 
 def _unreadable(error: OSError) -> Issue:
     return Issue(
-        "unreadable-folder", "error", "", f"the folder cannot be searched for packages: {error.strerror or error}"
+        "unreadable-folder",
+        "error",
+        "",
+        f"the folder cannot be searched for packages: {error.strerror or error}",
     )
 
 
