@@ -1,7 +1,7 @@
 """Reading and checking packages, beside benchflow 0.6.2 from the package index, in one run.
 
-Makes a folder of packages that both accept, an environment for the peer in the cache folder, and a table of peer, ours,
-ratio and target. `--count` scales the corpus; `--no-peer` measures this project alone.
+Makes a folder of packages that both accept, an environment for the peer in the cache folder, and a table of
+peer, ours, ratio and target. `--count` scales the corpus; `--no-peer` measures this project alone.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def run_json(python: Path, code: str, folder: Path) -> dict[str, float]:
 
 
 def wall(*command: str | Path, repeat: int) -> tuple[float, float]:
-    """Median seconds of a command after one warm-up, and the peak memory in MB of all its processes together."""
+    """Median seconds of a command after one warm-up, and the peak memory in MB of all its processes."""
     seconds = []
     peak = 0.0
     for _ in range(repeat + (repeat > 1)):
@@ -268,7 +268,7 @@ def proportional_memory(pid: str) -> float:
 
 
 def compile_bytecode(*roots: Path) -> None:
-    """Start-up is measured as users have it, with compiled modules, also where writing them is switched off."""
+    """Start-up is measured with compiled modules, as users have it, also where writing them is off."""
     for root in roots:
         compileall.compile_dir(root, quiet=2, workers=2)
 
@@ -298,7 +298,7 @@ def peer_environment() -> Path:
 
 
 def newer_python() -> tuple[list[str], dict[str, str]]:
-    """A Python the peer supports: this one, or the first newer one found on PATH, also behind pyenv's shims."""
+    """A Python that the peer supports: this one, or a newer one on PATH, also behind pyenv's shims."""
     if sys.version_info >= (3, 12):
         return [sys.executable], dict(os.environ)
     for version in ("3.12", "3.13"):
@@ -306,7 +306,8 @@ def newer_python() -> tuple[list[str], dict[str, str]]:
         name = f"python{version}"
         if (
             shutil.which(name)
-            and subprocess.run([name, "-V"], capture_output=True, env=environment).returncode == 0
+            and subprocess.run([name, "-V"], capture_output=True, check=False, env=environment).returncode
+            == 0
         ):
             return [name], environment
     raise SystemExit("the peer needs Python 3.12 or newer on PATH; --no-peer measures without it")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import UsageError
-from benchflow.task.discovery import TERMINAL_BENCH_MARKER, PACKAGE_MARKERS, find_packages
+from benchflow.task.discovery import PACKAGE_MARKERS, TERMINAL_BENCH_MARKER, find_packages
 
 
 def package(folder: Path, marker: str = "task.md") -> Path:
@@ -25,7 +25,7 @@ def test_a_package_named_itself_is_found_as_called(tmp_path, monkeypatch):
     assert found(Path("a")) == ["a"]
     assert find_packages([Path("a")])[0].named
     monkeypatch.chdir(tmp_path / "a")
-    assert found(Path(".")) == ["."]
+    assert found(Path()) == ["."]
 
 
 def test_paths_are_the_call_joined_with_what_is_below_and_sorted(tmp_path, monkeypatch):
@@ -77,9 +77,8 @@ def test_a_marker_that_is_no_file_still_makes_a_package(tmp_path, kind):
     folder = tmp_path / "odd"
     folder.mkdir()
     marker = folder / "task.md"
-    {"fifo": os.mkfifo, "folder": os.mkdir, "dangling link": lambda path: os.symlink("nowhere", path)}[kind](
-        marker
-    )
+    make = {"fifo": os.mkfifo, "folder": Path.mkdir, "dangling link": lambda path: path.symlink_to("nowhere")}
+    make[kind](marker)
     assert found(tmp_path) == [str(folder)]
 
 
@@ -129,7 +128,7 @@ def test_a_folder_that_cannot_be_searched_is_a_finding(tmp_path, monkeypatch):
 def test_very_deep_folders_end_in_a_finding_rather_than_a_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(40):
-        os.mkdir("d" * 120)
+        Path("d" * 120).mkdir()
         os.chdir("d" * 120)
     results = find_packages([tmp_path])
     assert [item.problem is not None for item in results] == [True]

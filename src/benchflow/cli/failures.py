@@ -1,6 +1,7 @@
 """The one place where errors become a sentence on stderr and an exit code.
 
-0 done and good; 1 a package is invalid or something failed; 2 wrong usage or nothing to work on; 130 interrupted.
+0: done and good. 1: a package is invalid, or something failed. 2: wrong usage, or nothing to work on.
+130: interrupted.
 """
 
 from __future__ import annotations

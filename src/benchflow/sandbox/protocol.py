@@ -231,9 +231,7 @@ class Sandbox(ABC):
         """Copy a host file to `target`, or a folder's contents into `target`; never follows links planted inside."""
 
     @abstractmethod
-    async def write_file(
-        self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644
-    ) -> None: ...
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None: ...
 
     @abstractmethod
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:

@@ -1,8 +1,8 @@
 """Finding packages: from the paths a user names to the package folders at or below them.
 
-A package is a folder with `task.md` or `task.toml` (`task.yaml` where the caller knows that layout too). Discovery
-does not descend into packages, skips hidden folders, follows a linked folder only when it was named, reports each
-package once, and keeps a folder it cannot read as a finding with a problem, so that nothing vanishes.
+A package is a folder with `task.md` or `task.toml` (`task.yaml` where the caller knows that layout too).
+Discovery does not descend into packages, skips hidden folders, follows a linked folder only when it was named,
+reports each package once, and keeps a folder it cannot read as a finding, so that nothing vanishes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
     while pending:
         folder = pending.pop()
         named = folder == str(start)
-        if any(os.path.lexists(os.path.join(folder, marker)) for marker in markers):  # noqa: PTH110, PTH118 - ten thousand folders
+        if any(os.path.lexists(os.path.join(folder, marker)) for marker in markers):  # noqa: PTH118 - ten thousand folders
             yield FoundPackage(Path(folder), named)
             continue
         try:

@@ -1,7 +1,7 @@
 """Running one function over many packages on all cores, in order, with bounded memory.
 
-Few packages run in this process; many are handed in small chunks to processes that end with the command. A process
-that dies costs nothing: what it held is done again here.
+Few packages run in this process; many are handed in small chunks to processes that end with the command. When
+one of them dies nothing is lost: what it held is done again here.
 """
 
 from __future__ import annotations
