@@ -1,7 +1,7 @@
 """Finding packages: from the paths a user names to the package folders at or below them.
 
 A package is a folder with `task.md` or `task.toml` (`task.yaml` where the caller knows that layout too).
-Discovery does not descend into packages, skips hidden folders, follows a linked folder only when it was named,
+Discovery does not descend into packages, skips hidden folders, follows a linked folder only when named,
 reports each package once, and keeps a folder it cannot read as a finding, so that nothing vanishes.
 """
 

@@ -1,7 +1,7 @@
 """The files of a new package: complete in form, with a marker wherever the author has to write something.
 
 A scaffold passes every check up to `publication-grade` once its markers are filled in; until then each marker
-is an error with its file and line. Markers stand in comments or block text, so that any line may replace them.
+is an error with its file and line. Markers stand in comments or block text, so any line may replace them.
 """
 
 from __future__ import annotations
