@@ -48,7 +48,9 @@ def scaffold_package(
 
 
 def _task_md(name: str, organisation: str, preset: str | None) -> str:
-    settings = _SETTINGS if preset != "code-change" else ""
+    settings = "" if preset == "code-change" else _SETTINGS
+    if preset == "leaderboard-local":
+        settings += _LIVE_REPORT
     chosen = f"preset: {preset}\n" if preset else ""
     return f"""---
 schema_version: "1.3"
@@ -68,6 +70,12 @@ environment:
   memory_mb: 2048
   network_mode: no-network
   workdir: /app
+"""
+
+_LIVE_REPORT: Final = """benchflow:
+  evidence:
+    acceptance_live:
+      report: evidence/acceptance/live-report.json
 """
 
 _DOCKERFILE: Final = """FROM debian:bookworm-slim
