@@ -27,11 +27,17 @@ def bench(tmp_path) -> Bench:
 
     def run(*arguments: str | Path, cwd: Path = tmp_path, env: dict[str, str] | None = None, **options):
         return subprocess.run(
-            [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())", *map(str, arguments)],
+            [
+                sys.executable,
+                "-c",
+                "import sys; from benchflow.cli import main; sys.exit(main())",
+                *map(str, arguments),
+            ],
             cwd=cwd,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             timeout=60,
+            check=False,
             **{"capture_output": True, "text": True, **options},
         )
 

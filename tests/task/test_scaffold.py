@@ -32,7 +32,10 @@ def test_both_documents_parse_whatever_line_replaces_the_markers(preset):
 def test_every_file_but_none_twice_has_a_marker():
     files = scaffold_package("a")
     assert all(file.text.count(MARKER) >= 1 for file in files.values())
-    assert {name for name, file in files.items() if file.executable} == {"verifier/test.sh", "oracle/solve.sh"}
+    assert {name for name, file in files.items() if file.executable} == {
+        "verifier/test.sh",
+        "oracle/solve.sh",
+    }
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", ".x", "a b", "a..b", "ä", "a" * 101, "a\n"])

@@ -144,7 +144,9 @@ def test_fewer_runs_than_declared_disagree(evidence_folder):
     assert ("evidence-disagrees", "runs") in errors(root, claims)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "nonsense", '{"reward": NaN}', "[" * 100_000, "\0", '{"reward": 1' + "0" * 9999])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "nonsense", '{"reward": NaN}', "[" * 100_000, "\0", '{"reward": 1' + "0" * 9999]
+)
 def test_unreadable_files_are_one_issue_each(evidence_folder, content):
     root, claims = evidence_folder()
     (root / "evidence/oracle.json").write_text(content)
@@ -209,17 +211,28 @@ def test_a_malformed_pins_file_pins_nothing(evidence_folder):
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["kind", "runs", "cases", "reward", "type", "status", "files"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["kind", "runs", "cases", "reward", "type", "status", "files"]), inner, max_size=4
+        )
+    ),
     max_leaves=12,
 )
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(name=st.sampled_from(["oracle", "stability", "review", "calibration", "gold", "pins"]), content=json_values)
+@given(
+    name=st.sampled_from(["oracle", "stability", "review", "calibration", "gold", "pins"]),
+    content=json_values,
+)
 def test_any_json_is_judged_and_never_crashes(evidence_folder, name, content):
     root, claims = evidence_folder()
-    kinds = {"stability": "verifier-stability-report", "calibration": "calibration-report", "pins": "evidence-pins"}
+    kinds = {
+        "stability": "verifier-stability-report",
+        "calibration": "calibration-report",
+        "pins": "evidence-pins",
+    }
     if isinstance(content, dict) and name in kinds:
         content["kind"] = kinds[name]
     (root / f"evidence/{name}.json").write_text(json.dumps(content))

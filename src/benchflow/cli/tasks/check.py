@@ -26,14 +26,21 @@ _FOLD_FROM: Final = 40
 
 @click.command()
 @package_paths
-@click.option("--level", type=click.Choice(list(LEVELS)), default=DEFAULT_LEVEL, show_default=True, help="How much to ask.")
+@click.option(
+    "--level",
+    type=click.Choice(list(LEVELS)),
+    default=DEFAULT_LEVEL,
+    show_default=True,
+    help="How much to ask.",
+)
 @sandbox_option
 @click.option("--quiet", "-q", is_flag=True, help="List only packages with something to report.")
 @json_option
 def check(paths: tuple[Path, ...], level: str, sandbox: str | None, quiet: bool, as_json: bool) -> int:
     """Check packages and say what is wrong with them.
 
-    Each PATH is a package or a folder above packages. Ends with 0 when every package is valid, with 1 when one is not.
+    Each PATH is a package or a folder above packages. Ends with 0 when every package is valid, with 1 when
+    one is not.
     """
     _require_sandbox(level, sandbox)
     found = find_packages(paths)

@@ -1,7 +1,7 @@
 """Level `acceptance`, its static part: the evidence is declared, on file, consistent and pinned.
 
-Nothing runs here. Claims are read from `benchflow.evidence`, compared with the JSON files they point to, and every
-file they rest on must still have the SHA-256 it was pinned with.
+Nothing runs here. Claims are read from `benchflow.evidence`, compared with the JSON files they point to,
+and every file they rest on must still have the SHA-256 it was pinned with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BASE: Final = "benchflow.evidence"
 def check_evidence(
     root: Path, evidence: Evidence | None, files: Mapping[str, str], *, pinned: bool = True
 ) -> list[Issue]:
-    """Every problem of a package's evidence. `files` holds the SHA-256 of its files; `pinned=False` skips pins."""
+    """Every problem of the evidence; `files` are the SHA-256 of a package's files, `pinned=False` skips pins."""
     reader = EvidenceReader(root, files)
     if evidence is None:
         _missing(reader, BASE)
@@ -73,7 +73,9 @@ def _check_review(reader: EvidenceReader, claim: Review, path: str) -> None:
         if value is None:
             _missing(reader, f"{path}.{key}")
         elif value != "passed":
-            reader.report("evidence-insufficient", f"{path}.{key}", f"{path}.{key} must be 'passed', not '{value}'")
+            reader.report(
+                "evidence-insufficient", f"{path}.{key}", f"{path}.{key} must be 'passed', not '{value}'"
+            )
     if claim.artifact is None:
         _missing(reader, f"{path}.artifact")
     check_review(reader, claim, path)
@@ -108,7 +110,9 @@ def _check_pins(reader: EvidenceReader, evidence: Evidence) -> None:
             wanted.setdefault(pin.path, f"{BASE}.{section}[{index}]")
     for name, path in wanted.items():
         if name in reader.files and name not in declared and name not in pinned:
-            reader.report("evidence-unpinned", path, f"{name} has no SHA-256 pin, so it may have changed since")
+            reader.report(
+                "evidence-unpinned", path, f"{name} has no SHA-256 pin, so it may have changed since"
+            )
 
 
 def _missing(reader: EvidenceReader, path: str, hint: str = "") -> None:

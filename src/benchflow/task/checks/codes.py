@@ -1,12 +1,12 @@
 """Every code that a check can report: what it means and what to do about it.
 
-The documentation page is this table, written out: `python -m benchflow.task.checks.codes > docs/check-codes.md`.
+The documentation page is this table, written out: `python -m benchflow.task.checks.codes >
+docs/check-codes.md`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 
@@ -53,5 +53,9 @@ _FILES: Final = _group(
     ),
     ("too-large", "A text file is larger than the format allows.", "Move data out of the document."),
     ("too-deep", "Folders or values are nested deeper than the format allows.", "Flatten them."),
-    ("too-many-files", "The package holds more files than a package may.", "Ship the data as an archive or image."),
+    (
+        "too-many-files",
+        "The package holds more files than a package may.",
+        "Ship the data as an archive or image.",
+    ),
 )

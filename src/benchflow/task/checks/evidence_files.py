@@ -1,7 +1,8 @@
-"""The JSON files that evidence points to: read with bounds, parsed, and compared with what the package claims.
+"""The JSON files that evidence points to: read with bounds, parsed, and compared with what the package
+claims.
 
-Every function reports to an `EvidenceReader`; a claim that is missing or malformed has been reported elsewhere and is
-not compared again.
+Every function reports to an `EvidenceReader`; a claim that is missing or malformed has been reported
+elsewhere and is not compared again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class EvidenceReader:
     def read(self, name: str, claim: str, *, kind: str | None = None) -> Mapping[str, Any] | None:
         """The JSON object in a file that `claim` (a dotted path) points to; None after reporting why not."""
         if name not in self.files:
-            self.report("evidence-file-missing", claim, f"{claim} names {name}, which is not a file of the package")
+            self.report(
+                "evidence-file-missing", claim, f"{claim} names {name}, which is not a file of the package"
+            )
             return None
         try:
             with (self.root / name).open("rb") as stream:
@@ -71,11 +74,15 @@ def check_oracle_run(reader: EvidenceReader, claim: OracleRuns, path: str) -> No
     if found is None:
         return
     reward = recorded_reward(reader, claim.artifact, found)
-    if reward is not None and claim.required_reward is not None and reward < claim.required_reward - TOLERANCE:
+    if (
+        reward is not None
+        and claim.required_reward is not None
+        and reward < claim.required_reward - TOLERANCE
+    ):
         reader.disagrees(
             claim.artifact,
             "reward",
-            f"{claim.artifact}: the oracle earned {reward:g}, less than the required {claim.required_reward:g}",
+            f"{claim.artifact}: the oracle earned {reward:g}, {claim.required_reward:g} are required",
         )
     if found.get("status", "passed") != "passed":
         reader.disagrees(claim.artifact, "status", f"{claim.artifact}: status is not 'passed'")
@@ -125,7 +132,9 @@ def check_stability(reader: EvidenceReader, claim: VerifierStability, path: str)
             name, "flake_rate", f"{name}: the flake rate is {worst:g}, declared are {claim.flake_rate:g}"
         )
     if flake is not None and flake < observed - TOLERANCE:
-        reader.disagrees(name, "flake_rate", f"{name}: {failures} of {len(runs)} runs failed, which is more than {flake:g}")
+        reader.disagrees(
+            name, "flake_rate", f"{name}: {failures} of {len(runs)} runs failed, which is more than {flake:g}"
+        )
 
 
 def _count_failures(reader: EvidenceReader, name: str, runs: list[Any], least: float | None) -> int:
@@ -135,9 +144,13 @@ def _count_failures(reader: EvidenceReader, name: str, runs: list[Any], least: f
         status = run.get("status") if isinstance(run, dict) else None
         reward = unit_number(run.get("reward")) if isinstance(run, dict) else None
         if status not in ("passed", "failed") or reward is None:
-            reader.wrong(name, where, f"{name}: {where} needs a status (passed or failed) and a reward from 0 to 1")
+            reader.wrong(
+                name, where, f"{name}: {where} needs a status (passed or failed) and a reward from 0 to 1"
+            )
         elif status == "passed" and least is not None and reward < least - TOLERANCE:
-            reader.disagrees(name, where, f"{name}: {where} passed with {reward:g}, below min_reward {least:g}")
+            reader.disagrees(
+                name, where, f"{name}: {where} passed with {reward:g}, below min_reward {least:g}"
+            )
         failures += status != "passed"
     return failures
 
@@ -177,9 +190,13 @@ def _check_case(reader: EvidenceReader, claim: Calibration, name: str, index: in
     low, high = _allowed(claim, kind)
     if kind == "reference":
         if not any(_agrees(reward, example.expected_reward) for example in claim.human_or_reference_examples):
-            reader.disagrees(name, where, f"{name}: {where} scored {reward:g}, which no declared example expects")
+            reader.disagrees(
+                name, where, f"{name}: {where} scored {reward:g}, which no declared example expects"
+            )
     elif not low - TOLERANCE <= reward <= high + TOLERANCE:
-        reader.disagrees(name, where, f"{name}: {where} ({kind}) scored {reward:g}, outside {low:g} to {high:g}")
+        reader.disagrees(
+            name, where, f"{name}: {where} ({kind}) scored {reward:g}, outside {low:g} to {high:g}"
+        )
     return str(kind)
 
 

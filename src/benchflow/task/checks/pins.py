@@ -1,8 +1,9 @@
 """Pins: the SHA-256 that each file had when the evidence was taken.
 
-`bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, the prompts, the
-environment, the oracle, the verifier and every declared evidence file, so that evidence cannot outlive what it is
-about. A digest that `task.md` itself declares for an evidence file counts as a pin of that file too.
+`bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, the prompts,
+the environment, the oracle, the verifier and every declared evidence file, so that evidence cannot outlive
+what it is about. A digest that `task.md` itself declares for an evidence file counts as a pin of that file
+too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from benchflow.errors import Issue
+from benchflow.errors import Issue, Severity
 from benchflow.task.checks.evidence_files import EvidenceReader
 from benchflow.task.evidence_config import Evidence
 
@@ -38,13 +39,17 @@ def primary_files(evidence: Evidence) -> dict[str, str]:
     if evidence.calibration is not None:
         named.append((evidence.calibration.report, f"{base}.calibration.report"))
         for index, example in enumerate(evidence.calibration.human_or_reference_examples):
-            named.append((example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact"))
+            named.append(
+                (example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact")
+            )
     return {file: path for file, path in named if file is not None}
 
 
 def build_pins(evidence: Evidence, files: Mapping[str, str]) -> dict[str, Any]:
     """The document that `bench tasks pin` writes, from the hashes of the package's files."""
-    wanted = set(primary_files(evidence)) | {pin.path for pin in (*evidence.artifacts, *evidence.trajectories)}
+    wanted = set(primary_files(evidence)) | {
+        pin.path for pin in (*evidence.artifacts, *evidence.trajectories)
+    }
     covered = {name: digest for name, digest in files.items() if _is_covered(name) or name in wanted}
     return {"kind": PINS_KIND, "files": dict(sorted(covered.items()))}
 
@@ -91,7 +96,7 @@ def _report_missing(reader: EvidenceReader, evidence: Evidence, name: str) -> No
     ranked = live is not None and live.leaderboard is not None and live.leaderboard.required
     required = evidence.pins is not None or ranked
     message = f"{name} is missing: nothing shows that the evidence is about this task.md and verifier"
-    severity = "error" if required else "warning"
+    severity: Severity = "error" if required else "warning"
     reader.issues.append(Issue("pins-missing", severity, "benchflow.evidence.pins", message, "task.md"))
 
 

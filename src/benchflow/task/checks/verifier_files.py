@@ -1,7 +1,8 @@
 """Whether the files exist that a verifier needs: the script, rubric, runner or criteria of its strategies.
 
-Pure over the names of the files in the verifier folder. A strategy that another one refers to counts like the selected
-one; strategies that nothing selects are judged too, because they are part of what the package promises.
+Pure over the names of the files in the verifier folder. A strategy that another one refers to counts like
+the selected one; strategies that nothing selects are judged too, because they are part of what the package
+promises.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class MissingFile:
 
 
 def missing_files(document: VerifierDocument, files: Collection[str]) -> Iterator[MissingFile]:
-    """Files that the strategies and the rubric name and `files` (relative to the verifier folder) does not hold."""
+    """Files that strategies and rubric name and `files`, relative to the verifier folder, does not hold."""
     for name, strategy in document.strategies.items():
         for key, file in _named_files(strategy):
             if file not in files:
@@ -57,8 +58,8 @@ def _named_files(strategy: Strategy) -> Iterator[tuple[str, str]]:
 def local_scripts(command: str) -> tuple[str, ...]:
     """The words of a command that name scripts of the verifier folder, which is where it runs.
 
-    Only words that are certain count: a relative program, `./something`, or a name with a script's suffix. A command
-    that changes folder, or that no shell could split, names nothing that could be looked for.
+    Only words that are certain count: a relative program, `./something`, or a name with a script's suffix.
+    A command that changes folder, or that no shell could split, names nothing that could be looked for.
     """
     try:
         words = shlex.split(command)
