@@ -15,8 +15,7 @@ from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
 from benchflow.cli.tasks.rendering import counted, issue_lines
 from benchflow.cli.terminal import emit, emit_json_text, is_terminal, printable, style
-from benchflow.errors import UsageError
-from benchflow.task.checks import DEFAULT_LEVEL, LEVELS, CheckReport, check_found
+from benchflow.task.checks import DEFAULT_LEVEL, LEVELS, CheckReport, check_found, require_level
 from benchflow.task.discovery import find_packages
 from benchflow.task.workers import ordered_map
 
@@ -42,24 +41,13 @@ def check(paths: tuple[Path, ...], level: str, sandbox: str | None, quiet: bool,
     Each PATH is a package or a folder above packages. Ends with 0 when every package is valid, with 1 when
     one is not.
     """
-    _require_sandbox(level, sandbox)
+    require_level(level, sandbox)
     found = find_packages(paths)
     progress = Progress("Checking packages:", len(found))
     reports = progress.over(ordered_map(partial(check_found, level=level, sandbox=sandbox), found))
     if as_json:
         return _print_json(reports, level, sandbox)
     return _print_text(reports, level, quiet=quiet or _folds(len(found)))
-
-
-def _require_sandbox(level: str, sandbox: str | None) -> None:
-    from benchflow.task.runtime_capabilities import known_sandboxes
-
-    if sandbox is None:
-        if level == "runtime-capability":
-            raise UsageError("the level runtime-capability needs --sandbox NAME", code="sandbox-missing")
-    elif sandbox not in known_sandboxes():
-        known = ", ".join(known_sandboxes())
-        raise UsageError(f"there is no sandbox '{sandbox}'; known are {known}", code="unknown-sandbox")
 
 
 def _folds(total: int) -> bool:

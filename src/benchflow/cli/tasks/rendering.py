@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from benchflow.cli.terminal import printable, style
-from benchflow.errors import Issue
+from benchflow.errors import BenchflowError, Issue
 
 
 def issue_lines(issues: Iterable[Issue], folder: str, *, indent: str = "     ") -> Iterator[str]:
@@ -16,6 +16,15 @@ def issue_lines(issues: Iterable[Issue], folder: str, *, indent: str = "     ") 
         severity = style(issue.severity, "red" if issue.severity == "error" else "yellow")
         where = f"{printable(place)}{line}"
         yield f"{indent}{where}: {severity}: {printable(issue.message)} {style(f'[{issue.code}]', 'dim')}"
+
+
+def failure_issues(error: BenchflowError | OSError) -> tuple[Issue, ...]:
+    """An error that ended the work on one package, as the problems it stands for."""
+    if isinstance(error, BenchflowError):
+        several = getattr(error, "issues", ())
+        return tuple(several) or (error.issue(),)
+    where = f"{error.filename}: " if error.filename else ""
+    return (Issue("unreadable", "error", "", f"{where}{error.strerror or error}"),)
 
 
 def counted(number: int, noun: str) -> str:

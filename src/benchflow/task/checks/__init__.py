@@ -74,18 +74,39 @@ def check_package(
 ) -> tuple[Issue, ...]:
     """Every problem of a package at a level, in the order of the questions; each problem once.
 
-    Raises `UsageError` for an unknown level, and for `runtime-capability` without a sandbox.
+    Raises `UsageError` as `require_level` does.
     """
-    if level not in LEVELS:
-        raise UsageError(f"there is no level '{level}'; known are {', '.join(LEVELS)}", code="unknown-level")
-    if level == "runtime-capability" and sandbox is None:
-        raise UsageError("the level runtime-capability needs a sandbox", code="sandbox-missing")
+    require_level(level, sandbox)
     found: dict[Issue, None] = {}
     for check in LEVELS[level]:
         found.update(dict.fromkeys(check(package)))
     if sandbox is not None:
         found.update(dict.fromkeys(check_capabilities(package, sandbox)))
     return tuple(_with_lines(package, found)) if found else ()
+
+
+def require_level(level: str, sandbox: str | None) -> None:
+    """Raises `UsageError` for an unknown level or sandbox, and for `runtime-capability` without a sandbox."""
+    if level not in LEVELS:
+        raise UsageError(f"there is no level '{level}'; known are {', '.join(LEVELS)}", code="unknown-level")
+    if level == "runtime-capability" and sandbox is None:
+        raise UsageError(
+            "the level runtime-capability needs a sandbox; name one with --sandbox", code="sandbox-missing"
+        )
+    require_sandbox(sandbox)
+
+
+def require_sandbox(sandbox: str | None) -> None:
+    """Raises `UsageError` for the name of a sandbox that does not exist; the gate itself is static."""
+    if sandbox is None:
+        return
+    from benchflow.task.runtime_capabilities import known_sandboxes
+
+    known = known_sandboxes()
+    if sandbox not in known:
+        raise UsageError(
+            f"there is no sandbox '{sandbox}'; known are {', '.join(known)}", code="unknown-sandbox"
+        )
 
 
 def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:

@@ -31,7 +31,7 @@ BASE: Final = "benchflow.evidence"
 def check_evidence(
     root: Path, evidence: Evidence | None, files: Mapping[str, str], *, pinned: bool = True
 ) -> list[Issue]:
-    """Every problem of the evidence; `files` are the SHA-256 of a package's files, `pinned=False` skips pins."""
+    """Every problem of the evidence; `files` are the hashes of the package, `pinned=False` skips pins."""
     reader = EvidenceReader(root, files)
     if evidence is None:
         _missing(reader, BASE)

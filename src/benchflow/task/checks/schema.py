@@ -33,28 +33,25 @@ def is_about_definition(issue: Issue) -> bool:
 
 
 def _check_prompt(package: TaskPackage) -> Iterator[Issue]:
+    if (package.instruction or "").strip() or _has_step_prompts(package):
+        return
     if package.entrypoint == "task.md":
-        plan = package.prompt_plan
-        if not any(turn.prompt.strip() for turn in plan.turns) and not _has_step_prompts(package):
-            yield Issue(
-                "empty-prompt",
-                "error",
-                "prompt",
-                "task.md asks the agent for nothing: its body is empty",
-                "task.md",
-            )
-    elif package.instruction is None:
-        if not _has_step_prompts(package) and INSTRUCTION not in package.files:
-            yield Issue(
-                "missing-file",
-                "error",
-                "",
-                "instruction.md is missing: nothing is asked of the agent",
-                INSTRUCTION,
-            )
-    elif not package.instruction.strip():
+        turns = package.prompt_plan.turns
+        silent = next((turn for turn in turns if not turn.prompt.strip()), None)
+        if silent is not None:
+            who = f"the turn of {silent.role} in {silent.scene}" if silent.scene else "the agent"
+            yield Issue("empty-prompt", "error", "prompt", f"task.md has no prompt for {who}", "task.md")
+    elif package.instruction is not None:
         yield Issue(
             "empty-prompt", "error", "", "instruction.md is empty: nothing is asked of the agent", INSTRUCTION
+        )
+    elif INSTRUCTION not in package.files:
+        yield Issue(
+            "missing-file",
+            "error",
+            "",
+            "instruction.md is missing: nothing is asked of the agent",
+            INSTRUCTION,
         )
 
 
