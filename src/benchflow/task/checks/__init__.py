@@ -100,10 +100,10 @@ def require_sandbox(sandbox: str | None) -> None:
     """Raises `UsageError` for the name of a sandbox that does not exist; the gate itself is static."""
     if sandbox is None:
         return
-    from benchflow.task.runtime_capabilities import known_sandboxes
+    from benchflow.task.runtime_capabilities import known_sandboxes, sandbox_capabilities
 
-    known = known_sandboxes()
-    if sandbox not in known:
+    if sandbox_capabilities(sandbox) is None:
+        known = known_sandboxes()
         raise UsageError(
             f"there is no sandbox '{sandbox}'; known are {', '.join(known)}", code="unknown-sandbox"
         )

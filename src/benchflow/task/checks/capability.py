@@ -16,5 +16,4 @@ def check_capabilities(package: TaskPackage, sandbox: str) -> Iterator[Issue]:
         return
     file = "task.md" if package.entrypoint == "task.md" else "task.toml"
     for feature in validate_task_runtime_support(package, sandbox=sandbox):
-        message = f"{feature.path} cannot be honoured by the sandbox {sandbox}: {feature.reason}"
-        yield Issue("unsupported-feature", "error", feature.path, message, file)
+        yield feature.issue(file=file)
