@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -120,9 +121,9 @@ def test_a_sandbox_is_asked_about_at_every_level(bench, make_package):
         assert result.returncode == 1
         document = parsed(result)
         assert document["sandbox"] == "docker"
-        assert [(issue["code"], issue["path"], issue["line"]) for issue in document["tasks"][0]["issues"]] == [
-            ("unsupported-feature", "environment.os", 6)
-        ]
+        assert [
+            (issue["code"], issue["path"], issue["line"]) for issue in document["tasks"][0]["issues"]
+        ] == [("unsupported-feature", "environment.os", 6)]
 
 
 def test_a_package_is_reported_once(bench, make_package, tmp_path):
@@ -170,7 +171,7 @@ def test_hostile_folders_are_reported_and_never_hang(bench, make_package, tmp_pa
 def test_names_that_are_no_unicode_and_control_characters_are_shown_safely(bench, make_package, tmp_path):
     make_package("tasks/a\x1b[31m")
     odd = os.fsencode(tmp_path) + b"/tasks/\xff"
-    os.mkdir(odd)
+    Path(os.fsdecode(odd)).mkdir()
     with open(odd + b"/task.md", "wb") as stream:  # noqa: PTH123 - a name that is no text
         stream.write(b"")
     text = bench("tasks", "check", "tasks", text=False)
@@ -213,7 +214,9 @@ def test_many_packages_are_checked_in_processes_with_the_same_result(bench, make
     document = parsed(result)
     assert document["summary"] == {"total": 150, "valid": 135, "invalid": 15}
     assert [task["path"] for task in document["tasks"]] == [f"many/t{index:03}" for index in range(150)]
-    assert [index for index, task in enumerate(document["tasks"]) if not task["valid"]] == list(range(3, 150, 10))
+    assert [index for index, task in enumerate(document["tasks"]) if not task["valid"]] == list(
+        range(3, 150, 10)
+    )
 
 
 def test_checking_imports_no_runtime_and_no_network_client(make_package, tmp_path):
@@ -223,8 +226,21 @@ def test_checking_imports_no_runtime_and_no_network_client(make_package, tmp_pat
     make_package()
     code = "from benchflow.cli import main; main(['tasks', 'check', 'tasks', '--sandbox', 'local'])"
     listed = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+        [sys.executable, "-X", "importtime", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
     )
     loaded = {line.split("|")[-1].strip() for line in listed.stderr.splitlines()}
-    heavy = {"asyncio", "anyio", "httpx", "rich", "pydantic", "litellm", "benchflow.sandbox", "multiprocessing"}
+    heavy = {
+        "asyncio",
+        "anyio",
+        "httpx",
+        "rich",
+        "pydantic",
+        "litellm",
+        "benchflow.sandbox",
+        "multiprocessing",
+    }
     assert loaded & heavy == set()

@@ -62,7 +62,9 @@ def test_an_invalid_package_shows_its_issues_and_ends_with_1(invoke, make_packag
     assert "[unknown-key]" in out
 
 
-@pytest.mark.parametrize("arguments", [("tasks",), ("missing",), ("tasks/a", "--sandbox", "nope"), ("tasks/a", "tasks/b")])
+@pytest.mark.parametrize(
+    "arguments", [("tasks",), ("missing",), ("tasks/a", "--sandbox", "nope"), ("tasks/a", "tasks/b")]
+)
 def test_show_takes_exactly_one_package(invoke, make_package, arguments):
     make_package("tasks/a")
     make_package("tasks/b")

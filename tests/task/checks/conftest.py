@@ -1,5 +1,6 @@
 """Packages with complete, consistent evidence, for tests that then break one thing."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable
@@ -59,6 +60,18 @@ def digests(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def evidence_files() -> dict[str, Any]:
+    """Evidence files by path, as data."""
+    return copy.deepcopy(FILES)
+
+
+@pytest.fixture
+def evidence_claims() -> dict[str, Any]:
+    """Claims that agree with the files; nothing is pinned."""
+    return copy.deepcopy(CLAIMS)
+
+
+@pytest.fixture
 def evidence_folder(tmp_path) -> Callable[[], tuple[Path, dict[str, Any]]]:
     """Write the evidence files; the folder, and claims that agree with them and pin them."""
 
@@ -68,7 +81,7 @@ def evidence_folder(tmp_path) -> Callable[[], tuple[Path, dict[str, Any]]]:
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content))
-        claims = json.loads(json.dumps(CLAIMS))
+        claims = copy.deepcopy(CLAIMS)
         claims["artifacts"] = [{"path": name, "sha256": digest} for name, digest in digests(root).items()]
         return root, claims
 

@@ -13,7 +13,7 @@ CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+|unreadable|preamble")
 
 
 def reported_codes() -> dict[str, str]:
-    """Codes in calls that report a problem, in `code=` arguments and in defaults, with the file they are in."""
+    """Codes in calls that report a problem and in `code=` arguments, with the file they are in."""
     found: dict[str, str] = {}
     for file in SOURCE.rglob("*.py"):
         if file.name == "codes.py":

@@ -48,7 +48,7 @@ def _pin(found: FoundPackage) -> dict[str, Any]:
     hashes = package.files.hashes()
     issues: list[Issue] = [
         *check_package(package, level="publication-grade"),
-        *check_evidence(package.path, evidence, hashes, pinned=False),
+        *check_evidence(package.path, evidence, hashes, with_pins_file=False),
     ]
     result: dict[str, Any] = {"path": str(found.path), "issues": issues}
     if evidence is None or any(issue.severity == "error" for issue in issues):

@@ -29,9 +29,12 @@ BASE: Final = "benchflow.evidence"
 
 
 def check_evidence(
-    root: Path, evidence: Evidence | None, files: Mapping[str, str], *, pinned: bool = True
+    root: Path, evidence: Evidence | None, files: Mapping[str, str], *, with_pins_file: bool = True
 ) -> list[Issue]:
-    """Every problem of the evidence; `files` are the hashes of the package, `pinned=False` skips pins."""
+    """Every problem of the evidence; `files` holds the SHA-256 of the package's files.
+
+    `with_pins_file=False` is for whoever is about to write that file: only digests in `task.md` are compared.
+    """
     reader = EvidenceReader(root, files)
     if evidence is None:
         _missing(reader, BASE)
@@ -47,7 +50,8 @@ def check_evidence(
         _check_review(reader, evidence.review, f"{BASE}.review")
     if evidence.calibration is not None:
         _check_calibration(reader, evidence.calibration, f"{BASE}.calibration")
-    if pinned:
+    check_declared_pins(reader, evidence)
+    if with_pins_file:
         _check_pins(reader, evidence)
     return reader.issues
 
@@ -101,7 +105,6 @@ def _check_calibration(reader: EvidenceReader, claim: Calibration, path: str) ->
 
 
 def _check_pins(reader: EvidenceReader, evidence: Evidence) -> None:
-    check_declared_pins(reader, evidence)
     pinned = check_pins_file(reader, evidence)
     declared = {pin.path for pin in (*evidence.artifacts, *evidence.trajectories) if pin.sha256 is not None}
     wanted = {**primary_files(evidence)}

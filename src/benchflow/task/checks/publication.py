@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchflow.errors import Issue
-from benchflow.task.package import INSTRUCTION, TASK_TOML, TaskPackage
+from benchflow.task.layout import INSTRUCTION, TASK_TOML
+from benchflow.task.package import TaskPackage
 from benchflow.task.verifier_document import VERIFIER_MD
 
 _RUBRIC_SUFFIXES: Final = (".md", ".toml", ".yaml", ".yml", ".json")

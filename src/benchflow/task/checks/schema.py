@@ -11,10 +11,11 @@ from typing import Final
 
 from benchflow.errors import Issue
 from benchflow.task.checks.markers import marker_issues
-from benchflow.task.layout import SOURCE_FILES
-from benchflow.task.package import INSTRUCTION, TaskPackage
+from benchflow.task.document import TASK_MD
+from benchflow.task.layout import INSTRUCTION, TASK_TOML
+from benchflow.task.package import TaskPackage
 
-_DEFINITION: Final = frozenset(SOURCE_FILES)
+_DEFINITION: Final = frozenset({TASK_MD, TASK_TOML, INSTRUCTION})
 
 
 def check_schema(package: TaskPackage) -> Iterator[Issue]:
