@@ -53,9 +53,10 @@ def _map_in_processes(
 ) -> Iterator[Result]:
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
     context = get_context("fork" if sys.platform == "linux" else "spawn")
+    others = active_children()
     pool = ProcessPoolExecutor(count, context, _become_worker, (os.getpid(),))
     chunks = (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
     pending: deque[tuple[Sequence[Item], Future[list[Result]] | None]] = deque()
@@ -67,6 +68,7 @@ def _map_in_processes(
             except BrokenProcessPool:
                 pending.append((chunk, None))
 
+    finished = False
     try:
         submit(count * _CHUNKS_AHEAD)
         while pending:
@@ -77,7 +79,13 @@ def _map_in_processes(
                 results = None
             yield from map(function, chunk) if results is None else results
             submit(1)
+        finished = True
     finally:
+        if not finished:
+            # Whoever stops early does not wait for the work that is under way.
+            for worker in active_children():
+                if worker not in others:
+                    worker.kill()
         pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -44,7 +44,7 @@ STEPS = {
 
 @pytest.fixture
 def found(tmp_path):
-    """Write files, with None for those to leave out, and give back the codes and paths of all errors at a level."""
+    """Write files, leaving out those that are None, and give back code and path of each error at a level."""
 
     def check(base, changes=None, *, level="structural", sandbox=None):
         folder = tmp_path / "package"

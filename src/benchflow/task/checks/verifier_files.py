@@ -18,6 +18,7 @@ from benchflow.task.verifier_document import VerifierDocument
 
 DEFAULT_SCRIPTS: Final = ("test.sh", "test.bat")
 _SCRIPT_SUFFIXES: Final = (".js", ".mjs", ".py", ".rb", ".sh", ".ts")
+_QUOTING: Final = re.compile(r"['\"\\#]")
 _DYNAMIC: Final = re.compile(r"[$*?\[\]{}`<>|&;()=\s]|://")
 
 
@@ -62,7 +63,7 @@ def local_scripts(command: str) -> tuple[str, ...]:
     A command that changes folder, or that no shell could split, names nothing that could be looked for.
     """
     try:
-        words = shlex.split(command)
+        words = shlex.split(command) if _QUOTING.search(command) else command.split()
     except ValueError:
         return ()
     if "cd" in words or "pushd" in words:
