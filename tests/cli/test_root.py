@@ -133,6 +133,30 @@ def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path, make_package):
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
+def test_a_reader_that_leaves_in_the_middle_ends_the_command_quietly(tmp_path, make_package):
+    for index in range(200):
+        make_package(f"tasks/t{index}", **{"verifier/test.sh": "# [REPLACE: something here]\n" * 10})
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from benchflow.cli import main; sys.exit(main())",
+            "tasks",
+            "check",
+            "tasks",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b"FAIL")
+    process.stdout.close()
+    assert (process.wait(timeout=30), process.stderr.read()) == (1, b"")
+    process.stderr.close()
+
+
 def test_a_full_disk_is_reported(bench):
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         ended = bench("--help", capture_output=False, stdout=full, stderr=subprocess.PIPE)

@@ -42,6 +42,22 @@ def test_show_as_data_has_the_effective_configuration(invoke, make_package, make
     assert split["config"]["environment"]["cpus"] == 2
 
 
+def test_show_lists_the_prompts_of_steps(invoke, make_split):
+    toml = 'schema_version = "1.3"\n[[steps]]\nname = "first"\n[[steps]]\nname = "second"\n'
+    make_split(
+        **{
+            "task.toml": toml,
+            "steps/first/instruction.md": "Begin.\n",
+            "steps/second/instruction.md": "Finish.\n",
+            "steps/first/tests/test.sh": "true\n",
+        }
+    )
+    code, out, _ = invoke("tasks", "show", "split/a")
+    assert code == 0
+    assert "Prompt (step first)\n  Begin." in out
+    assert "Prompt (step second)\n  Finish." in out
+
+
 def test_private_facts_are_never_shown(invoke, make_package):
     make_package(**{"task.md": USER_TASK})
     for arguments in ((), ("--json",), ("--sandbox", "docker"), ("--sandbox", "docker", "--json")):

@@ -53,6 +53,9 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
         return FAILED
     except click.exceptions.Exit as error:
         return error.exit_code
+    except SystemExit as error:
+        # click ends so when the reader of a pipe has left.
+        return error.code if isinstance(error.code, int) else FAILED
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
         return INTERRUPTED

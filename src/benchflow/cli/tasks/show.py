@@ -62,11 +62,19 @@ def _lines(package: TaskPackage) -> Iterator[str]:
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         yield f"  {style(label.ljust(width), 'dim')}  {printable(value)}"
-    for number, turn in enumerate(package.prompt_plan.turns, start=1):
-        who = ", ".join(part for part in (turn.scene, turn.role) if part)
+    for who, prompt in _prompts(package):
         yield ""
-        yield style(f"Prompt {number}" + (f" ({printable(who)})" if who else ""), "bold")
-        yield from (f"  {printable(line)}" for line in turn.prompt.splitlines())
+        yield style(f"Prompt ({printable(who)})" if who else "Prompt", "bold")
+        yield from (f"  {printable(line)}" for line in prompt.splitlines())
+
+
+def _prompts(package: TaskPackage) -> Iterator[tuple[str, str]]:
+    """Every prompt in order, with the scene and role, or the step, it belongs to."""
+    for turn in package.prompt_plan.turns:
+        if turn.prompt.strip():
+            yield ", ".join(part for part in (turn.scene, turn.role) if part), turn.prompt
+    for step in package.view.steps:
+        yield f"step {step.config.name}", step.instruction or ""
 
 
 def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:

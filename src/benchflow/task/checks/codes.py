@@ -240,6 +240,14 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "The package has no native form that means the same.",
             "Correct what the message names.",
         ),
+        "not-normalisable": (
+            "`task.md` cannot be rewritten without changing what it means.",
+            "Report it, with the package.",
+        ),
+        "shadowed-section": (
+            "A section was left out because a file in `prompts/` had taken its place.",
+            "Keep the file; the section had no effect.",
+        ),
         "export-refused": (
             "An invalid package is not exported.",
             "Correct what `bench tasks check` reports.",
