@@ -31,7 +31,7 @@ NAMES = (
 TEXTS = (
     "",
     "---\n---\nDo it.\n",
-    "---\ntask: {name: acme/a}\nbenchflow: {evidence: {oracle_runs: {artifact: evidence/pins.json}}}\n---\nDo it.\n",
+    "---\ntask: {name: acme/a}\nbenchflow: {evidence: {pins: evidence/pins.json}}\n---\nDo it.\n",
     "---\nsteps: [{name: one}]\nverifier: {type: llm-judge}\n---\n",
     "---\nverifier: {strategies: {a: {type: script, command: './x.sh \"'}}}\n---\n## role:a\nx\n",
     "---\nverifier: {strategies: {a: {type: hybrid, factors: {b: c}}}}\n---\n",
