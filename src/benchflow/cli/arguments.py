@@ -1,0 +1,49 @@
+"""Arguments and options that several commands share, so that they read and behave the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _FolderPath(click.ParamType[Path]):
+    """A path as the user wrote it; whether it exists is the command's question."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if isinstance(value, Path):
+            return value
+        if not value:
+            self.fail("the path is empty", param, ctx)
+        return Path(value)
+
+
+PATH = _FolderPath()
+
+
+def package_paths(command: Command) -> Command:
+    """One or more PATH arguments, each a package or a folder above packages."""
+    return click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)(command)
+
+
+def package_path(command: Command) -> Command:
+    """Exactly one PATH, which is a package."""
+    return click.argument("path", metavar="PATH", type=PATH)(command)
+
+
+def json_option(command: Command) -> Command:
+    """`--json`: one JSON document on stdout and nothing else there."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def sandbox_option(command: Command) -> Command:
+    """`--sandbox NAME`: the sandbox whose abilities are asked about."""
+    return click.option(
+        "--sandbox", metavar="NAME", help="Also ask whether this sandbox can honour the package."
+    )(command)

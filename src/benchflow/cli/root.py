@@ -1,0 +1,40 @@
+"""The root of `bench`: its options, and the table of command groups.
+
+A new group or command is one line in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import click
+
+from benchflow.cli.lazy import Lazy, LazyGroup
+
+COMMANDS = {
+    "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
+}
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"bench {version('benchcube')}")
+    ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def bench() -> None:
+    """Agent-evaluation tasks, from the file an author writes to a score that can be trusted."""

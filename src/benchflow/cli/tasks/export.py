@@ -1,0 +1,106 @@
+"""`bench tasks export`: a package in the split layout, and an honest report of what that costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchflow.cli.arguments import PATH, json_option, package_path
+from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.progress import Progress
+from benchflow.cli.tasks.rendering import counted, failure_issues
+from benchflow.cli.terminal import emit, emit_json, printable, style
+from benchflow.errors import PackageError, UsageError
+from benchflow.task.discovery import FoundPackage, find_packages
+
+
+@click.command()
+@package_path
+@click.argument("out", metavar="[OUT]", required=False, type=PATH)
+@click.option("--target", default="harbor", show_default=True, help="The format to write.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--report-only", is_flag=True, help="Write nothing; say what would be lost.")
+@json_option
+def export(
+    path: Path, out: Path | None, target: str, overwrite: bool, report_only: bool, as_json: bool
+) -> int:
+    """Write the package PATH in the split layout to the folder OUT.
+
+    PATH may be a folder above packages: each is then written below OUT, at the place it has below PATH.
+    What the target cannot express is listed as a loss, and kept in compatibility/export-report.json.
+    """
+    if out is None and not report_only:
+        raise UsageError("name the folder to export to, or use --report-only", code="output-missing")
+    found = find_packages([path])
+    _require_room(path, found, out, overwrite=overwrite or report_only)
+    reports = []
+    for package in Progress("Exporting packages:", len(found)).over(found):
+        place = None if report_only or out is None else _place(out, path, package)
+        report = _export(package, place, target, overwrite=overwrite)
+        reports.append(report)
+        if not as_json:
+            _print(report)
+    counts = Counter(report["status"] for report in reports)
+    if as_json:
+        statuses = ("lossless", "degraded", "failed")
+        summary = {"total": len(reports), **{status: counts[status] for status in statuses}}
+        emit_json({"summary": summary, "reports": reports})
+    collisions = any(report.get("alias_collisions") for report in reports)
+    return FAILED if counts["failed"] or collisions else GOOD
+
+
+def _require_room(path: Path, found: list[FoundPackage], out: Path | None, *, overwrite: bool) -> None:
+    """Refuse before the first of many packages is written what would be refused for one."""
+    if out is None or found[0].named:
+        return
+    source, target = path.resolve(), out.resolve()
+    if source == target or source in target.parents or target in source.parents:
+        raise UsageError(f"{out} overlaps the packages it would be exported from", code="output-overlaps")
+    if not overwrite and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} already exists and is not empty", code="output-exists")
+
+
+def _place(out: Path, path: Path, package: FoundPackage) -> Path:
+    return out if package.named else out / package.path.relative_to(path)
+
+
+def _export(found: FoundPackage, place: Path | None, target: str, *, overwrite: bool) -> dict[str, Any]:
+    from benchflow.task.export import build_compatibility_export_report, export_task_to_split_layout
+
+    base: dict[str, Any] = {"path": str(found.path), "output": None if place is None else str(place)}
+    if found.problem is not None:
+        return {**base, "status": "failed", "issues": [found.problem.to_dict()]}
+    try:
+        if place is None:
+            report = build_compatibility_export_report(found.path, target=target)
+        else:
+            report = export_task_to_split_layout(found.path, place, target=target, overwrite=overwrite)
+    except (PackageError, OSError) as error:
+        return {**base, "status": "failed", "issues": [issue.to_dict() for issue in failure_issues(error)]}
+    return {**base, **report.to_dict()}
+
+
+def _print(report: dict[str, Any]) -> None:
+    status, path = report["status"], printable(report["path"])
+    if status == "failed":
+        emit(f"{style('Not exported', 'red')}: {path}")
+    elif report["output"] is None:
+        emit(f"An export of {path} would be {status}")
+    else:
+        emit(f"Exported {path} to {printable(report['output'])}: {status}")
+    for loss in report.get("losses", ()):
+        severity = style(loss["severity"], "red" if loss["severity"] == "loss" else "yellow")
+        emit(f"     {severity}: {printable(loss['path'])}: {printable(loss['reason'])}")
+    if report.get("restored_extension_paths"):
+        emit(f"     {counted(len(report['restored_extension_paths']), 'foreign key')} restored")
+    for collision in report.get("alias_collisions", ()):
+        emit(f"     {style('error', 'red')}: {printable(collision)} differ; this export would be refused")
+    for issue in report.get("issues", ()):
+        place = ":".join(str(part) for part in (issue["file"], issue["line"]) if part is not None)
+        where = f"{printable(place)}: " if place else ""
+        emit(
+            f"     {where}{style(issue['severity'], 'red')}: {printable(issue['message'])} [{issue['code']}]"
+        )

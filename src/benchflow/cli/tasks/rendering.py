@@ -1,0 +1,32 @@
+"""How issues and counts read as text: one line each, with a place that editors can open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from benchflow.cli.terminal import printable, style
+from benchflow.errors import BenchflowError, Issue
+
+
+def issue_lines(issues: Iterable[Issue], folder: str, *, indent: str = "     ") -> Iterator[str]:
+    """`folder/file:line: severity: message [code]`, one per issue."""
+    for issue in issues:
+        place = "/".join(part for part in (folder.rstrip("/"), issue.file) if part)
+        line = f":{issue.line}" if issue.line is not None else ""
+        severity = style(issue.severity, "red" if issue.severity == "error" else "yellow")
+        where = f"{printable(place)}{line}"
+        yield f"{indent}{where}: {severity}: {printable(issue.message)} {style(f'[{issue.code}]', 'dim')}"
+
+
+def failure_issues(error: BenchflowError | OSError) -> tuple[Issue, ...]:
+    """An error that ended the work on one package, as the problems it stands for."""
+    if isinstance(error, BenchflowError):
+        several = getattr(error, "issues", ())
+        return tuple(several) or (error.issue(),)
+    where = f"{error.filename}: " if error.filename else ""
+    return (Issue("unreadable", "error", "", f"{where}{error.strerror or error}"),)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 package`, `2,000 packages`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,106 @@
+"""`bench tasks show`: what of a package will run, and every prompt an agent will be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchflow.cli.arguments import json_option, package_path, sandbox_option
+from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.tasks.rendering import issue_lines
+from benchflow.cli.tasks.selection import one_package
+from benchflow.cli.terminal import emit, emit_json, printable, style
+
+if TYPE_CHECKING:
+    from benchflow.task.package import TaskPackage
+
+
+@click.command()
+@package_path
+@sandbox_option
+@json_option
+def show(path: Path, sandbox: str | None, as_json: bool) -> int:
+    """Show what of a package will run.
+
+    With --json: the whole package as data, with its effective configuration. Private facts are never shown.
+    """
+    from benchflow.task.checks import check_package, require_sandbox
+    from benchflow.task.package import load_package
+
+    require_sandbox(sandbox)
+    package = load_package(one_package(path), sandbox=sandbox)
+    issues = check_package(package)
+    valid = not any(issue.severity == "error" for issue in issues)
+    if as_json:
+        listed = [issue.to_dict() for issue in issues]
+        emit_json({**(package.to_dict() if valid else _unusable(package)), "valid": valid, "issues": listed})
+    else:
+        if valid:
+            emit("\n".join(_lines(package)))
+        for line in issue_lines(issues, str(path), indent=""):
+            emit(line)
+    return GOOD if valid else FAILED
+
+
+def _unusable(package: TaskPackage) -> dict[str, Any]:
+    """An invalid package has a name and a digest; nothing of it will run."""
+    config = package.config.to_dict() if package.config is not None else None
+    return {
+        "task_dir": str(package.path.absolute()),
+        "name": package.name,
+        "digest": package.digest,
+        "config": config,
+    }
+
+
+def _lines(package: TaskPackage) -> Iterator[str]:
+    yield style(printable(package.name), "bold")
+    rows = [(label, value) for label, value in _rows(package) if value]
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        yield f"  {style(label.ljust(width), 'dim')}  {printable(value)}"
+    for who, prompt in _prompts(package):
+        yield ""
+        yield style(f"Prompt ({printable(who)})" if who else "Prompt", "bold")
+        yield from (f"  {printable(line)}" for line in prompt.splitlines())
+
+
+def _prompts(package: TaskPackage) -> Iterator[tuple[str, str]]:
+    """Every prompt in order, with the scene and role, or the step, it belongs to."""
+    for turn in package.prompt_plan.turns:
+        if turn.prompt.strip():
+            yield ", ".join(part for part in (turn.scene, turn.role) if part), turn.prompt
+    for step in package.view.steps:
+        yield f"step {step.config.name}", step.instruction or ""
+
+
+def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:
+    view = package.view
+    environment, agent = view.config.environment, view.config.agent
+    yield "digest", package.digest
+    yield "folder", str(package.path)
+    yield "definition", "task.md" if package.entrypoint == "task.md" else "task.toml and instruction.md"
+    yield "interaction", view.mode
+    yield "steps", ", ".join(step.config.name for step in view.steps)
+    yield (
+        "environment",
+        environment.docker_image or ("environment/" if view.environment_dir else "the machine's own"),
+    )
+    yield "network", environment.network_mode
+    yield (
+        "limits",
+        f"{environment.cpus:g} CPUs, {environment.memory_mb} MB memory, {environment.storage_mb} MB disk",
+    )
+    yield "agent timeout", "none" if agent.timeout_sec is None else f"{agent.timeout_sec:g} s"
+    document = package.verifier_document
+    strategy = f"{document.default_strategy} ({view.strategy})" if document else view.strategy
+    yield "verifier", f"{package.verifier_dir}/, {strategy}" if package.verifier_dir else None
+    yield "oracle", f"{package.oracle_dir}/" if package.oracle_dir else "none"
+    yield "profiles", ", ".join(f"{key}: {profile.path}" for key, profile in package.profiles.items())
+    if package.sandbox is not None:
+        yield f"on {package.sandbox}", "can run" if package.runtime_supported else "cannot run"
+        for feature in package.runtime_issues:
+            yield "", f"{feature.path}: {feature.reason}"

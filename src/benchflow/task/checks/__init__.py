@@ -1,0 +1,157 @@
+"""Check levels over a loaded package: one module each, all problems as records.
+
+`check_package` judges what is loaded, `check_folder` loads and judges, `check_found` also takes what
+discovery could not look into. None of them raises for anything a folder can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue, UsageError
+from benchflow.task.checks.capability import check_capabilities
+from benchflow.task.checks.publication import check_publication
+from benchflow.task.checks.schema import check_schema
+from benchflow.task.checks.structural import check_structure
+from benchflow.task.discovery import FoundPackage
+from benchflow.task.package import TaskPackage, load_package
+
+Check = Callable[[TaskPackage], Iterable[Issue]]
+
+
+def _check_acceptance(package: TaskPackage) -> Iterable[Issue]:
+    from benchflow.task.checks.acceptance import check_evidence
+
+    evidence = package.document.namespace.evidence if package.document is not None else None
+    return check_evidence(package.path, evidence, package.files.hashes())
+
+
+LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {
+    "schema": (check_schema,),
+    "structural": (check_schema, check_structure),
+    "runtime-capability": (check_schema, check_structure),
+    "publication-grade": (check_schema, check_structure, check_publication),
+    "acceptance": (check_schema, check_structure, check_publication, _check_acceptance),
+}
+"""What each level asks; the sandbox is asked about wherever one is named."""
+DEFAULT_LEVEL: Final = "structural"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The verdict on one package."""
+
+    path: str
+    name: str
+    digest: str | None
+    """None only for a folder that could not be looked into."""
+    issues: tuple[Issue, ...]
+
+    @property
+    def errors(self) -> int:
+        return sum(issue.severity == "error" for issue in self.issues)
+
+    @property
+    def valid(self) -> bool:
+        """Whether no issue is an error."""
+        return self.errors == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "name": self.name,
+            "digest": self.digest,
+            "valid": self.valid,
+            "issues": [issue.to_dict() for issue in self.issues],
+        }
+
+
+def check_package(
+    package: TaskPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None
+) -> tuple[Issue, ...]:
+    """Every problem of a package at a level, in the order of the questions; each problem once.
+
+    Raises `UsageError` as `require_level` does.
+    """
+    require_level(level, sandbox)
+    found: dict[Issue, None] = {}
+    for check in LEVELS[level]:
+        found.update(dict.fromkeys(check(package)))
+    if sandbox is not None:
+        found.update(dict.fromkeys(check_capabilities(package, sandbox)))
+    return tuple(_with_lines(package, found)) if found else ()
+
+
+def require_level(level: str, sandbox: str | None) -> None:
+    """Raises `UsageError` for an unknown level or sandbox, and for `runtime-capability` without a sandbox."""
+    if level not in LEVELS:
+        raise UsageError(f"there is no level '{level}'; known are {', '.join(LEVELS)}", code="unknown-level")
+    if level == "runtime-capability" and sandbox is None:
+        raise UsageError(
+            "the level runtime-capability needs a sandbox; name one with --sandbox", code="sandbox-missing"
+        )
+    require_sandbox(sandbox)
+
+
+def require_sandbox(sandbox: str | None) -> None:
+    """Raises `UsageError` for the name of a sandbox that does not exist; the gate itself is static."""
+    if sandbox is None:
+        return
+    from benchflow.task.runtime_capabilities import known_sandboxes, sandbox_capabilities
+
+    if sandbox_capabilities(sandbox) is None:
+        known = known_sandboxes()
+        raise UsageError(
+            f"there is no sandbox '{sandbox}'; known are {', '.join(known)}", code="unknown-sandbox"
+        )
+
+
+def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
+    """Load a folder and judge it; whatever it holds, there is a report."""
+    try:
+        package = load_package(path)
+        issues = check_package(package, level=level, sandbox=sandbox)
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one package must never take the others' reports with it
+        message = f"the package could not be checked: {type(error).__name__}: {error}"
+        return CheckReport(
+            str(path), path.absolute().name, None, (Issue("check-failed", "error", "", message),)
+        )
+    return CheckReport(str(path), package.name, package.digest, issues)
+
+
+def check_found(
+    found: FoundPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None
+) -> CheckReport:
+    """Judge what discovery found; a folder it could not look into is reported as a broken package."""
+    if found.problem is not None:
+        return CheckReport(str(found.path), found.path.absolute().name, None, (found.problem,))
+    return check_folder(found.path, level=level, sandbox=sandbox)
+
+
+def _with_lines(package: TaskPackage, issues: Iterable[Issue]) -> Iterator[Issue]:
+    """Problems found after loading get the line of their key; only they cost a look at the document."""
+    locate: dict[str, Callable[[str], int | None]] = {}
+    for issue in issues:
+        if issue.line is None and issue.path and issue.file is not None and issue.file.endswith(".md"):
+            if issue.file not in locate:
+                locate[issue.file] = _locator(package, issue.file)
+            yield replace(issue, line=locate[issue.file](issue.path))
+        else:
+            yield issue
+
+
+def _locator(package: TaskPackage, file: str) -> Callable[[str], int | None]:
+    from benchflow.errors import PackageError
+    from benchflow.task.markdown import decode, split_frontmatter
+    from benchflow.task.yaml_source import YamlSource
+
+    try:
+        parts = split_frontmatter(decode(package.files.read(file)))
+        return YamlSource(parts.yaml, first_line=2).line
+    except (OSError, KeyError, PackageError):
+        return lambda _path: None

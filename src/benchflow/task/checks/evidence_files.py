@@ -1,0 +1,229 @@
+"""The JSON files that evidence points to: read with bounds, parsed, and compared with what the package
+claims.
+
+Every function reports to an `EvidenceReader`; a claim that is missing or malformed has been reported
+elsewhere and is not compared again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue
+from benchflow.task.evidence_config import Calibration, OracleRuns, Review, VerifierStability
+
+MAX_EVIDENCE_BYTES: Final = 4 << 20
+TOLERANCE: Final = 1e-9
+CALIBRATION_TYPES: Final = ("no-op", "known-bad", "partial", "reference")
+
+
+class EvidenceReader:
+    """Reads evidence files of one package and collects what is wrong with them."""
+
+    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+        self.root = root
+        self.files = files
+        """SHA-256 of every regular file of the package, by relative path."""
+        self.issues: list[Issue] = []
+
+    def read(self, name: str, claim: str, *, kind: str | None = None) -> Mapping[str, Any] | None:
+        """The JSON object in a file that `claim` (a dotted path) points to; None after reporting why not."""
+        if name not in self.files:
+            self.report(
+                "evidence-file-missing", claim, f"{claim} names {name}, which is not a file of the package"
+            )
+            return None
+        try:
+            with (self.root / name).open("rb") as stream:
+                data = stream.read(MAX_EVIDENCE_BYTES + 1)
+            if len(data) > MAX_EVIDENCE_BYTES:
+                raise ValueError(f"it is larger than {MAX_EVIDENCE_BYTES >> 20} MB")
+            parsed = json.loads(data, parse_constant=_refuse_constant)
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
+            self.wrong(name, "", f"{name} cannot be read as JSON: {reason}")
+            return None
+        if not isinstance(parsed, dict):
+            self.wrong(name, "", f"{name} must hold a JSON object")
+            return None
+        if kind is not None and parsed.get("kind") != kind:
+            self.wrong(name, "kind", f"{name}: kind must be '{kind}'")
+            return None
+        return parsed
+
+    def report(self, code: str, path: str, message: str, *, file: str = "task.md") -> None:
+        self.issues.append(Issue(code, "error", path, message, file))
+
+    def wrong(self, name: str, path: str, message: str) -> None:
+        """The file itself is malformed."""
+        self.report("evidence-file-invalid", path, message, file=name)
+
+    def disagrees(self, name: str, path: str, message: str) -> None:
+        """The file is well formed and contradicts the claim."""
+        self.report("evidence-disagrees", path, message, file=name)
+
+
+def check_oracle_run(reader: EvidenceReader, claim: OracleRuns, path: str) -> None:
+    """The recorded oracle run reached the required reward."""
+    if claim.artifact is None:
+        return
+    found = reader.read(claim.artifact, f"{path}.artifact")
+    if found is None:
+        return
+    reward = recorded_reward(reader, claim.artifact, found)
+    if (
+        reward is not None
+        and claim.required_reward is not None
+        and reward < claim.required_reward - TOLERANCE
+    ):
+        reader.disagrees(
+            claim.artifact,
+            "reward",
+            f"{claim.artifact}: the oracle earned {reward:g}, {claim.required_reward:g} are required",
+        )
+    if found.get("status", "passed") != "passed":
+        reader.disagrees(claim.artifact, "status", f"{claim.artifact}: status is not 'passed'")
+
+
+def check_review(reader: EvidenceReader, claim: Review, path: str) -> None:
+    """The review on file says what the package says."""
+    if claim.artifact is None:
+        return
+    found = reader.read(claim.artifact, f"{path}.artifact")
+    if found is None:
+        return
+    if found.get("kind") not in (None, "acceptance-review"):
+        reader.wrong(claim.artifact, "kind", f"{claim.artifact}: kind must be 'acceptance-review'")
+    for key in ("anti_cheat", "instruction_alignment"):
+        declared = getattr(claim, key)
+        if declared is not None and found.get(key) != declared:
+            reader.disagrees(claim.artifact, key, f"{claim.artifact}: {key} is not '{declared}' as declared")
+
+
+def check_stability(reader: EvidenceReader, claim: VerifierStability, path: str) -> None:
+    """The verifier's reruns are on file, are as many as claimed and flake no more than claimed."""
+    if claim.report is None:
+        return
+    name = claim.report
+    found = reader.read(name, f"{path}.report", kind="verifier-stability-report")
+    if found is None:
+        return
+    reruns, least = found.get("reruns"), unit_number(found.get("min_reward"))
+    flake, runs = unit_number(found.get("flake_rate")), found.get("runs")
+    if least is None:
+        reader.wrong(name, "min_reward", f"{name}: min_reward must be a number from 0 to 1")
+    if flake is None:
+        reader.wrong(name, "flake_rate", f"{name}: flake_rate must be a number from 0 to 1")
+    if not isinstance(runs, list) or not runs:
+        reader.wrong(name, "runs", f"{name}: runs must be a list with one record per run")
+        return
+    if type(reruns) is not int or reruns != len(runs):
+        reader.disagrees(name, "reruns", f"{name}: reruns must be the number of recorded runs, {len(runs)}")
+    if claim.reruns is not None and len(runs) < claim.reruns:
+        reader.disagrees(name, "runs", f"{name}: {len(runs)} runs are recorded, {claim.reruns} are declared")
+    failures = _count_failures(reader, name, runs, least)
+    observed = failures / len(runs)
+    if claim.flake_rate is not None and max(observed, flake or 0.0) > claim.flake_rate + TOLERANCE:
+        worst = max(observed, flake or 0.0)
+        reader.disagrees(
+            name, "flake_rate", f"{name}: the flake rate is {worst:g}, declared are {claim.flake_rate:g}"
+        )
+    if flake is not None and flake < observed - TOLERANCE:
+        reader.disagrees(
+            name, "flake_rate", f"{name}: {failures} of {len(runs)} runs failed, which is more than {flake:g}"
+        )
+
+
+def _count_failures(reader: EvidenceReader, name: str, runs: list[Any], least: float | None) -> int:
+    failures = 0
+    for index, run in enumerate(runs):
+        where = f"runs[{index}]"
+        status = run.get("status") if isinstance(run, dict) else None
+        reward = unit_number(run.get("reward")) if isinstance(run, dict) else None
+        if status not in ("passed", "failed") or reward is None:
+            reader.wrong(
+                name, where, f"{name}: {where} needs a status (passed or failed) and a reward from 0 to 1"
+            )
+        elif status == "passed" and least is not None and reward < least - TOLERANCE:
+            reader.disagrees(
+                name, where, f"{name}: {where} passed with {reward:g}, below min_reward {least:g}"
+            )
+        failures += status != "passed"
+    return failures
+
+
+def check_calibration(reader: EvidenceReader, claim: Calibration, path: str) -> None:
+    """Solutions of known quality scored within the declared bounds, and all four kinds were tried."""
+    for index, example in enumerate(claim.human_or_reference_examples):
+        if example.artifact is None:
+            continue
+        found = reader.read(example.artifact, f"{path}.human_or_reference_examples[{index}].artifact")
+        reward = None if found is None else recorded_reward(reader, example.artifact, found)
+        if reward is not None and not _agrees(reward, example.expected_reward):
+            message = f"{example.artifact}: the recorded reward {reward:g} is not the declared one"
+            reader.disagrees(example.artifact, "expected_reward", message)
+    if claim.report is None:
+        return
+    found = reader.read(claim.report, f"{path}.report", kind="calibration-report")
+    cases = None if found is None else found.get("cases")
+    if found is None:
+        return
+    if not isinstance(cases, list) or not cases:
+        reader.wrong(claim.report, "cases", f"{claim.report}: cases must be a list with one record per case")
+        return
+    seen = {_check_case(reader, claim, claim.report, index, case) for index, case in enumerate(cases)}
+    for missing in (kind for kind in CALIBRATION_TYPES if kind not in seen):
+        reader.disagrees(claim.report, "cases", f"{claim.report}: there is no case of type {missing}")
+
+
+def _check_case(reader: EvidenceReader, claim: Calibration, name: str, index: int, case: Any) -> str | None:
+    where = f"cases[{index}]"
+    kind = case.get("type") if isinstance(case, dict) else None
+    reward = unit_number(case.get("reward")) if isinstance(case, dict) else None
+    if kind not in CALIBRATION_TYPES or reward is None:
+        types = ", ".join(CALIBRATION_TYPES)
+        reader.wrong(name, where, f"{name}: {where} needs a type ({types}) and a reward from 0 to 1")
+        return None
+    low, high = _allowed(claim, kind)
+    if kind == "reference":
+        if not any(_agrees(reward, example.expected_reward) for example in claim.human_or_reference_examples):
+            reader.disagrees(
+                name, where, f"{name}: {where} scored {reward:g}, which no declared example expects"
+            )
+    elif not low - TOLERANCE <= reward <= high + TOLERANCE:
+        reader.disagrees(
+            name, where, f"{name}: {where} ({kind}) scored {reward:g}, outside {low:g} to {high:g}"
+        )
+    return str(kind)
+
+
+def _allowed(claim: Calibration, kind: str) -> tuple[float, float]:
+    if kind == "partial":
+        return claim.partial_solution_range or (0.0, 1.0)
+    bound = claim.no_op_reward_max if kind == "no-op" else claim.known_bad_reward_max
+    return 0.0, 1.0 if bound is None else bound
+
+
+def recorded_reward(reader: EvidenceReader, name: str, found: Mapping[str, Any]) -> float | None:
+    """`reward`, or `expected_reward` in its place."""
+    key = "reward" if "reward" in found else "expected_reward"
+    reward = unit_number(found.get(key))
+    if reward is None:
+        reader.wrong(name, key, f"{name}: {key} must be a number from 0 to 1")
+    return reward
+
+
+def unit_number(value: Any) -> float | None:
+    """A number from 0 to 1, or None for anything else, NaN and booleans among it."""
+    return float(value) if type(value) in (int, float) and 0 <= value <= 1 else None
+
+
+def _agrees(reward: float, expected: float | None) -> bool:
+    return expected is not None and abs(reward - expected) <= TOLERANCE
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,115 @@
+"""Pins: the SHA-256 that each file had when the evidence was taken.
+
+`bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, the prompts,
+the environment, the oracle, the verifier and every declared evidence file, so that evidence cannot outlive
+what it is about. A digest that `task.md` itself declares for an evidence file counts as a pin of that file
+too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from benchflow.errors import Issue, Severity
+from benchflow.task.checks.evidence_files import EvidenceReader
+from benchflow.task.evidence_config import Evidence
+
+DEFAULT_PINS: Final = "evidence/pins.json"
+PINS_KIND: Final = "evidence-pins"
+_COVERED_FOLDERS: Final = ("prompts/", "environment/", "oracle/", "verifier/")
+
+
+def pins_file(evidence: Evidence) -> str:
+    """Where the pins of a package are."""
+    return evidence.pins or DEFAULT_PINS
+
+
+def primary_files(evidence: Evidence) -> dict[str, str]:
+    """Every file that evidence rests on, with the dotted path that names it."""
+    base = "benchflow.evidence"
+    named: list[tuple[str | None, str]] = []
+    if evidence.oracle_runs is not None:
+        named.append((evidence.oracle_runs.artifact, f"{base}.oracle_runs.artifact"))
+    if evidence.verifier is not None:
+        named.append((evidence.verifier.report, f"{base}.verifier.report"))
+    if evidence.review is not None:
+        named.append((evidence.review.artifact, f"{base}.review.artifact"))
+    if evidence.calibration is not None:
+        named.append((evidence.calibration.report, f"{base}.calibration.report"))
+        for index, example in enumerate(evidence.calibration.human_or_reference_examples):
+            named.append(
+                (example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact")
+            )
+    return {file: path for file, path in named if file is not None}
+
+
+def build_pins(evidence: Evidence, files: Mapping[str, str]) -> dict[str, Any]:
+    """The document that `bench tasks pin` writes, from the hashes of the package's files."""
+    wanted = set(primary_files(evidence)) | {
+        pin.path for pin in (*evidence.artifacts, *evidence.trajectories)
+    }
+    covered = {name: digest for name, digest in files.items() if _is_covered(name) or name in wanted}
+    return {"kind": PINS_KIND, "files": dict(sorted(covered.items()))}
+
+
+def render_pins(pins: Mapping[str, Any]) -> str:
+    """The text of a pins file."""
+    return json.dumps(pins, indent=2, ensure_ascii=False) + "\n"
+
+
+def check_declared_pins(reader: EvidenceReader, evidence: Evidence) -> None:
+    """Digests declared in `task.md` against the files."""
+    for section in ("artifacts", "trajectories"):
+        for index, pin in enumerate(getattr(evidence, section)):
+            path = f"benchflow.evidence.{section}[{index}]"
+            found = reader.files.get(pin.path)
+            if found is None:
+                message = f"{path}.path names {pin.path}, which is not a file of the package"
+                reader.report("evidence-file-missing", f"{path}.path", message)
+            elif pin.sha256 is not None and pin.sha256 != found:
+                message = f"{pin.path} has changed since it was pinned: its SHA-256 is {found}"
+                reader.report("pin-mismatch", f"{path}.sha256", message)
+
+
+def check_pins_file(reader: EvidenceReader, evidence: Evidence) -> frozenset[str]:
+    """Compare the pins file with the package; the names it pins."""
+    name = pins_file(evidence)
+    if name not in reader.files:
+        _report_missing(reader, evidence, name)
+        return frozenset()
+    found = reader.read(name, "benchflow.evidence.pins", kind=PINS_KIND)
+    pinned = None if found is None else found.get("files")
+    if found is None:
+        return frozenset()
+    if not isinstance(pinned, dict):
+        reader.wrong(name, "files", f"{name}: files must map each file to its SHA-256")
+        return frozenset()
+    for file, message in _differences(pinned, reader.files):
+        reader.issues.append(Issue("pin-mismatch", "error", f"files.{file}", message, name))
+    return frozenset(pinned)
+
+
+def _report_missing(reader: EvidenceReader, evidence: Evidence, name: str) -> None:
+    live = evidence.acceptance_live
+    ranked = live is not None and live.leaderboard is not None and live.leaderboard.required
+    required = evidence.pins is not None or ranked
+    message = f"{name} is missing: nothing shows that the evidence is about this task.md and verifier"
+    severity: Severity = "error" if required else "warning"
+    reader.issues.append(Issue("pins-missing", severity, "benchflow.evidence.pins", message, "task.md"))
+
+
+def _differences(pinned: Mapping[str, Any], files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, digest in pinned.items():
+        if name not in files:
+            yield name, f"{name} was pinned and is gone"
+        elif files[name] != digest:
+            yield name, f"{name} has changed since it was pinned"
+    for name in files:
+        if _is_covered(name) and name not in pinned:
+            yield name, f"{name} was added after the pins were written"
+
+
+def _is_covered(name: str) -> bool:
+    return name == "task.md" or name.startswith(_COVERED_FOLDERS)

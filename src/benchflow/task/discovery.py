@@ -1,0 +1,109 @@
+"""Finding packages: from the paths a user names to the package folders at or below them.
+
+A package is a folder with `task.md` or `task.toml` (`task.yaml` where the caller knows that layout too).
+Discovery does not descend into packages, skips hidden folders, follows a linked folder only when named,
+reports each package once, and keeps a folder it cannot read as a finding, so that nothing vanishes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchflow.errors import Issue, UsageError
+
+PACKAGE_MARKERS: Final = ("task.md", "task.toml")
+TERMINAL_BENCH_MARKER: Final = "task.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPackage:
+    """A package folder, by the path as called joined with what was found below it."""
+
+    path: Path
+    named: bool = False
+    """The user named this very folder, rather than one above it."""
+    problem: Issue | None = None
+    """Set when the folder could not be looked into: it may hide packages, and is reported as a broken one."""
+
+
+def find_packages(paths: Iterable[Path], *, markers: Sequence[str] = PACKAGE_MARKERS) -> list[FoundPackage]:
+    """Every package at or below the paths: in the order of the paths, sorted by name below each, each once.
+
+    Raises `UsageError` for a path that is missing or no folder, and for one without any package.
+    """
+    found: list[FoundPackage] = []
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        _require_folder(path)
+        below = list(_walk(path, markers))
+        if not below:
+            raise UsageError(
+                f"{path}: no packages here; a package is a folder with {' or '.join(markers)}"
+                " (hidden and linked folders are searched only when they are named)",
+                code="no-packages",
+            )
+        for package in below:
+            identity = _identity(package.path)
+            if identity is None or identity not in seen:
+                found.append(package)
+            if identity is not None:
+                seen.add(identity)
+    return found
+
+
+def _require_folder(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such folder", code="no-such-path") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UsageError(f"{path}: cannot be read ({reason})", code="unreadable-path") from None
+    if not stat.S_ISDIR(mode):
+        raise UsageError(
+            f"{path}: is not a folder; name a package folder or one above packages", code="not-a-folder"
+        )
+
+
+def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
+    """Packages at or below a folder, depth first; a folder with a marker of any file type is a package."""
+    pending = [str(start)]
+    while pending:
+        folder = pending.pop()
+        named = folder == str(start)
+        if any(os.path.lexists(os.path.join(folder, marker)) for marker in markers):  # noqa: PTH118 - ten thousand folders
+            yield FoundPackage(Path(folder), named)
+            continue
+        try:
+            with os.scandir(folder) as entries:
+                children = sorted(
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+                )
+        except OSError as error:
+            yield FoundPackage(Path(folder), named, _unreadable(error))
+            continue
+        pending.extend(os.path.join(folder, child) for child in reversed(children))  # noqa: PTH118 - as above
+
+
+def _unreadable(error: OSError) -> Issue:
+    return Issue(
+        "unreadable-folder",
+        "error",
+        "",
+        f"the folder cannot be searched for packages: {error.strerror or error}",
+    )
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,116 @@
+"""The real command as a process, and small packages to run it on."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TASK_MD = """---
+schema_version: "1.3"
+task:
+  name: acme/{name}
+environment:
+  workdir: /app
+---
+Write /app/out.txt.
+"""
+
+Bench = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def bench(tmp_path) -> Bench:
+    """Run `bench` in a new folder, without a terminal, and give back what it printed."""
+
+    def run(*arguments: str | Path, cwd: Path = tmp_path, env: dict[str, str] | None = None, **options):
+        return subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import sys; from benchflow.cli import main; sys.exit(main())",
+                *map(str, arguments),
+            ],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            check=False,
+            **{"capture_output": True, "text": True, **options},
+        )
+
+    return run
+
+
+@pytest.fixture
+def make_package(tmp_path) -> Callable[..., Path]:
+    """Write a valid native package below the test's folder."""
+
+    def make(where: str = "tasks/a", **files: str) -> Path:
+        folder = tmp_path / where
+        defaults = {
+            "task.md": TASK_MD.format(name=folder.name),
+            "environment/Dockerfile": "FROM debian:bookworm-slim\n",
+            "verifier/test.sh": "#!/bin/sh\necho 1.0 > /logs/verifier/reward.txt\n",
+            "oracle/solve.sh": "#!/bin/sh\necho done > /app/out.txt\n",
+        }
+        for name, text in {**defaults, **files}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch, capfd):
+    """Run `bench` inside this process, in the test's folder: exit code, stdout, stderr."""
+    from benchflow.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        printed = capfd.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def make_split(tmp_path) -> Callable[..., Path]:
+    """Write a valid package in the split layout below the test's folder."""
+
+    def make(where: str = "split/a", **files: str) -> Path:
+        folder = tmp_path / where
+        defaults = {
+            "task.toml": f'version = "1.0"\n[task]\nname = "acme/{folder.name}"\n[environment]\ncpus = 2\n',
+            "instruction.md": "Write /app/out.txt.\n",
+            "environment/Dockerfile": "FROM debian:bookworm-slim\n",
+            "tests/test.sh": "#!/bin/sh\necho 1.0 > /logs/verifier/reward.txt\n",
+            "solution/solve.sh": "#!/bin/sh\necho done > /app/out.txt\n",
+        }
+        for name, text in {**defaults, **files}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def snapshot() -> Callable[[Path], dict[str, bytes | None]]:
+    """Everything below a folder, to prove that a refused command changed nothing."""
+
+    def take(root: Path) -> dict[str, bytes | None]:
+        return {
+            path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None
+            for path in sorted(root.rglob("*"))
+        }
+
+    return take
