@@ -1,0 +1,3 @@
+#!/bin/sh
+set -eu
+echo 'offer 100' > /app/offer.txt
