@@ -108,8 +108,6 @@ def test_issues_of_evidence_know_their_line(invoke, proven):
     folder = proven(verifier={"reruns": 1, "flake_rate": 0.0, "report": "evidence/stability.json"})
     code, out, _ = invoke("tasks", "check", "tasks/a", "--level", "acceptance", "--json")
     assert code == 1
-    issue = next(
-        item for item in json.loads(out)["tasks"][0]["issues"] if item["code"] == "evidence-insufficient"
-    )
+    issue = next(item for item in json.loads(out)["tasks"][0]["issues"] if item["code"] == "evidence-insufficient")
     assert issue["path"] == "benchflow.evidence.verifier.reruns"
     assert "reruns: 1" in (folder / "task.md").read_text().splitlines()[issue["line"] - 1]

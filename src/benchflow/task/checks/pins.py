@@ -39,17 +39,13 @@ def primary_files(evidence: Evidence) -> dict[str, str]:
     if evidence.calibration is not None:
         named.append((evidence.calibration.report, f"{base}.calibration.report"))
         for index, example in enumerate(evidence.calibration.human_or_reference_examples):
-            named.append(
-                (example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact")
-            )
+            named.append((example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact"))
     return {file: path for file, path in named if file is not None}
 
 
 def build_pins(evidence: Evidence, files: Mapping[str, str]) -> dict[str, Any]:
     """The document that `bench tasks pin` writes, from the hashes of the package's files."""
-    wanted = set(primary_files(evidence)) | {
-        pin.path for pin in (*evidence.artifacts, *evidence.trajectories)
-    }
+    wanted = set(primary_files(evidence)) | {pin.path for pin in (*evidence.artifacts, *evidence.trajectories)}
     covered = {name: digest for name, digest in files.items() if _is_covered(name) or name in wanted}
     return {"kind": PINS_KIND, "files": dict(sorted(covered.items()))}
 
