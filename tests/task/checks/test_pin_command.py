@@ -79,6 +79,19 @@ def test_pinning_makes_evidence_acceptable_until_something_changes(invoke, prove
     assert acceptance(invoke) == (1, ["pin-mismatch"])
 
 
+def test_a_shared_profile_is_pinned_too(invoke, proven, tmp_path):
+    folder = proven(artifacts=[{"path": "evidence/pins.json"}])
+    shared = tmp_path / "tasks" / "world.yaml"
+    shared.write_text("cpus: 1\n")
+    document = (folder / "task.md").read_text().replace("---\n", "---\nenvironment-profile: ../world.yaml\n", 1)
+    (folder / "task.md").write_text(document)
+    (folder / "evidence/pins.json").write_text("{}")
+    assert invoke("tasks", "pin", "tasks/a")[0] == 0
+    assert acceptance(invoke) == (0, [])
+    shared.write_text("cpus: 8\n")
+    assert acceptance(invoke) == (1, ["pin-mismatch"])
+
+
 def test_inconsistent_evidence_is_not_pinned(invoke, proven):
     folder = proven()
     (folder / "evidence/oracle.json").write_text('{"reward": 0.2}')

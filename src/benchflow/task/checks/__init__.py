@@ -24,9 +24,10 @@ Check = Callable[[TaskPackage], Iterable[Issue]]
 
 def _check_acceptance(package: TaskPackage) -> Iterable[Issue]:
     from benchflow.task.checks.acceptance import check_evidence
+    from benchflow.task.checks.pins import pinnable_hashes
 
     evidence = package.document.namespace.evidence if package.document is not None else None
-    return check_evidence(package.path, evidence, package.files.hashes())
+    return check_evidence(package.path, evidence, pinnable_hashes(package))
 
 
 LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {

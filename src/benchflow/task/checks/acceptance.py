@@ -18,7 +18,7 @@ from benchflow.task.checks.evidence_files import (
     check_review,
     check_stability,
 )
-from benchflow.task.checks.pins import check_declared_pins, check_pins_file, primary_files
+from benchflow.task.checks.pins import check_declared_pins, check_pins_file, pins_file, primary_files
 from benchflow.task.evidence_config import Calibration, Evidence, OracleRuns, Review, VerifierStability
 
 LEAST_ORACLE_REWARD: Final = 0.99
@@ -110,7 +110,7 @@ def _check_pins(reader: EvidenceReader, evidence: Evidence) -> None:
         for index, pin in enumerate(getattr(evidence, section)):
             wanted.setdefault(pin.path, f"{BASE}.{section}[{index}]")
     for name, path in wanted.items():
-        if name in reader.files and name not in declared and name not in pinned:
+        if name in reader.files and name not in declared | pinned | {pins_file(evidence)}:
             reader.report("evidence-unpinned", path, f"{name} has no SHA-256 pin, so it may have changed since")
 
 
