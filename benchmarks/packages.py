@@ -7,20 +7,16 @@ peer, ours, ratio and target. `--count` scales the corpus; `--no-peer` measures 
 from __future__ import annotations
 
 import argparse
-import compileall
-import json
-import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from lib.side_by_side import Row, compile_ours, peer_environment, print_table, run_json
+
 PEER = "benchflow==0.6.2"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benchcube" / "peers"
 
 TASK_MD = """---
 schema_version: "1.3"
@@ -72,7 +68,7 @@ FILES = {
 }
 
 PEER_RATE = """
-import sys, time, json, resource
+import sys, time, json
 from pathlib import Path
 from benchflow._utils.task_authoring import check_task
 from benchflow.task.package import TaskPackage
@@ -86,7 +82,6 @@ print(json.dumps({
     "structural": rate(check_task),
     "capability": rate(lambda f: check_task(f, sandbox_type="docker", validation_level="runtime-capability")),
     "plan": rate(lambda f: TaskPackage.from_task_dir(f, sandbox="docker").to_dict() and None),
-    "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
 }))
 """
 OUR_RATE = """
@@ -122,44 +117,14 @@ print(json.dumps({"seconds": seconds}))
 """
 
 
-@dataclass(frozen=True)
-class Row:
-    what: str
-    peer: float | None
-    ours: float
-    target: float
-    unit: str
-    higher_is_better: bool
-
-    @property
-    def reached(self) -> bool:
-        return self.ours >= self.target if self.higher_is_better else self.ours <= self.target
-
-    def cells(self) -> list[str]:
-        ratio = None
-        if self.peer:
-            ratio = self.ours / self.peer if self.higher_is_better else self.peer / self.ours
-        sign = ">=" if self.higher_is_better else "<="
-        return [
-            self.what,
-            "–" if self.peer is None else f"{self.peer:,.3g} {self.unit}",
-            f"{self.ours:,.4g} {self.unit}",
-            "–" if ratio is None else f"{ratio:,.1f}x",
-            f"{sign} {self.target:,g} {self.unit}",
-            "yes" if self.reached else "NO",
-        ]
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--count", type=int, default=3500, help="packages of the corpus (default 3500)")
-    options.add_argument(
-        "--memory-count", type=int, default=10_000, help="packages checked for the memory figure"
-    )
+    options.add_argument("--memory-count", type=int, default=10_000, help="packages checked for the memory figure")
     options.add_argument("--no-peer", action="store_true", help="measure this project alone")
     chosen = options.parse_args()
-    compile_bytecode(Path(sys.prefix), Path(__file__).resolve().parent.parent / "src")
-    peer = None if chosen.no_peer else peer_environment()
+    compile_ours()
+    peer = None if chosen.no_peer else peer_environment(PEER)
     with tempfile.TemporaryDirectory(prefix="benchcube-packages-") as scratch:
         rows = measure(Path(scratch), peer, chosen.count, chosen.memory_count)
     print_table(rows)
@@ -210,7 +175,7 @@ def measure(scratch: Path, peer: Path | None, count: int, memory_count: int) -> 
             "s",
             False,
         ),
-        Row(f"memory, {memory_count:,} packages", theirs.get("memory"), peak, 150, "MB", False),
+        Row(f"memory, {memory_count:,} packages", None, peak, 150, "MB", False),
     ]
 
 
@@ -221,13 +186,6 @@ def write_corpus(root: Path, count: int) -> None:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text.format(index=index))
-
-
-def run_json(python: Path, code: str, folder: Path) -> dict[str, float]:
-    """Run measuring code in an environment; it prints one JSON object."""
-    finished = subprocess.run([python, "-c", code, folder], check=True, capture_output=True, text=True)
-    measured: dict[str, float] = json.loads(finished.stdout.splitlines()[-1])
-    return measured
 
 
 def wall(*command: str | Path, repeat: int) -> tuple[float, float]:
@@ -265,59 +223,6 @@ def proportional_memory(pid: str) -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
-
-
-def compile_bytecode(*roots: Path) -> None:
-    """Start-up is measured with compiled modules, as users have it, also where writing them is off."""
-    for root in roots:
-        compileall.compile_dir(root, quiet=2, workers=2)
-
-
-def peer_environment() -> Path:
-    """The peer's own environment, made once; its `bin` folder."""
-    home = CACHE / PEER.replace("==", "-")
-    ready = home / ".ready"
-    if not ready.exists():
-        shutil.rmtree(home, ignore_errors=True)
-        print(f"Installing {PEER} into {home}", file=sys.stderr)
-        command, environment = newer_python()
-        subprocess.run([*command, "-m", "venv", str(home)], check=True, env=environment)
-        pip = [
-            str(home / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            PEER,
-        ]
-        subprocess.run(pip, check=True)
-        compile_bytecode(home)
-        ready.touch()
-    return home / "bin"
-
-
-def newer_python() -> tuple[list[str], dict[str, str]]:
-    """A Python that the peer supports: this one, or a newer one on PATH, also behind pyenv's shims."""
-    if sys.version_info >= (3, 12):
-        return [sys.executable], dict(os.environ)
-    for version in ("3.12", "3.13"):
-        environment = {**os.environ, "PYENV_VERSION": version}
-        name = f"python{version}"
-        if (
-            shutil.which(name)
-            and subprocess.run([name, "-V"], capture_output=True, check=False, env=environment).returncode
-            == 0
-        ):
-            return [name], environment
-    raise SystemExit("the peer needs Python 3.12 or newer on PATH; --no-peer measures without it")
-
-
-def print_table(rows: list[Row]) -> None:
-    table = [["", "peer", "ours", "ratio", "target", "reached"], *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(6)]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":

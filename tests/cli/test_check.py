@@ -121,9 +121,9 @@ def test_a_sandbox_is_asked_about_at_every_level(bench, make_package):
         assert result.returncode == 1
         document = parsed(result)
         assert document["sandbox"] == "docker"
-        assert [
-            (issue["code"], issue["path"], issue["line"]) for issue in document["tasks"][0]["issues"]
-        ] == [("unsupported-feature", "environment.os", 6)]
+        assert [(issue["code"], issue["path"], issue["line"]) for issue in document["tasks"][0]["issues"]] == [
+            ("unsupported-feature", "environment.os", 6)
+        ]
 
 
 def test_a_package_is_reported_once(bench, make_package, tmp_path):
@@ -214,9 +214,7 @@ def test_many_packages_are_checked_in_processes_with_the_same_result(bench, make
     document = parsed(result)
     assert document["summary"] == {"total": 150, "valid": 135, "invalid": 15}
     assert [task["path"] for task in document["tasks"]] == [f"many/t{index:03}" for index in range(150)]
-    assert [index for index, task in enumerate(document["tasks"]) if not task["valid"]] == list(
-        range(3, 150, 10)
-    )
+    assert [index for index, task in enumerate(document["tasks"]) if not task["valid"]] == list(range(3, 150, 10))
 
 
 def test_checking_imports_no_runtime_and_no_network_client(make_package, tmp_path):

@@ -164,9 +164,7 @@ def test_an_alias_collision_is_refused(invoke, make_package, tmp_path):
     assert json.loads(out)["reports"][0]["alias_collisions"] == ["verifier|tests"]
 
 
-def test_roundtrip_reports_each_package_and_changes_nothing(
-    invoke, make_split, make_package, snapshot, tmp_path
-):
+def test_roundtrip_reports_each_package_and_changes_nothing(invoke, make_split, make_package, snapshot, tmp_path):
     make_split("all/a")
     make_package("all/b")
     make_split("all/c", **{"task.toml": "["})

@@ -165,9 +165,7 @@ def test_a_full_disk_is_reported(bench):
 
 
 def test_closed_streams_do_no_harm(tmp_path):
-    command = (
-        f"{sys.executable} -c 'import sys; from benchflow.cli import main; sys.exit(main())' --help >&- 2>&-"
-    )
+    command = f"{sys.executable} -c 'import sys; from benchflow.cli import main; sys.exit(main())' --help >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 0
 
 

@@ -44,6 +44,6 @@ def json_option(command: Command) -> Command:
 
 def sandbox_option(command: Command) -> Command:
     """`--sandbox NAME`: the sandbox whose abilities are asked about."""
-    return click.option(
-        "--sandbox", metavar="NAME", help="Also ask whether this sandbox can honour the package."
-    )(command)
+    return click.option("--sandbox", metavar="NAME", help="Also ask whether this sandbox can honour the package.")(
+        command
+    )

@@ -65,9 +65,7 @@ def _require_folder(path: Path) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UsageError(f"{path}: cannot be read ({reason})", code="unreadable-path") from None
     if not stat.S_ISDIR(mode):
-        raise UsageError(
-            f"{path}: is not a folder; name a package folder or one above packages", code="not-a-folder"
-        )
+        raise UsageError(f"{path}: is not a folder; name a package folder or one above packages", code="not-a-folder")
 
 
 def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:

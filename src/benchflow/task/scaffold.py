@@ -24,9 +24,7 @@ class ScaffoldFile:
     executable: bool = False
 
 
-def scaffold_package(
-    name: str, *, organisation: str = "local", preset: str | None = None
-) -> dict[str, ScaffoldFile]:
+def scaffold_package(name: str, *, organisation: str = "local", preset: str | None = None) -> dict[str, ScaffoldFile]:
     """The files of a new package by their relative path; `preset` must be a known one.
 
     Raises `UsageError` for a name that is not one plain folder name.

@@ -48,9 +48,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _map_in_processes(
-    function: Callable[[Item], Result], items: Sequence[Item], count: int
-) -> Iterator[Result]:
+def _map_in_processes(function: Callable[[Item], Result], items: Sequence[Item], count: int) -> Iterator[Result]:
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import active_children, get_context

@@ -43,9 +43,7 @@ CLAIMS: dict[str, Any] = {
         "known_bad_reward_max": 0.2,
         "partial_solution_range": [0.3, 0.8],
         "report": "evidence/calibration.json",
-        "human_or_reference_examples": [
-            {"name": "gold", "expected_reward": 1.0, "artifact": "evidence/gold.json"}
-        ],
+        "human_or_reference_examples": [{"name": "gold", "expected_reward": 1.0, "artifact": "evidence/gold.json"}],
     },
 }
 

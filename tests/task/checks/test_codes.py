@@ -21,11 +21,7 @@ def reported_codes() -> dict[str, str]:
         for node in ast.walk(ast.parse(file.read_text())):
             for expression in candidates(node):
                 for part in ast.walk(expression):
-                    if (
-                        isinstance(part, ast.Constant)
-                        and isinstance(part.value, str)
-                        and CODE.fullmatch(part.value)
-                    ):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str) and CODE.fullmatch(part.value):
                         found[part.value] = file.name
     return found
 
@@ -64,6 +60,4 @@ def test_codes_have_a_meaning_and_a_remedy_in_whole_sentences():
 
 def test_the_documentation_is_the_registry():
     page = Path(__file__).parents[3] / "docs" / "check-codes.md"
-    assert page.read_text() == render_check_codes(), (
-        "run: python -m benchflow.task.checks.codes > docs/check-codes.md"
-    )
+    assert page.read_text() == render_check_codes(), "run: python -m benchflow.task.checks.codes > docs/check-codes.md"

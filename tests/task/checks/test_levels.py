@@ -200,9 +200,7 @@ def test_split_packages_cannot_be_published(found):
 def test_a_report_written_elsewhere_is_a_warning(tmp_path, found):
     found(NATIVE, {"verifier/test.sh": "# --ctrf /x\npytest --ctrf /tmp/ctrf.json\npytest --ctrf $OUT\n"})
     report = check_folder(tmp_path / "package")
-    assert [(issue.code, issue.severity, issue.line) for issue in report.issues] == [
-        ("report-path", "warning", 2)
-    ]
+    assert [(issue.code, issue.severity, issue.line) for issue in report.issues] == [("report-path", "warning", 2)]
     assert report.valid
 
 

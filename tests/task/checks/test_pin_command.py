@@ -79,6 +79,19 @@ def test_pinning_makes_evidence_acceptable_until_something_changes(invoke, prove
     assert acceptance(invoke) == (1, ["pin-mismatch"])
 
 
+def test_a_shared_profile_is_pinned_too(invoke, proven, tmp_path):
+    folder = proven(artifacts=[{"path": "evidence/pins.json"}])
+    shared = tmp_path / "tasks" / "world.yaml"
+    shared.write_text("cpus: 1\n")
+    document = (folder / "task.md").read_text().replace("---\n", "---\nenvironment-profile: ../world.yaml\n", 1)
+    (folder / "task.md").write_text(document)
+    (folder / "evidence/pins.json").write_text("{}")
+    assert invoke("tasks", "pin", "tasks/a")[0] == 0
+    assert acceptance(invoke) == (0, [])
+    shared.write_text("cpus: 8\n")
+    assert acceptance(invoke) == (1, ["pin-mismatch"])
+
+
 def test_inconsistent_evidence_is_not_pinned(invoke, proven):
     folder = proven()
     (folder / "evidence/oracle.json").write_text('{"reward": 0.2}')
@@ -108,8 +121,6 @@ def test_issues_of_evidence_know_their_line(invoke, proven):
     folder = proven(verifier={"reruns": 1, "flake_rate": 0.0, "report": "evidence/stability.json"})
     code, out, _ = invoke("tasks", "check", "tasks/a", "--level", "acceptance", "--json")
     assert code == 1
-    issue = next(
-        item for item in json.loads(out)["tasks"][0]["issues"] if item["code"] == "evidence-insufficient"
-    )
+    issue = next(item for item in json.loads(out)["tasks"][0]["issues"] if item["code"] == "evidence-insufficient")
     assert issue["path"] == "benchflow.evidence.verifier.reruns"
     assert "reruns: 1" in (folder / "task.md").read_text().splitlines()[issue["line"] - 1]

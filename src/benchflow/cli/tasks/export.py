@@ -24,9 +24,7 @@ from benchflow.task.discovery import FoundPackage, find_packages
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--report-only", is_flag=True, help="Write nothing; say what would be lost.")
 @json_option
-def export(
-    path: Path, out: Path | None, target: str, overwrite: bool, report_only: bool, as_json: bool
-) -> int:
+def export(path: Path, out: Path | None, target: str, overwrite: bool, report_only: bool, as_json: bool) -> int:
     """Write the package PATH in the split layout to the folder OUT.
 
     PATH may be a folder above packages: each is then written below OUT, at the place it has below PATH.
@@ -101,6 +99,4 @@ def _print(report: dict[str, Any]) -> None:
     for issue in report.get("issues", ()):
         place = ":".join(str(part) for part in (issue["file"], issue["line"]) if part is not None)
         where = f"{printable(place)}: " if place else ""
-        emit(
-            f"     {where}{style(issue['severity'], 'red')}: {printable(issue['message'])} [{issue['code']}]"
-        )
+        emit(f"     {where}{style(issue['severity'], 'red')}: {printable(issue['message'])} [{issue['code']}]")

@@ -19,9 +19,7 @@ from benchflow.task.discovery import PACKAGE_MARKERS, TERMINAL_BENCH_MARKER, Fou
 
 @click.command()
 @package_paths
-@click.option(
-    "--remove-legacy", is_flag=True, help="Remove the split files and give the folders their native names."
-)
+@click.option("--remove-legacy", is_flag=True, help="Remove the split files and give the folders their native names.")
 @json_option
 def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
     """Turn split packages (task.toml, instruction.md) into task.md packages.

@@ -68,9 +68,7 @@ def _render(folder: Path, output: Path | None) -> tuple[dict[str, Any], tuple[Is
 
     package = load_package(folder)
     if package.entrypoint != TASK_MD:
-        raise PackageError(
-            "there is no task.md to normalize; 'bench tasks migrate' writes one", code="not-native"
-        )
+        raise PackageError("there is no task.md to normalize; 'bench tasks migrate' writes one", code="not-native")
     text = render_normalized_task_md(decode(package.files.read(TASK_MD)), path=folder)
     if output is not None:
         write_atomic(output, text)

@@ -38,14 +38,14 @@ def _pin(found: FoundPackage) -> dict[str, Any]:
     from benchflow.files.atomic import write_atomic
     from benchflow.task.checks import check_package
     from benchflow.task.checks.acceptance import check_evidence
-    from benchflow.task.checks.pins import build_pins, pins_file, render_pins
+    from benchflow.task.checks.pins import build_pins, pinnable_hashes, pins_file, render_pins
     from benchflow.task.package import load_package
 
     if found.problem is not None:
         return {"path": str(found.path), "issues": [found.problem]}
     package = load_package(found.path)
     evidence = package.document.namespace.evidence if package.document is not None else None
-    hashes = package.files.hashes()
+    hashes = pinnable_hashes(package)
     issues: list[Issue] = [
         *check_package(package, level="publication-grade"),
         *check_evidence(package.path, evidence, hashes, with_pins_file=False),

@@ -14,7 +14,5 @@ def one_package(path: Path) -> Path:
     if first.problem is not None:
         raise PackageError(f"{path}: {first.problem.message}", code=first.problem.code)
     if not first.named:
-        raise UsageError(
-            f"{path}: is a folder above packages; name one, such as {first.path}", code="not-a-package"
-        )
+        raise UsageError(f"{path}: is a folder above packages; name one, such as {first.path}", code="not-a-package")
     return path

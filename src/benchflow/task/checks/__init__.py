@@ -24,9 +24,10 @@ Check = Callable[[TaskPackage], Iterable[Issue]]
 
 def _check_acceptance(package: TaskPackage) -> Iterable[Issue]:
     from benchflow.task.checks.acceptance import check_evidence
+    from benchflow.task.checks.pins import pinnable_hashes
 
     evidence = package.document.namespace.evidence if package.document is not None else None
-    return check_evidence(package.path, evidence, package.files.hashes())
+    return check_evidence(package.path, evidence, pinnable_hashes(package))
 
 
 LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {
@@ -69,9 +70,7 @@ class CheckReport:
         }
 
 
-def check_package(
-    package: TaskPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None
-) -> tuple[Issue, ...]:
+def check_package(package: TaskPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> tuple[Issue, ...]:
     """Every problem of a package at a level, in the order of the questions; each problem once.
 
     Raises `UsageError` as `require_level` does.
@@ -104,9 +103,7 @@ def require_sandbox(sandbox: str | None) -> None:
 
     if sandbox_capabilities(sandbox) is None:
         known = known_sandboxes()
-        raise UsageError(
-            f"there is no sandbox '{sandbox}'; known are {', '.join(known)}", code="unknown-sandbox"
-        )
+        raise UsageError(f"there is no sandbox '{sandbox}'; known are {', '.join(known)}", code="unknown-sandbox")
 
 
 def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
@@ -118,15 +115,11 @@ def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None 
         raise
     except Exception as error:  # noqa: BLE001 - one package must never take the others' reports with it
         message = f"the package could not be checked: {type(error).__name__}: {error}"
-        return CheckReport(
-            str(path), path.absolute().name, None, (Issue("check-failed", "error", "", message),)
-        )
+        return CheckReport(str(path), path.absolute().name, None, (Issue("check-failed", "error", "", message),))
     return CheckReport(str(path), package.name, package.digest, issues)
 
 
-def check_found(
-    found: FoundPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None
-) -> CheckReport:
+def check_found(found: FoundPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
     """Judge what discovery found; a folder it could not look into is reported as a broken package."""
     if found.problem is not None:
         return CheckReport(str(found.path), found.path.absolute().name, None, (found.problem,))

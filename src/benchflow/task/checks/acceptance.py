@@ -18,7 +18,7 @@ from benchflow.task.checks.evidence_files import (
     check_review,
     check_stability,
 )
-from benchflow.task.checks.pins import check_declared_pins, check_pins_file, primary_files
+from benchflow.task.checks.pins import check_declared_pins, check_pins_file, pins_file, primary_files
 from benchflow.task.evidence_config import Calibration, Evidence, OracleRuns, Review, VerifierStability
 
 LEAST_ORACLE_REWARD: Final = 0.99
@@ -77,9 +77,7 @@ def _check_review(reader: EvidenceReader, claim: Review, path: str) -> None:
         if value is None:
             _missing(reader, f"{path}.{key}")
         elif value != "passed":
-            reader.report(
-                "evidence-insufficient", f"{path}.{key}", f"{path}.{key} must be 'passed', not '{value}'"
-            )
+            reader.report("evidence-insufficient", f"{path}.{key}", f"{path}.{key} must be 'passed', not '{value}'")
     if claim.artifact is None:
         _missing(reader, f"{path}.artifact")
     check_review(reader, claim, path)
@@ -112,19 +110,15 @@ def _check_pins(reader: EvidenceReader, evidence: Evidence) -> None:
         for index, pin in enumerate(getattr(evidence, section)):
             wanted.setdefault(pin.path, f"{BASE}.{section}[{index}]")
     for name, path in wanted.items():
-        if name in reader.files and name not in declared and name not in pinned:
-            reader.report(
-                "evidence-unpinned", path, f"{name} has no SHA-256 pin, so it may have changed since"
-            )
+        if name in reader.files and name not in declared | pinned | {pins_file(evidence)}:
+            reader.report("evidence-unpinned", path, f"{name} has no SHA-256 pin, so it may have changed since")
 
 
 def _missing(reader: EvidenceReader, path: str, hint: str = "") -> None:
     reader.report("evidence-missing", path, f"{path} is missing{hint}")
 
 
-def _bounded(
-    reader: EvidenceReader, value: float | None, path: str, least: float, most: float | None
-) -> None:
+def _bounded(reader: EvidenceReader, value: float | None, path: str, least: float, most: float | None) -> None:
     if value is None:
         _missing(reader, path)
     elif value < least or (most is not None and value > most):

@@ -32,9 +32,7 @@ class EvidenceReader:
     def read(self, name: str, claim: str, *, kind: str | None = None) -> Mapping[str, Any] | None:
         """The JSON object in a file that `claim` (a dotted path) points to; None after reporting why not."""
         if name not in self.files:
-            self.report(
-                "evidence-file-missing", claim, f"{claim} names {name}, which is not a file of the package"
-            )
+            self.report("evidence-file-missing", claim, f"{claim} names {name}, which is not a file of the package")
             return None
         try:
             with (self.root / name).open("rb") as stream:
@@ -74,11 +72,7 @@ def check_oracle_run(reader: EvidenceReader, claim: OracleRuns, path: str) -> No
     if found is None:
         return
     reward = recorded_reward(reader, claim.artifact, found)
-    if (
-        reward is not None
-        and claim.required_reward is not None
-        and reward < claim.required_reward - TOLERANCE
-    ):
+    if reward is not None and claim.required_reward is not None and reward < claim.required_reward - TOLERANCE:
         reader.disagrees(
             claim.artifact,
             "reward",
@@ -128,9 +122,7 @@ def check_stability(reader: EvidenceReader, claim: VerifierStability, path: str)
     observed = failures / len(runs)
     if claim.flake_rate is not None and max(observed, flake or 0.0) > claim.flake_rate + TOLERANCE:
         worst = max(observed, flake or 0.0)
-        reader.disagrees(
-            name, "flake_rate", f"{name}: the flake rate is {worst:g}, declared are {claim.flake_rate:g}"
-        )
+        reader.disagrees(name, "flake_rate", f"{name}: the flake rate is {worst:g}, declared are {claim.flake_rate:g}")
     if flake is not None and flake < observed - TOLERANCE:
         reader.disagrees(
             name, "flake_rate", f"{name}: {failures} of {len(runs)} runs failed, which is more than {flake:g}"
@@ -144,13 +136,9 @@ def _count_failures(reader: EvidenceReader, name: str, runs: list[Any], least: f
         status = run.get("status") if isinstance(run, dict) else None
         reward = unit_number(run.get("reward")) if isinstance(run, dict) else None
         if status not in ("passed", "failed") or reward is None:
-            reader.wrong(
-                name, where, f"{name}: {where} needs a status (passed or failed) and a reward from 0 to 1"
-            )
+            reader.wrong(name, where, f"{name}: {where} needs a status (passed or failed) and a reward from 0 to 1")
         elif status == "passed" and least is not None and reward < least - TOLERANCE:
-            reader.disagrees(
-                name, where, f"{name}: {where} passed with {reward:g}, below min_reward {least:g}"
-            )
+            reader.disagrees(name, where, f"{name}: {where} passed with {reward:g}, below min_reward {least:g}")
         failures += status != "passed"
     return failures
 
@@ -190,13 +178,9 @@ def _check_case(reader: EvidenceReader, claim: Calibration, name: str, index: in
     low, high = _allowed(claim, kind)
     if kind == "reference":
         if not any(_agrees(reward, example.expected_reward) for example in claim.human_or_reference_examples):
-            reader.disagrees(
-                name, where, f"{name}: {where} scored {reward:g}, which no declared example expects"
-            )
+            reader.disagrees(name, where, f"{name}: {where} scored {reward:g}, which no declared example expects")
     elif not low - TOLERANCE <= reward <= high + TOLERANCE:
-        reader.disagrees(
-            name, where, f"{name}: {where} ({kind}) scored {reward:g}, outside {low:g} to {high:g}"
-        )
+        reader.disagrees(name, where, f"{name}: {where} ({kind}) scored {reward:g}, outside {low:g} to {high:g}")
     return str(kind)
 
 

@@ -23,6 +23,4 @@ def marker_issues(files: FileMap, names: Iterable[str]) -> Iterator[Issue]:
             start = line.find(MARKER)
             if start >= 0:
                 shown = line[start : start + _SHOWN].rstrip()
-                yield Issue(
-                    "marker-left", "error", "", f"there is still a marker to fill in: {shown}", name, number
-                )
+                yield Issue("marker-left", "error", "", f"there is still a marker to fill in: {shown}", name, number)

@@ -1,9 +1,8 @@
 """Pins: the SHA-256 that each file had when the evidence was taken.
 
-`bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, the prompts,
-the environment, the oracle, the verifier and every declared evidence file, so that evidence cannot outlive
-what it is about. A digest that `task.md` itself declares for an evidence file counts as a pin of that file
-too.
+`bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, prompts, shared profiles,
+environment, oracle, verifier and every declared evidence file, so that evidence cannot outlive what it is about. A
+digest that `task.md` itself declares for an evidence file counts as a pin of that file too.
 """
 
 from __future__ import annotations
@@ -15,15 +14,22 @@ from typing import Any, Final
 from benchflow.errors import Issue, Severity
 from benchflow.task.checks.evidence_files import EvidenceReader
 from benchflow.task.evidence_config import Evidence
+from benchflow.task.package import TaskPackage
 
 DEFAULT_PINS: Final = "evidence/pins.json"
 PINS_KIND: Final = "evidence-pins"
-_COVERED_FOLDERS: Final = ("prompts/", "environment/", "oracle/", "verifier/")
+_COVERED_FOLDERS: Final = ("prompts/", "environment/", "oracle/", "verifier/", "../")
 
 
 def pins_file(evidence: Evidence) -> str:
     """Where the pins of a package are."""
     return evidence.pins or DEFAULT_PINS
+
+
+def pinnable_hashes(package: TaskPackage) -> dict[str, str]:
+    """SHA-256 of everything that can be pinned: the files of a package, and the profiles it shares (`../…`)."""
+    shared = {profile.path: profile.sha256 for profile in package.profiles.values() if not profile.inside}
+    return {**package.files.hashes(), **shared}
 
 
 def primary_files(evidence: Evidence) -> dict[str, str]:
@@ -39,17 +45,14 @@ def primary_files(evidence: Evidence) -> dict[str, str]:
     if evidence.calibration is not None:
         named.append((evidence.calibration.report, f"{base}.calibration.report"))
         for index, example in enumerate(evidence.calibration.human_or_reference_examples):
-            named.append(
-                (example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact")
-            )
+            named.append((example.artifact, f"{base}.calibration.human_or_reference_examples[{index}].artifact"))
     return {file: path for file, path in named if file is not None}
 
 
 def build_pins(evidence: Evidence, files: Mapping[str, str]) -> dict[str, Any]:
     """The document that `bench tasks pin` writes, from the hashes of the package's files."""
-    wanted = set(primary_files(evidence)) | {
-        pin.path for pin in (*evidence.artifacts, *evidence.trajectories)
-    }
+    wanted = set(primary_files(evidence)) | {pin.path for pin in (*evidence.artifacts, *evidence.trajectories)}
+    wanted.discard(pins_file(evidence))
     covered = {name: digest for name, digest in files.items() if _is_covered(name) or name in wanted}
     return {"kind": PINS_KIND, "files": dict(sorted(covered.items()))}
 

@@ -22,9 +22,7 @@ def check_publication(package: TaskPackage) -> Iterator[Issue]:
 
 def _check_native(package: TaskPackage) -> Iterator[Issue]:
     if package.entrypoint != "task.md":
-        yield Issue(
-            "not-native", "error", "", "there is no task.md; 'bench tasks migrate' writes it", "task.md"
-        )
+        yield Issue("not-native", "error", "", "there is no task.md; 'bench tasks migrate' writes it", "task.md")
     for name in (TASK_TOML, INSTRUCTION):
         if name in package.files:
             yield Issue("legacy-file", "error", name, f"{name} belongs to the split layout; remove it", name)
@@ -39,9 +37,7 @@ def _check_native(package: TaskPackage) -> Iterator[Issue]:
     if not package.files.below("oracle"):
         yield Issue("oracle-missing", "error", "oracle", "there is no oracle/ with a reference solution")
     if "verifier" not in package.files.folders and package.verifier_dir is not None:
-        yield Issue(
-            "verifier-missing", "error", "verifier", "there is no verifier/, only a split-layout folder"
-        )
+        yield Issue("verifier-missing", "error", "verifier", "there is no verifier/, only a split-layout folder")
 
 
 def _check_verifier_document(package: TaskPackage) -> Iterator[Issue]:
@@ -54,9 +50,7 @@ def _check_verifier_document(package: TaskPackage) -> Iterator[Issue]:
         return
     if not document.rubric.dimensions:
         path = "verifier.rubric.dimensions"
-        yield Issue(
-            "rubric-missing", "error", path, f"{path} is empty: the score has no stated meaning", _SPEC
-        )
+        yield Issue("rubric-missing", "error", path, f"{path} is empty: the score has no stated meaning", _SPEC)
     if not any(name.endswith(_RUBRIC_SUFFIXES) for name in package.files.below("verifier/rubrics")):
         yield Issue("rubric-missing", "error", "verifier/rubrics", "verifier/rubrics/ holds no rubric file")
     if "reward_json" not in document.outputs.declared:

@@ -43,9 +43,7 @@ def _check_prompt(package: TaskPackage) -> Iterator[Issue]:
             who = f"the turn of {silent.role} in {silent.scene}" if silent.scene else "the agent"
             yield Issue("empty-prompt", "error", "prompt", f"task.md has no prompt for {who}", "task.md")
     elif package.instruction is not None:
-        yield Issue(
-            "empty-prompt", "error", "", "instruction.md is empty: nothing is asked of the agent", INSTRUCTION
-        )
+        yield Issue("empty-prompt", "error", "", "instruction.md is empty: nothing is asked of the agent", INSTRUCTION)
     elif INSTRUCTION not in package.files:
         yield Issue(
             "missing-file",

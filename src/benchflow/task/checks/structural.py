@@ -27,9 +27,7 @@ _CTRF_PATH: Final = b"/logs/verifier/ctrf.json"
 def check_structure(package: TaskPackage) -> Iterator[Issue]:
     """Problems of everything but the definition."""
     yield from (issue for issue in package.layout_issues if not is_about_definition(issue))
-    names = [
-        name for name in package.files.files if name in _MARKED_FILES or name.startswith(_MARKED_FOLDERS)
-    ]
+    names = [name for name in package.files.files if name in _MARKED_FILES or name.startswith(_MARKED_FOLDERS)]
     yield from marker_issues(package.files, names)
     config = package.config
     if config is not None and config.steps:
@@ -83,9 +81,7 @@ def _check_verifier(package: TaskPackage, base: str) -> Iterator[Issue]:
         if document is not None:
             for missing in missing_files(document, files):
                 message = f"{missing.path} names {missing.name}, which is not in {folder}/"
-                yield Issue(
-                    "verifier-file-missing", "error", missing.path, message, f"{folder}/{VERIFIER_MD}"
-                )
+                yield Issue("verifier-file-missing", "error", missing.path, message, f"{folder}/{VERIFIER_MD}")
     elif not _has_default_entrypoint(package, files):
         message = f"{folder}/ has neither {VERIFIER_MD} nor {DEFAULT_SCRIPTS[0]}: nothing scores the work"
         yield Issue("verifier-entrypoint-missing", "error", folder, message)
