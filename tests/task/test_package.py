@@ -282,3 +282,48 @@ def test_whatever_a_folder_holds_it_loads(tmp_path_factory, files: dict[str, byt
     assert json.dumps(package.to_dict())
     if not files.keys() & {"task.md", "task.toml"}:
         assert not package.valid
+
+
+def test_dates_and_infinities_in_metadata_can_be_dumped(make_files) -> None:
+    text = "---\nmetadata: {day: 2024-02-29, at: 2024-02-29T10:00:00Z, much: .inf, none: ~}\n---\nx\n"
+    metadata = json.loads(json.dumps(load_package(make_files({"task.md": text})).to_dict()))["config"][
+        "metadata"
+    ]
+    assert metadata == {"day": "2024-02-29", "at": "2024-02-29T10:00:00+00:00", "much": "inf", "none": None}
+
+
+def test_instructions_of_steps_must_be_text(make_files) -> None:
+    files = {"task.md": "---\nsteps: [{name: one}]\n---\n", "steps/one/instruction.md": b"\xff"}
+    issues = load_package(make_files(files)).layout_issues
+    assert [(issue.code, issue.file) for issue in issues] == [("not-utf8", "steps/one/instruction.md")]
+
+
+def test_reports_stay_bounded_whatever_is_written(make_files) -> None:
+    keys = "".join(f"key{number}: 1\n" for number in range(3000))
+    package = load_package(make_files({"task.md": f"---\n{keys}---\nx\n"}))
+    assert len(package.issues) == 200
+    assert package.issues[-1].code == "too-many-issues"
+    package = load_package(make_files({"task.md": f"---\n? {'long' * 5000}\n: 1\n---\nx\n"}))
+    assert len(package.issues[0].path) <= 500
+
+
+def test_a_folder_named_by_a_dot_has_its_own_name(make_files, monkeypatch) -> None:
+    folder: Path = make_files({"task.md": "---\n---\nx\n", "sub/file": ""})
+    monkeypatch.chdir(folder / "sub")
+    assert load_package("..").name == "pkg"
+    monkeypatch.chdir(folder)
+    assert load_package(".").name == "pkg"
+
+
+def test_loading_twice_reports_the_same_in_the_same_order(make_files) -> None:
+    text = "---\nenvironment: {gpus: 1, os: windows, workdir: x}\nzeta: 1\nuser: {tools: [a]}\n---\nx\n"
+    folder = make_files({"task.md": text})
+    first, second = (load_package(folder, sandbox="local").to_dict() for _ in range(2))
+    assert first == second
+    assert [issue["path"] for issue in first["runtime_issues"]] == [
+        "environment.gpus",
+        "environment.os",
+        "environment.workdir",
+        "user.tools",
+        "user",
+    ]

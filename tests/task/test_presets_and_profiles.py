@@ -210,6 +210,7 @@ def test_what_only_the_merged_result_can_decide_is_not_judged_in_the_profile(mak
         ("..", "profile-outside"),
         ("../link.yaml", "profile-outside"),
         ("../pipe.yaml", "profile-missing"),
+        ('"../a\\0b"', "unsafe-path"),
     ],
 )
 def test_a_profile_that_points_nowhere_or_outside_is_an_error(

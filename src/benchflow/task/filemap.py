@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
+from benchflow.task.issues import MAX_ISSUES
 
 KEEP_BYTES: Final = 256 << 10
 KEEP_TOTAL: Final = 16 << 20
@@ -123,6 +124,8 @@ class _Scan:
         self.kept = 0
 
     def problem(self, code: str, path: str, message: str) -> None:
+        if len(self.issues) >= MAX_ISSUES:
+            return
         shown = printable(path)
         self.issues.append(Issue(code, "error", "", f"{shown} {message}", shown))
 

@@ -18,13 +18,13 @@ from benchflow.task.config import TaskConfig
 from benchflow.task.document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
 from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
-from benchflow.task.manifest import EnvironmentManifest
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
     from benchflow.task.export_report import CompatibilityExportReport
     from benchflow.task.imports import InboundCompatibility
+    from benchflow.task.manifest import EnvironmentManifest
     from benchflow.task.prompts import TaskPromptPlan
     from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
     from benchflow.task.runtime_view import TaskRuntimeView

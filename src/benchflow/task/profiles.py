@@ -72,6 +72,9 @@ class ProfileReader:
         return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
 
     def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
+        if "\0" in written:
+            problems.error("unsafe-path", key, f"{key} must be a path")
+            return None
         root = os.path.realpath(self.package)
         resolved = os.path.realpath(self.package / written)
         holder = root.rpartition("/")[0]

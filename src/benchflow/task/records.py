@@ -9,6 +9,8 @@ keys that were written, not by the keys there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from types import NoneType
 from typing import Any, ClassVar, Final, NoReturn, Self, dataclass_transform
 
 from benchflow.task.issues import IssueLog
@@ -81,6 +83,7 @@ class Field:
 
 
 _REQUIRED: Final = object()
+_NEAR_LENGTH: Final = 40
 
 
 def field(
@@ -151,6 +154,11 @@ class Record:
     def replace(self, **changes: Any) -> Self:
         """A copy with some values changed."""
         return type(self)(**{**self.__dict__, **changes})
+
+    def items(self) -> Iterator[tuple[Field, Any]]:
+        """The fields that were written, in the author's order, with their values."""
+        for name, value in self.__dict__.items():
+            yield self.FIELDS[name], value
 
     @property
     def declared(self) -> frozenset[str]:
@@ -252,14 +260,21 @@ def plain(value: Any, *, declared: bool = False) -> Any:
         return {key: plain(item, declared=declared) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, declared=declared) for item in value]
-    return value
+    if declared or isinstance(value, (str, int, NoneType)) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    """A value that JSON has no form for: dates by ISO 8601, everything else by its name."""
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
 def report_unknown(model: type[Record], key: str, where: str, problems: IssueLog) -> None:
     """An unknown key: an error natively, a warning on foreign import; a known key that is near is named."""
     from difflib import get_close_matches
 
-    near = get_close_matches(key, list(model.KEYS), n=1, cutoff=0.75)
+    near = get_close_matches(key[:_NEAR_LENGTH], list(model.KEYS), n=1, cutoff=0.75)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     if problems.foreign:
         problems.warning(
