@@ -54,9 +54,7 @@ def test_extra_files_from_outside_count() -> None:
     assert digest_of({"a": zero}) != digest_of({"a": zero, "../p": zero})
 
 
-@pytest.mark.parametrize(
-    "target", ["/etc/hostname", "../outside", "..", "sub/../../outside", "nowhere/../../x"]
-)
+@pytest.mark.parametrize("target", ["/etc/hostname", "../outside", "..", "sub/../../outside", "nowhere/../../x"])
 def test_links_that_leave_are_errors(make_files, target: str) -> None:
     folder = make_files({"sub/a": "1"})
     (folder.parent / "outside").write_text("x")

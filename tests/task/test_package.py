@@ -88,9 +88,7 @@ def test_unknown_keys_of_a_split_package_are_warnings_and_wrong_values_errors(ma
     folder = make_files({**SPLIT, "task.toml": SPLIT["task.toml"] + "cpuz = 2\n"})
     package = load_package(folder)
     assert package.valid
-    assert ("unknown-key", "environment.cpuz", "task.toml") in [
-        (i.code, i.path, i.file) for i in package.issues
-    ]
+    assert ("unknown-key", "environment.cpuz", "task.toml") in [(i.code, i.path, i.file) for i in package.issues]
     wrong = make_files({**SPLIT, "task.toml": SPLIT["task.toml"].replace("512", '"many"')}, name="wrong")
     assert [(i.code, i.path, i.file) for i in load_package(wrong).issues if i.severity == "error"] == [
         ("invalid-type", "environment.memory_mb", "task.toml")
@@ -211,9 +209,7 @@ def test_sidecars_that_nothing_reads_are_warnings(make_package) -> None:
 
 def test_sidecars_that_are_no_text_are_errors(make_package) -> None:
     folder = make_package({"prompts/user-persona.md": b"\xff"})
-    assert [(i.code, i.file) for i in load_package(folder).issues] == [
-        ("not-utf8", "prompts/user-persona.md")
-    ]
+    assert [(i.code, i.file) for i in load_package(folder).issues] == [("not-utf8", "prompts/user-persona.md")]
 
 
 def test_unreadable_files_are_reported_by_name(make_package, monkeypatch) -> None:
@@ -227,9 +223,7 @@ def test_unreadable_files_are_reported_by_name(make_package, monkeypatch) -> Non
     folder = make_package()
     monkeypatch.setattr(os, "open", refuse)
     package = load_package(folder)
-    assert {("unreadable", "task.md"), ("unreadable", "oracle/solve.sh")} <= {
-        (i.code, i.file) for i in package.issues
-    }
+    assert {("unreadable", "task.md"), ("unreadable", "oracle/solve.sh")} <= {(i.code, i.file) for i in package.issues}
 
 
 def test_lines_of_the_document_can_be_asked_for(make_package) -> None:
@@ -286,9 +280,7 @@ def test_whatever_a_folder_holds_it_loads(tmp_path_factory, files: dict[str, byt
 
 def test_dates_and_infinities_in_metadata_can_be_dumped(make_files) -> None:
     text = "---\nmetadata: {day: 2024-02-29, at: 2024-02-29T10:00:00Z, much: .inf, none: ~}\n---\nx\n"
-    metadata = json.loads(json.dumps(load_package(make_files({"task.md": text})).to_dict()))["config"][
-        "metadata"
-    ]
+    metadata = json.loads(json.dumps(load_package(make_files({"task.md": text})).to_dict()))["config"]["metadata"]
     assert metadata == {"day": "2024-02-29", "at": "2024-02-29T10:00:00+00:00", "much": "inf", "none": None}
 
 

@@ -117,8 +117,7 @@ def test_every_strategy_and_section_is_read() -> None:
 
 def test_the_first_strategy_is_the_default() -> None:
     document = VerifierDocument.from_text(
-        "---\nverifier:\n  strategies:\n"
-        "    z: {type: script, command: a}\n    b: {type: script, command: b}\n---\n"
+        "---\nverifier:\n  strategies:\n    z: {type: script, command: a}\n    b: {type: script, command: b}\n---\n"
     )
     assert document.default_strategy == "z"
     assert document.outputs.declared == frozenset()

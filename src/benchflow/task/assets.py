@@ -45,9 +45,7 @@ def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problem
     elif asset.visibility == "agent":
         hidden = next((folder for folder in HIDDEN_FOLDERS if _within(asset.path, folder)), None)
         if hidden is not None:
-            message = (
-                f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
-            )
+            message = f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
             problems.error("exposed-asset", where, message)
 
 
@@ -64,9 +62,7 @@ def _check_pin(file: str, pinned: str, path: str, files: FileMap, problems: Issu
     if actual is None:
         problems.error("missing-asset", f"{path}.path", f"{file} is pinned, but not in the package")
     elif actual != pinned:
-        problems.error(
-            "pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}"
-        )
+        problems.error("pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}")
 
 
 def content_hash(files: FileMap, path: str) -> str | None:

@@ -78,10 +78,7 @@ class FileMap:
 
 def digest_of(hashes: Mapping[str, str]) -> str:
     """One digest of a file map: paths in order, each with NUL and its raw content hash."""
-    parts = [
-        path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path])
-        for path in sorted(hashes)
-    ]
+    parts = [path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path]) for path in sorted(hashes)]
     return f"sha256:{sha256(b''.join(parts)).hexdigest()}"
 
 
@@ -145,13 +142,9 @@ class _Scan:
                             self.link(entry.path, prefix + entry.name)
                         else:
                             kind = _special(entry)
-                            self.problem(
-                                "special-file", prefix + entry.name, f"is {kind}, which a package cannot hold"
-                            )
+                            self.problem("special-file", prefix + entry.name, f"is {kind}, which a package cannot hold")
             except OSError as error:
-                self.problem(
-                    "unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}"
-                )
+                self.problem("unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}")
             if depth >= MAX_DEPTH:
                 self.problem("too-deep", prefix.rstrip("/"), f"is nested deeper than {MAX_DEPTH} folders")
                 return

@@ -23,9 +23,7 @@ class IssueLog:
 
     __slots__ = ("_locate", "file", "foreign", "issues", "renames")
 
-    def __init__(
-        self, file: str | None = None, locate: Locate | None = None, *, foreign: bool = False
-    ) -> None:
+    def __init__(self, file: str | None = None, locate: Locate | None = None, *, foreign: bool = False) -> None:
         self.file = file
         self.foreign = foreign
         self.issues: list[Issue] = []

@@ -56,9 +56,7 @@ class NetworkRules(Record):
         kinds.choice("none", "model-only", "model-and-dependencies", "allowlist", "public"), default=None
     )
     allowed_hosts: tuple[str, ...] = field(hosts, default=())
-    phase_overrides: FrozenMap = field(
-        kinds.mapping(network_mode, keys=kinds.choice(*PHASES)), default=FrozenMap()
-    )
+    phase_overrides: FrozenMap = field(kinds.mapping(network_mode, keys=kinds.choice(*PHASES)), default=FrozenMap())
 
 
 class PrivateMount(Record):
@@ -241,9 +239,7 @@ class Authoring(Record):
 class Namespace(Record):
     """The whole `benchflow:` mapping."""
 
-    document_version: str | None = field(
-        kinds.matching(r"[0-9]+(\.[0-9]+)*", "a version such as '0.6'"), default=None
-    )
+    document_version: str | None = field(kinds.matching(r"[0-9]+(\.[0-9]+)*", "a version such as '0.6'"), default=None)
     prompt: PromptPolicy | None = field(kinds.record(PromptPolicy), default=None)
     interaction: Interaction | None = field(kinds.record(Interaction), default=None)
     teams: FrozenMap = field(kinds.mapping(kinds.record(Team), keys=kinds.name), default=FrozenMap())

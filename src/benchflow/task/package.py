@@ -164,9 +164,7 @@ class TaskPackage:
             "runtime_supported": self.runtime_supported,
             "runtime_issues": [issue.to_dict() for issue in self.runtime_issues],
             "prompt_plan": self.prompt_plan.to_dict(),
-            "profiles": {
-                key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()
-            },
+            "profiles": {key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()},
             "compatibility": self.compatibility(),
             "source_hashes": self.source_hashes,
             "config": self.config.to_dict() if self.config is not None else None,

@@ -84,6 +84,8 @@ class Field:
 
 _REQUIRED: Final = object()
 _NEAR_LENGTH: Final = 40
+_HINTS: Final = 10
+"""So many unknown keys of a file get a suggestion; looking for one is slow."""
 
 
 def field(
@@ -169,9 +171,7 @@ class Record:
     def parse(cls, value: Any, path: str, problems: IssueLog) -> Self | None:
         """Read a mapping. All problems go to the problems; None when no record can be made of it."""
         if not isinstance(value, dict):
-            problems.error(
-                "invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}"
-            )
+            problems.error("invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}")
             return None
         values = cls._parse_fields(value, path, problems)
         for item in cls.REQUIRED:
@@ -201,9 +201,7 @@ class Record:
                 continue
             if known.name in spelled:
                 both = f"'{spelled[known.name]}' and '{key}'"
-                problems.error(
-                    "conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}"
-                )
+                problems.error("conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}")
                 continue
             spelled[known.name] = key
             if item is None and known.nullable:
@@ -272,16 +270,18 @@ def _as_text(value: Any) -> str:
 
 def report_unknown(model: type[Record], key: str, where: str, problems: IssueLog) -> None:
     """An unknown key: an error natively, a warning on foreign import; a known key that is near is named."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(key[:_NEAR_LENGTH], list(model.KEYS), n=1, cutoff=0.75)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    near = _near(key, model) if len(problems.issues) < _HINTS and len(key) <= _NEAR_LENGTH else None
+    hint = f"; did you mean '{near}'?" if near else ""
     if problems.foreign:
-        problems.warning(
-            "unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}"
-        )
+        problems.warning("unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}")
     else:
         problems.error("unknown-key", where, f"{where} is not a known key{hint}")
+
+
+def _near(key: str, model: type[Record]) -> str | None:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(key, list(model.KEYS), n=1, cutoff=0.75)), None)
 
 
 def split_unknown(model: type[Record], data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -310,8 +310,7 @@ def _split_value(kind: Kind, value: Any) -> tuple[Any, Any]:
         return split_unknown(model, value)
     if kind.shape == "map" and isinstance(value, Mapping):
         pairs = {
-            key: split_unknown(model, part) if isinstance(part, Mapping) else (part, {})
-            for key, part in value.items()
+            key: split_unknown(model, part) if isinstance(part, Mapping) else (part, {}) for key, part in value.items()
         }
         return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items() if p[1]}
     if kind.shape == "list" and isinstance(value, list):

@@ -91,9 +91,7 @@ def validate_task_runtime_support(
     capabilities = sandbox_capabilities(sandbox)
     if capabilities is None:
         known = ", ".join(known_sandboxes())
-        return [
-            UnsupportedTaskFeature("sandbox", f"there is no sandbox '{sandbox}'; known are {known}", sandbox)
-        ]
+        return [UnsupportedTaskFeature("sandbox", f"there is no sandbox '{sandbox}'; known are {known}", sandbox)]
     if isinstance(source, TaskPackage):
         package: TaskPackage | None = source
         subject: TaskDocument | TaskConfig | None = source.document or source.config
