@@ -239,7 +239,7 @@ _trees = st.recursive(
 
 
 @given(st.dictionaries(_keys, _trees, max_size=4), st.text(max_size=60))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_frontmatter_gives_a_document_or_issues(frontmatter: dict[str, object], body: str) -> None:
     import yaml
 
