@@ -210,4 +210,4 @@ def scan(root: Path | str) -> FileMap:
     walk.walk()
     files = dict(sorted(walk.files.items()))
     issues = tuple(sorted(walk.issues, key=lambda issue: issue.file or ""))
-    return FileMap(Path(root), files, frozenset(walk.folders), walk.links, issues)
+    return FileMap(root if isinstance(root, Path) else Path(root), files, frozenset(walk.folders), walk.links, issues)

@@ -176,7 +176,7 @@ def load_package(path: Path | str, *, sandbox: str | None = None) -> TaskPackage
     """Read a package folder; bad content becomes issues, never an exception."""
     from benchflow.task.loading import PackageLoader
 
-    return PackageLoader(Path(path)).load(sandbox)
+    return PackageLoader(path if isinstance(path, Path) else Path(path)).load(sandbox)
 
 
 def normal_prompt(text: str) -> str:
