@@ -165,7 +165,7 @@ def test_defaults_are_read_but_not_declared() -> None:
         ({"agent": {"timeout_sec": True}}, [("invalid-type", "agent.timeout_sec")]),
         ({"agent": {"user": True}}, [("invalid-type", "agent.user")]),
         ({"environment": {"env": {"A": 1}}}, [("invalid-type", "environment.env.A")]),
-        ({"environment": {"env": {"1A": "x"}}}, [("invalid-value", "environment.env.1A")]),
+        ({"environment": {"env": {"A=": "x"}}}, [("invalid-value", "environment.env.A=")]),
         ({"environment": {"memory_mb": 1.5}}, [("invalid-type", "environment.memory_mb")]),
         ({"environment": {"memory": "4GB"}}, [("invalid-value", "environment.memory")]),
         ({"environment": {"memory": "1G", "memory_mb": 2}}, [("conflicting-keys", "environment.memory")]),

@@ -251,6 +251,17 @@ def test_a_hidden_asset_below_a_visible_one_is_an_error(make_package) -> None:
     assert [pair[:2] for pair in issue_pairs(folder)] == [("exposed-asset", "benchflow.assets[1].visibility")]
 
 
+@pytest.mark.parametrize(
+    ("hidden", "visible"),
+    [("data", "data/public.json"), ("steps/one/workdir/key.json", "data/public.json")],
+)
+def test_a_hidden_asset_around_a_visible_one_or_in_a_step_is_an_error(make_package, hidden, visible) -> None:
+    assets = f"  assets: [{{path: {hidden}, visibility: hidden_oracle}}, {{path: {visible}, visibility: agent}}]\n"
+    files = {"task.md": task_md(assets), "data/public.json": "{}", "steps/one/workdir/key.json": "{}"}
+    found = [pair[:2] for pair in issue_pairs(make_package(files))]
+    assert found == [("exposed-asset", "benchflow.assets[0].visibility")]
+
+
 def test_an_asset_for_the_agent_may_not_lie_in_a_hidden_folder(make_package) -> None:
     folder = make_package({"task.md": task_md("  assets: [{path: oracle/solve.sh, visibility: agent}]\n")})
     assert [pair[0] for pair in issue_pairs(folder)] == ["exposed-asset"]

@@ -319,3 +319,15 @@ def test_loading_twice_reports_the_same_in_the_same_order(make_files) -> None:
         "user.tools",
         "user",
     ]
+
+
+def test_oversized_texts_are_refused_unread(make_package) -> None:
+    folder: Path = make_package()
+    for name in ("task.md", "verifier/verifier.md"):
+        with (folder / name).open("ab") as stream:
+            stream.truncate(17 << 20)
+    issues = load_package(folder).issues
+    assert [(issue.code, issue.file) for issue in issues] == [
+        ("too-large", "task.md"),
+        ("too-large", "verifier/verifier.md"),
+    ]

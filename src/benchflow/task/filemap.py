@@ -21,6 +21,8 @@ from benchflow.task.issues import MAX_ISSUES
 
 KEEP_BYTES: Final = 256 << 10
 KEEP_TOTAL: Final = 16 << 20
+READ_BYTES: Final = 64 << 20
+MAX_FILE_BYTES: Final = 32 << 30
 MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 128
 _CHUNK: Final = 1 << 20
@@ -67,9 +69,9 @@ class FileMap:
         return {path: entry.sha256 for path, entry in chosen.items()}
 
     def read(self, path: str) -> bytes:
-        """The content of a file; raises `OSError` or `KeyError`."""
+        """The content of a file; raises `KeyError`, or `OSError` also for one that is too large to be a text."""
         entry = self.files[path]
-        return entry.data if entry.data is not None else read_regular(self.root / path)[0]
+        return entry.data if entry.data is not None else read_regular(self.root / path, READ_BYTES)[0]
 
     def digest(self, extra: Mapping[str, str] | None = None) -> str:
         """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
@@ -178,6 +180,8 @@ class _Scan:
         size = status.st_size
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
+        if size > MAX_FILE_BYTES:
+            raise OSError(f"larger than {MAX_FILE_BYTES >> 30} GiB")
         executable = bool(status.st_mode & _EXECUTABLE)
         if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
             data = _read(descriptor, size)

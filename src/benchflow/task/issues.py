@@ -40,11 +40,6 @@ class IssueLog:
     def extend(self, issues: Iterable[Issue]) -> None:
         self.issues.extend(issues)
 
-    @property
-    def failed(self) -> bool:
-        """Whether an error was recorded so far."""
-        return any(issue.severity == "error" for issue in self.issues)
-
     def _add(self, code: str, severity: Severity, path: str, message: str, line: int | None) -> None:
         if len(self.issues) >= MAX_ISSUES:
             return

@@ -17,7 +17,7 @@ from benchflow.task.document import PERSONA, TASK_MD, TaskDocument, read_documen
 from benchflow.task.filemap import FileMap, scan
 from benchflow.task.issues import IssueLog
 from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_parts, select
-from benchflow.task.markdown import MarkdownError, decode, split_frontmatter
+from benchflow.task.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.package import Entrypoint, TaskPackage, normal_prompt
 from benchflow.task.profiles import ProfileReader
 from benchflow.task.verifier_document import (
@@ -226,6 +226,11 @@ class PackageLoader:
         return manifest
 
     def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
+        size = self.files.files[file].size
+        if size > MAX_TEXT_BYTES:
+            message = f"{file} is larger than {MAX_TEXT_BYTES >> 20} MiB"
+            issues.append(Issue("too-large", "error", "", message, file))
+            return None
         try:
             return self.files.read(file)
         except OSError as error:

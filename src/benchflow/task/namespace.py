@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchflow.task import kinds
-from benchflow.task.config import NETWORK_MODES, network_mode
+from benchflow.task.config import network_mode
 from benchflow.task.evidence_config import ARTIFACT_KINDS, Evidence
 from benchflow.task.hosts import hosts
 from benchflow.task.interaction import Interaction, Nudges, PromptPolicy, Team
@@ -28,8 +28,6 @@ VISIBILITIES: Final = (
 PHASES: Final = ("environment", "agent", "verifier", "oracle")
 BACKENDS: Final = ("local", "docker", "podman", "daytona", "modal", "e2b", "kubernetes", "hpc", "queue")
 SECRET_SCOPES: Final = ("image-pull", "environment", "agent", "verifier", "oracle", "judge")
-
-__all__ = ["ARTIFACT_KINDS", "BACKENDS", "NETWORK_MODES", "PHASES", "VISIBILITIES", "Namespace"]
 
 
 class TrajectoryAudit(Record):
