@@ -45,9 +45,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
 def make_package(tmp_path: Path) -> MakePackage:
     """Write a package below a folder of its own; keyword `drop` names files of the base to leave out."""
 
-    def make(
-        files: Mapping[str, str | bytes] | None = None, *, name: str = "pkg", drop: tuple[str, ...] = ()
-    ) -> Path:
+    def make(files: Mapping[str, str | bytes] | None = None, *, name: str = "pkg", drop: tuple[str, ...] = ()) -> Path:
         chosen = {key: value for key, value in BASE.items() if key not in drop}
         return write_files(tmp_path / "tasks" / name, {**chosen, **(files or {})})
 

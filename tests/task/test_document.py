@@ -35,9 +35,7 @@ def test_empty_frontmatter_is_a_document() -> None:
 
 
 def test_mark_and_line_ends_of_windows_are_accepted() -> None:
-    document, issues = read_document(
-        b"\xef\xbb\xbf---\r\ntask: {name: a/b}\r\n---\r\nDo\r\nit.\r\n", sidecars={}
-    )
+    document, issues = read_document(b"\xef\xbb\xbf---\r\ntask: {name: a/b}\r\n---\r\nDo\r\nit.\r\n", sidecars={})
     assert issues == []
     assert document is not None
     assert document.instruction == "Do\nit."
@@ -74,9 +72,7 @@ def test_parse_error_carries_every_issue() -> None:
 
 def test_sections_become_prompts() -> None:
     body = "## prompt\nBase.\n## role:a\nAs a.\n## scene:s\nIn s.\n## user-persona\nKind.\n"
-    document = TaskDocument.from_text(
-        doc(ROLES + "scenes: [{name: s, turns: [a]}]\nuser: {model: gpt-5}\n", body)
-    )
+    document = TaskDocument.from_text(doc(ROLES + "scenes: [{name: s, turns: [a]}]\nuser: {model: gpt-5}\n", body))
     assert document.instruction == "Base."
     assert document.role_prompts == {"a": "As a."}
     assert document.scene_prompts == {"s": "In s."}
@@ -105,9 +101,7 @@ def test_sidecars_win_over_headings() -> None:
 
 
 def test_prompts_without_role_or_scene_are_reported() -> None:
-    assert [c for c, _, _ in codes(doc(body="Base.\n## role:ghost\nx\n## scene:none\ny\n"))] == [
-        "unused-prompt"
-    ] * 2
+    assert [c for c, _, _ in codes(doc(body="Base.\n## role:ghost\nx\n## scene:none\ny\n"))] == ["unused-prompt"] * 2
 
 
 def test_scenes_get_names_roles_and_turns() -> None:
@@ -228,11 +222,7 @@ _keys = st.sampled_from(
     ]
 )
 _leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=6)
-    | st.sampled_from(["a/b", "code-change", "1.3"])
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(["a/b", "code-change", "1.3"])
 )
 _trees = st.recursive(
     _leaves,
@@ -249,13 +239,11 @@ _trees = st.recursive(
 
 
 @given(st.dictionaries(_keys, _trees, max_size=4), st.text(max_size=60))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_frontmatter_gives_a_document_or_issues(frontmatter: dict[str, object], body: str) -> None:
     import yaml
 
-    document, issues = read_document(
-        doc(yaml.safe_dump(frontmatter) if frontmatter else "", body), sidecars={}
-    )
+    document, issues = read_document(doc(yaml.safe_dump(frontmatter) if frontmatter else "", body), sidecars={})
     assert document is not None or issues
     for issue in issues:
         assert issue.file == "task.md"

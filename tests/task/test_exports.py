@@ -49,7 +49,5 @@ def test_loading_a_package_imports_no_runtime(make_package) -> None:
         "bad = ('pydantic', 'anyio', 'asyncio', 'click', 'rich', 'importlib.metadata', 'benchflow.sandbox');"
         "print([name for name in bad if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(make_package())], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(make_package())], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

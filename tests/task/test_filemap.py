@@ -54,9 +54,7 @@ def test_extra_files_from_outside_count() -> None:
     assert digest_of({"a": zero}) != digest_of({"a": zero, "../p": zero})
 
 
-@pytest.mark.parametrize(
-    "target", ["/etc/hostname", "../outside", "..", "sub/../../outside", "nowhere/../../x"]
-)
+@pytest.mark.parametrize("target", ["/etc/hostname", "../outside", "..", "sub/../../outside", "nowhere/../../x"])
 def test_links_that_leave_are_errors(make_files, target: str) -> None:
     folder = make_files({"sub/a": "1"})
     (folder.parent / "outside").write_text("x")
@@ -168,3 +166,12 @@ def test_an_alias_that_is_a_link_to_the_native_folder_is_fine(make_package) -> N
     package = load_package(folder)
     assert package.issues == ()
     assert (package.verifier_dir, package.oracle_dir) == ("verifier", "oracle")
+
+
+def test_a_file_of_absurd_size_is_reported_and_not_read(make_files) -> None:
+    folder = make_files({"a": "1"})
+    with (folder / "sparse").open("wb") as stream:
+        stream.truncate(1 << 40)
+    found = scan(folder)
+    assert [(issue.code, issue.file) for issue in found.issues] == [("unreadable", "sparse")]
+    assert list(found.files) == ["a"]

@@ -80,9 +80,7 @@ FULL: dict[str, Any] = {
             "source": {"url": "https://example.org/x", "revision": "abc"},
         }
     ],
-    "secrets": [
-        {"name": "pull", "scope": "image-pull", "visibility": "runtime_secret", "never_persist": True}
-    ],
+    "secrets": [{"name": "pull", "scope": "image-pull", "visibility": "runtime_secret", "never_persist": True}],
     "provenance": {
         "images": [
             {
@@ -110,9 +108,7 @@ FULL: dict[str, Any] = {
             "known_bad_reward_max": 0.2,
             "partial_solution_range": [0.3, 0.7],
             "report": "evidence/calibration.json",
-            "human_or_reference_examples": [
-                {"name": "g", "expected_reward": 1.0, "artifact": "evidence/gold.json"}
-            ],
+            "human_or_reference_examples": [{"name": "g", "expected_reward": 1.0, "artifact": "evidence/gold.json"}],
         },
         "trajectories": [{"path": "evidence/t.jsonl", "sha256": "0" * 64, "kind": "trajectory"}],
         "artifacts": [{"path": "evidence/oracle.json", "sha256": "0" * 64, "visibility": "evidence_only"}],
@@ -202,9 +198,7 @@ def test_foreign_keys_stay_free_under_compat_extra() -> None:
             {
                 "evidence": {
                     "acceptance_live": {
-                        "cases": [
-                            {"name": "a", "type": "oracle", "command": "x", "expect": {"reward_min": 1}}
-                        ]
+                        "cases": [{"name": "a", "type": "oracle", "command": "x", "expect": {"reward_min": 1}}]
                     }
                 }
             },
@@ -213,9 +207,7 @@ def test_foreign_keys_stay_free_under_compat_extra() -> None:
         (
             {
                 "evidence": {
-                    "acceptance_live": {
-                        "cases": [{"name": "a", "type": "partial", "expect": {"flake_rate_max": 0}}]
-                    }
+                    "acceptance_live": {"cases": [{"name": "a", "type": "partial", "expect": {"flake_rate_max": 0}}]}
                 }
             },
             "evidence.acceptance_live.cases[0].expect",
@@ -259,6 +251,17 @@ def test_a_hidden_asset_below_a_visible_one_is_an_error(make_package) -> None:
     assert [pair[:2] for pair in issue_pairs(folder)] == [("exposed-asset", "benchflow.assets[1].visibility")]
 
 
+@pytest.mark.parametrize(
+    ("hidden", "visible"),
+    [("data", "data/public.json"), ("steps/one/workdir/key.json", "data/public.json")],
+)
+def test_a_hidden_asset_around_a_visible_one_or_in_a_step_is_an_error(make_package, hidden, visible) -> None:
+    assets = f"  assets: [{{path: {hidden}, visibility: hidden_oracle}}, {{path: {visible}, visibility: agent}}]\n"
+    files = {"task.md": task_md(assets), "data/public.json": "{}", "steps/one/workdir/key.json": "{}"}
+    found = [pair[:2] for pair in issue_pairs(make_package(files))]
+    assert found == [("exposed-asset", "benchflow.assets[0].visibility")]
+
+
 def test_an_asset_for_the_agent_may_not_lie_in_a_hidden_folder(make_package) -> None:
     folder = make_package({"task.md": task_md("  assets: [{path: oracle/solve.sh, visibility: agent}]\n")})
     assert [pair[0] for pair in issue_pairs(folder)] == ["exposed-asset"]
@@ -267,9 +270,7 @@ def test_an_asset_for_the_agent_may_not_lie_in_a_hidden_folder(make_package) -> 
 def test_a_hidden_asset_mounted_for_the_agent_is_an_error(make_package) -> None:
     assets = "  assets: [{path: verifier/test.sh, visibility: hidden_verifier, mount_phase: agent}]\n"
     folder = make_package({"task.md": task_md(assets)})
-    assert [pair[:2] for pair in issue_pairs(folder)] == [
-        ("exposed-asset", "benchflow.assets[0].mount_phase")
-    ]
+    assert [pair[:2] for pair in issue_pairs(folder)] == [("exposed-asset", "benchflow.assets[0].mount_phase")]
 
 
 def test_pins_of_files_and_folders_are_verified(make_package) -> None:
@@ -280,12 +281,8 @@ def test_pins_of_files_and_folders_are_verified(make_package) -> None:
         "  assets:\n    - {{path: data/a.json, visibility: agent, sha256: {}}}\n"
         "    - {{path: data, visibility: agent, sha256: {}}}\n"
     )
-    good = make_package(
-        {"task.md": task_md(assets.format(file_pin, tree_pin)), "data/a.json": content}, name="good"
-    )
-    bad = make_package(
-        {"task.md": task_md(assets.format("a" * 64, "b" * 64)), "data/a.json": content}, name="bad"
-    )
+    good = make_package({"task.md": task_md(assets.format(file_pin, tree_pin)), "data/a.json": content}, name="good")
+    bad = make_package({"task.md": task_md(assets.format("a" * 64, "b" * 64)), "data/a.json": content}, name="bad")
     assert issue_pairs(good) == []
     assert issue_pairs(bad) == [
         ("pin-mismatch", "benchflow.assets[0].sha256", 5),

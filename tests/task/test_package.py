@@ -88,9 +88,7 @@ def test_unknown_keys_of_a_split_package_are_warnings_and_wrong_values_errors(ma
     folder = make_files({**SPLIT, "task.toml": SPLIT["task.toml"] + "cpuz = 2\n"})
     package = load_package(folder)
     assert package.valid
-    assert ("unknown-key", "environment.cpuz", "task.toml") in [
-        (i.code, i.path, i.file) for i in package.issues
-    ]
+    assert ("unknown-key", "environment.cpuz", "task.toml") in [(i.code, i.path, i.file) for i in package.issues]
     wrong = make_files({**SPLIT, "task.toml": SPLIT["task.toml"].replace("512", '"many"')}, name="wrong")
     assert [(i.code, i.path, i.file) for i in load_package(wrong).issues if i.severity == "error"] == [
         ("invalid-type", "environment.memory_mb", "task.toml")
@@ -211,9 +209,7 @@ def test_sidecars_that_nothing_reads_are_warnings(make_package) -> None:
 
 def test_sidecars_that_are_no_text_are_errors(make_package) -> None:
     folder = make_package({"prompts/user-persona.md": b"\xff"})
-    assert [(i.code, i.file) for i in load_package(folder).issues] == [
-        ("not-utf8", "prompts/user-persona.md")
-    ]
+    assert [(i.code, i.file) for i in load_package(folder).issues] == [("not-utf8", "prompts/user-persona.md")]
 
 
 def test_unreadable_files_are_reported_by_name(make_package, monkeypatch) -> None:
@@ -227,9 +223,7 @@ def test_unreadable_files_are_reported_by_name(make_package, monkeypatch) -> Non
     folder = make_package()
     monkeypatch.setattr(os, "open", refuse)
     package = load_package(folder)
-    assert {("unreadable", "task.md"), ("unreadable", "oracle/solve.sh")} <= {
-        (i.code, i.file) for i in package.issues
-    }
+    assert {("unreadable", "task.md"), ("unreadable", "oracle/solve.sh")} <= {(i.code, i.file) for i in package.issues}
 
 
 def test_lines_of_the_document_can_be_asked_for(make_package) -> None:
@@ -282,3 +276,58 @@ def test_whatever_a_folder_holds_it_loads(tmp_path_factory, files: dict[str, byt
     assert json.dumps(package.to_dict())
     if not files.keys() & {"task.md", "task.toml"}:
         assert not package.valid
+
+
+def test_dates_and_infinities_in_metadata_can_be_dumped(make_files) -> None:
+    text = "---\nmetadata: {day: 2024-02-29, at: 2024-02-29T10:00:00Z, much: .inf, none: ~}\n---\nx\n"
+    metadata = json.loads(json.dumps(load_package(make_files({"task.md": text})).to_dict()))["config"]["metadata"]
+    assert metadata == {"day": "2024-02-29", "at": "2024-02-29T10:00:00+00:00", "much": "inf", "none": None}
+
+
+def test_instructions_of_steps_must_be_text(make_files) -> None:
+    files = {"task.md": "---\nsteps: [{name: one}]\n---\n", "steps/one/instruction.md": b"\xff"}
+    issues = load_package(make_files(files)).layout_issues
+    assert [(issue.code, issue.file) for issue in issues] == [("not-utf8", "steps/one/instruction.md")]
+
+
+def test_reports_stay_bounded_whatever_is_written(make_files) -> None:
+    keys = "".join(f"key{number}: 1\n" for number in range(3000))
+    package = load_package(make_files({"task.md": f"---\n{keys}---\nx\n"}))
+    assert len(package.issues) == 200
+    assert package.issues[-1].code == "too-many-issues"
+    package = load_package(make_files({"task.md": f"---\n? {'long' * 5000}\n: 1\n---\nx\n"}))
+    assert len(package.issues[0].path) <= 500
+
+
+def test_a_folder_named_by_a_dot_has_its_own_name(make_files, monkeypatch) -> None:
+    folder: Path = make_files({"task.md": "---\n---\nx\n", "sub/file": ""})
+    monkeypatch.chdir(folder / "sub")
+    assert load_package("..").name == "pkg"
+    monkeypatch.chdir(folder)
+    assert load_package(".").name == "pkg"
+
+
+def test_loading_twice_reports_the_same_in_the_same_order(make_files) -> None:
+    text = "---\nenvironment: {gpus: 1, os: windows, workdir: x}\nzeta: 1\nuser: {tools: [a]}\n---\nx\n"
+    folder = make_files({"task.md": text})
+    first, second = (load_package(folder, sandbox="local").to_dict() for _ in range(2))
+    assert first == second
+    assert [issue["path"] for issue in first["runtime_issues"]] == [
+        "environment.gpus",
+        "environment.os",
+        "environment.workdir",
+        "user.tools",
+        "user",
+    ]
+
+
+def test_oversized_texts_are_refused_unread(make_package) -> None:
+    folder: Path = make_package()
+    for name in ("task.md", "verifier/verifier.md"):
+        with (folder / name).open("ab") as stream:
+            stream.truncate(17 << 20)
+    issues = load_package(folder).issues
+    assert [(issue.code, issue.file) for issue in issues] == [
+        ("too-large", "task.md"),
+        ("too-large", "verifier/verifier.md"),
+    ]

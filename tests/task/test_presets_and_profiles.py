@@ -19,9 +19,7 @@ def document(frontmatter: str) -> TaskDocument:
 
 
 def codes(frontmatter: str) -> list[tuple[str, str]]:
-    return [
-        (issue.code, issue.path) for issue in read_document(f"---\n{frontmatter}---\nx\n", sidecars={})[1]
-    ]
+    return [(issue.code, issue.path) for issue in read_document(f"---\n{frontmatter}---\nx\n", sidecars={})[1]]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -43,10 +41,7 @@ def test_the_author_wins_over_a_preset_under_any_spelling() -> None:
 
 
 def test_a_later_preset_wins_over_an_earlier_one() -> None:
-    assert (
-        document("presets: [code-change, harbor-compatible]\n").config.metadata["category"]
-        == "harbor-compatible"
-    )
+    assert document("presets: [code-change, harbor-compatible]\n").config.metadata["category"] == "harbor-compatible"
     assert document("preset: [harbor-compatible, code-change]\n").config.metadata["category"] == "code-change"
 
 
@@ -117,8 +112,7 @@ def test_a_profile_goes_below_the_keys_of_the_package(make_package) -> None:
             "profiles/env.yaml": "cpus: 4\nmemory: 4G\nimage: base:1\nenv: {A: '1', B: '2'}\n"
             "healthcheck: {command: up, retries: 9}\n"
         },
-        "environment-profile: ../profiles/env.yaml\n"
-        "sandbox: {memory_mb: 512, docker_image: own:1, env: {B: '3'}}\n",
+        "environment-profile: ../profiles/env.yaml\nsandbox: {memory_mb: 512, docker_image: own:1, env: {B: '3'}}\n",
     )
     package = load_package(folder)
     assert package.issues == ()
@@ -183,9 +177,7 @@ def test_profiles_count_in_digest_and_source_hashes(make_package) -> None:
 
 
 def test_a_profile_inside_the_package_is_counted_once(make_package) -> None:
-    folder = with_profiles(
-        make_package, {}, "environment-profile: profile.yaml\n", **{"profile.yaml": "cpus: 3\n"}
-    )
+    folder = with_profiles(make_package, {}, "environment-profile: profile.yaml\n", **{"profile.yaml": "cpus: 3\n"})
     package = load_package(folder)
     assert package.view.config.environment.cpus == 3
     assert package.digest == package.files.digest()
@@ -210,11 +202,10 @@ def test_what_only_the_merged_result_can_decide_is_not_judged_in_the_profile(mak
         ("..", "profile-outside"),
         ("../link.yaml", "profile-outside"),
         ("../pipe.yaml", "profile-missing"),
+        ('"../a\\0b"', "unsafe-path"),
     ],
 )
-def test_a_profile_that_points_nowhere_or_outside_is_an_error(
-    make_package, reference: str, code: str
-) -> None:
+def test_a_profile_that_points_nowhere_or_outside_is_an_error(make_package, reference: str, code: str) -> None:
     import os
 
     folder = with_profiles(make_package, {}, f"environment-profile: {reference}\n")

@@ -92,9 +92,7 @@ def test_a_scripted_user_is_supported_and_named_by_keys_only() -> None:
     assert found.private_fact_keys == ("ab", "region")
 
 
-@pytest.mark.parametrize(
-    "model", ["claude-haiku-4-5", "gpt-5", "gemini-2.5", "openai/local", "some-local-model"]
-)
+@pytest.mark.parametrize("model", ["claude-haiku-4-5", "gpt-5", "gemini-2.5", "openai/local", "some-local-model"])
 def test_a_persona_only_model_user_is_supported(model: str) -> None:
     found = contract(user={"model": model, "persona": "Terse."})
     assert (found.status, found.runtime_kind, found.persona_present) == ("supported", "model-linear", True)
@@ -144,18 +142,14 @@ def test_a_team_hands_off_in_one_workspace() -> None:
         ),
         (
             {
-                "benchflow": {
-                    "teams": {"t": {"handoff": {"mode": "sequential", "workspace_visibility": "isolated"}}}
-                },
+                "benchflow": {"teams": {"t": {"handoff": {"mode": "sequential", "workspace_visibility": "isolated"}}}},
                 **TWO_ROLES,
             },
             "benchflow.teams.t.handoff.workspace_visibility",
         ),
         (
             {
-                "benchflow": {
-                    "teams": {"t": {"handoff": {"mode": "sequential", "trajectory_visibility": "full"}}}
-                },
+                "benchflow": {"teams": {"t": {"handoff": {"mode": "sequential", "trajectory_visibility": "full"}}}},
                 **TWO_ROLES,
             },
             "benchflow.teams.t.handoff.trajectory_visibility",
@@ -174,9 +168,7 @@ def test_a_team_hands_off_in_one_workspace() -> None:
         ({"benchflow": {"teams": TEAM}}, "benchflow.teams.core"),
     ],
 )
-def test_what_cannot_be_run_is_unsupported_with_path_and_reason(
-    frontmatter: dict[str, Any], path: str
-) -> None:
+def test_what_cannot_be_run_is_unsupported_with_path_and_reason(frontmatter: dict[str, Any], path: str) -> None:
     found = contract(**frontmatter)
     assert found.status == "unsupported"
     assert found.reason
@@ -212,9 +204,7 @@ def test_private_facts_are_in_no_dump_of_a_package(make_package) -> None:
 
 
 @given(
-    st.dictionaries(
-        st.text(max_size=8), st.integers() | st.none() | st.lists(st.just(SECRET), max_size=2), min_size=1
-    )
+    st.dictionaries(st.text(max_size=8), st.integers() | st.none() | st.lists(st.just(SECRET), max_size=2), min_size=1)
 )
 @settings(max_examples=60, deadline=None)
 def test_wrong_private_facts_are_reported_without_their_values(facts: dict[str, Any]) -> None:

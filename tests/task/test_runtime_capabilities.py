@@ -57,9 +57,7 @@ def test_capabilities_are_those_of_the_sandbox_protocol() -> None:
 
 def refused(backend: str = "local", /, **frontmatter: Any) -> dict[str, str]:
     document = TaskDocument.from_text(f"---\n{yaml.safe_dump(frontmatter)}---\nDo it.\n")
-    return {
-        feature.path: feature.reason for feature in validate_task_runtime_support(document, sandbox=backend)
-    }
+    return {feature.path: feature.reason for feature in validate_task_runtime_support(document, sandbox=backend)}
 
 
 HONOURED: dict[str, Any] = {
@@ -164,9 +162,7 @@ def test_an_unknown_sandbox_fails(make_package) -> None:
 
 def test_a_configuration_alone_can_be_judged() -> None:
     config = TaskConfig.model_validate({"environment": {"os": "windows"}})
-    assert [feature.path for feature in validate_task_runtime_support(config, sandbox="docker")] == [
-        "environment.os"
-    ]
+    assert [feature.path for feature in validate_task_runtime_support(config, sandbox="docker")] == ["environment.os"]
 
 
 def test_the_layout_of_a_package_is_judged(make_package) -> None:

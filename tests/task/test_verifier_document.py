@@ -117,8 +117,7 @@ def test_every_strategy_and_section_is_read() -> None:
 
 def test_the_first_strategy_is_the_default() -> None:
     document = VerifierDocument.from_text(
-        "---\nverifier:\n  strategies:\n"
-        "    z: {type: script, command: a}\n    b: {type: script, command: b}\n---\n"
+        "---\nverifier:\n  strategies:\n    z: {type: script, command: a}\n    b: {type: script, command: b}\n---\n"
     )
     assert document.default_strategy == "z"
     assert document.outputs.declared == frozenset()
@@ -279,7 +278,7 @@ _values = st.recursive(
     st.dictionaries(st.sampled_from(["s", "t"]), st.dictionaries(_names, _values, max_size=5), max_size=2),
     st.text(max_size=40),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_strategies_give_a_document_or_issues(strategies: dict[str, Any], body: str) -> None:
     mapping = {"verifier": {"strategies": strategies}}
     document, issues = read_verifier_document(text(mapping, body))

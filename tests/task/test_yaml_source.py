@@ -115,11 +115,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 _values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**6), 10**6)
-    | st.text(max_size=12)
-    | st.floats(allow_nan=False),
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text(max_size=12) | st.floats(allow_nan=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )

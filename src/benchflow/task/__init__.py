@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from benchflow.task.config import TaskConfig
     from benchflow.task.document import TaskDocument, TaskDocumentParseError
+    from benchflow.task.export import build_compatibility_export_report, export_task_to_split_layout
+    from benchflow.task.imports import InboundCompatibility, import_task_config_toml
+    from benchflow.task.migrate import render_task_md_from_legacy
+    from benchflow.task.normalize import render_normalized_task_md
     from benchflow.task.package import TaskPackage, load_package
+    from benchflow.task.roundtrip import build_harbor_roundtrip_conformance_report
     from benchflow.task.runtime_capabilities import (
         UnsupportedTaskFeature,
         UnsupportedTaskFeatureError,
@@ -48,6 +53,7 @@ _WHERE: Final = {
 }
 
 __all__ = [
+    "InboundCompatibility",
     "TaskConfig",
     "TaskDocument",
     "TaskDocumentParseError",
@@ -57,8 +63,14 @@ __all__ = [
     "UnsupportedTaskFeatureError",
     "VerifierDocument",
     "VerifierDocumentParseError",
+    "build_compatibility_export_report",
+    "build_harbor_roundtrip_conformance_report",
+    "export_task_to_split_layout",
+    "import_task_config_toml",
     "load_package",
     "load_verifier_document",
+    "render_normalized_task_md",
+    "render_task_md_from_legacy",
     "validate_task_runtime_support",
 ]
 

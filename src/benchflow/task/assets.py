@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from benchflow.task.filemap import FileMap, digest_of
@@ -11,6 +12,7 @@ from benchflow.task.namespace import Asset, Namespace
 HIDDEN: Final = frozenset({"hidden_verifier", "hidden_oracle", "runtime_secret", "evidence_only"})
 AGENT_FOLDERS: Final = ("environment", "prompts")
 HIDDEN_FOLDERS: Final = ("verifier", "tests", "oracle", "solution", "evidence")
+_STEP_WORKDIR: Final = re.compile(r"steps/[^/]+/(workdir|instruction\.md)(/|$)")
 _ELSEWHERE: Final = frozenset({"external_dataset", "runtime_secret"})
 """Visibilities whose content need not be part of the package."""
 
@@ -35,7 +37,9 @@ def check_assets(namespace: Namespace, files: FileMap, problems: IssueLog) -> No
 def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problems: IssueLog) -> None:
     where = f"{path}.visibility"
     if asset.visibility in HIDDEN:
-        exposed = next((folder for folder in seen_by_agent if _within(asset.path, folder)), None)
+        exposed = next((seen for seen in seen_by_agent if _overlap(asset.path, seen)), None)
+        if exposed is None and _STEP_WORKDIR.match(asset.path):
+            exposed = "the working folder of a step"
         if exposed is not None:
             message = f"{asset.path} is {asset.visibility}, but lies in {exposed}, which the agent sees"
             problems.error("exposed-asset", where, message)
@@ -45,9 +49,7 @@ def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problem
     elif asset.visibility == "agent":
         hidden = next((folder for folder in HIDDEN_FOLDERS if _within(asset.path, folder)), None)
         if hidden is not None:
-            message = (
-                f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
-            )
+            message = f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
             problems.error("exposed-asset", where, message)
 
 
@@ -64,9 +66,7 @@ def _check_pin(file: str, pinned: str, path: str, files: FileMap, problems: Issu
     if actual is None:
         problems.error("missing-asset", f"{path}.path", f"{file} is pinned, but not in the package")
     elif actual != pinned:
-        problems.error(
-            "pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}"
-        )
+        problems.error("pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}")
 
 
 def content_hash(files: FileMap, path: str) -> str | None:
@@ -76,6 +76,10 @@ def content_hash(files: FileMap, path: str) -> str | None:
     if path in files.folders:
         return digest_of(files.hashes(path)).removeprefix("sha256:")
     return None
+
+
+def _overlap(path: str, other: str) -> bool:
+    return _within(path, other) or _within(other, path)
 
 
 def _within(path: str, folder: str) -> bool:

@@ -63,9 +63,7 @@ def refused(reason: str) -> Rule:
 
 def only(allowed: tuple[Any, ...], reason: str) -> Rule:
     """A field of which some values are honoured by the engine."""
-    return judged(
-        f"only {', '.join(map(str, allowed))}", lambda value: [] if value in allowed else [Refused(reason)]
-    )
+    return judged(f"only {', '.join(map(str, allowed))}", lambda value: [] if value in allowed else [Refused(reason)])
 
 
 _NETWORK: Final = {"no-network": "network.none", "public": "network.public", "allowlist": "network.allowlist"}
@@ -94,9 +92,7 @@ def _implementation(value: str) -> list[Demand]:
 
 
 NETWORK: Final = judged("needs the network mode it names", lambda value: [_NETWORK[value]])
-SERVICE: Final = judged(
-    "needs compose unless it is main", lambda value: [] if value == c.MAIN_SERVICE else ["compose"]
-)
+SERVICE: Final = judged("needs compose unless it is main", lambda value: [] if value == c.MAIN_SERVICE else ["compose"])
 TIME: Final = needs("limits.time")
 USER: Final = needs("users")
 
@@ -213,9 +209,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         n.Implementation,
         ENGINE,
         type=judged("a known strategy", _implementation),
-        strategies=judged(
-            "known strategies", lambda value: [d for name in value for d in _implementation(name)]
-        ),
+        strategies=judged("known strategies", lambda value: [d for name in value for d in _implementation(name)]),
     ),
     n.Transfer: rules(n.Transfer, ENGINE),
     n.VerifierWiring: rules(n.VerifierWiring, ENGINE),
@@ -228,9 +222,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         ENGINE,
         scope=judged(
             "image-pull is refused",
-            lambda value: (
-                [Refused("images are not pulled with credentials")] if value == "image-pull" else []
-            ),
+            lambda value: [Refused("images are not pulled with credentials")] if value == "image-pull" else [],
         ),
         never_persist=only((True,), "secrets are never written down"),
     ),
@@ -284,9 +276,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         ENGINE,
         reward_text=only((v.Outputs.reward_text,), "rewards are read from the standard paths only"),
         reward_json=only((v.Outputs.reward_json,), "rewards are read from the standard paths only"),
-        details_json=only(
-            ("/logs/verifier/reward-details.json",), "details are read from the standard path only"
-        ),
+        details_json=only(("/logs/verifier/reward-details.json",), "details are read from the standard path only"),
     ),
     s.Factor: rules(s.Factor, ENGINE),
     **{model: rules(model, ENGINE, description=NOTE) for model in s.STRATEGIES.values()},

@@ -234,12 +234,8 @@ class VerifierConfig(Record):
     user: str | int | None = field(user, default=None)
     network_mode: str | None = field(network_mode, default=None)
     allowed_hosts: tuple[str, ...] | None = field(hosts, default=None)
-    environment_mode: str | None = field(
-        kinds.choice("shared", "separate"), default=None, aliases=("sandbox_mode",)
-    )
-    environment: EnvironmentConfig | None = field(
-        kinds.record(EnvironmentConfig), default=None, aliases=("sandbox",)
-    )
+    environment_mode: str | None = field(kinds.choice("shared", "separate"), default=None, aliases=("sandbox_mode",))
+    environment: EnvironmentConfig | None = field(kinds.record(EnvironmentConfig), default=None, aliases=("sandbox",))
     service: str = field(some_text, default=MAIN_SERVICE)
     collect: tuple[CollectHook, ...] = field(listing(kinds.record(CollectHook)), default=())
     judge: JudgeConfig = field(kinds.record(JudgeConfig), default=JudgeConfig())
@@ -276,9 +272,7 @@ def _lift_env(value: Any, path: str, problems: IssueLog) -> Any:
     if not isinstance(value, dict):
         return value
     lifted = {
-        k: v
-        for k, v in value.items()
-        if isinstance(v, str) and k not in OracleConfig.KEYS and _ENV_NAME.fullmatch(k)
+        k: v for k, v in value.items() if isinstance(v, str) and k not in OracleConfig.KEYS and _ENV_NAME.fullmatch(k)
     }
     given = value.get("env", {})
     if not lifted or not isinstance(given, dict):
@@ -309,9 +303,7 @@ class ArtifactConfig(Record):
         if ".." in source.split("/") or "\0" in source:
             problems.error("unsafe-path", where, f"{where} must not contain '..'")
         if values.get("service", MAIN_SERVICE) != MAIN_SERVICE and not source.startswith("/"):
-            problems.error(
-                "unsafe-path", where, f"{where} must be absolute for a service other than {MAIN_SERVICE}"
-            )
+            problems.error("unsafe-path", where, f"{where} must be absolute for a service other than {MAIN_SERVICE}")
 
 
 artifacts: Final = listing(kinds.record(ArtifactConfig))

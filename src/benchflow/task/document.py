@@ -90,9 +90,7 @@ class TaskDocument:
 def _accept(document: TaskDocument | None, issues: list[Issue]) -> TaskDocument:
     errors = tuple(issue for issue in issues if issue.severity == "error")
     if document is None or errors:
-        raise TaskDocumentParseError(
-            errors or (Issue("missing-document", "error", "", "there is no task.md"),)
-        )
+        raise TaskDocumentParseError(errors or (Issue("missing-document", "error", "", "there is no task.md"),))
     return document
 
 
@@ -165,9 +163,7 @@ def _spelling(frontmatter: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _named(prompts: Mapping[str, str], prefix: str) -> FrozenMap:
-    return FrozenMap(
-        {key.removeprefix(prefix): text for key, text in prompts.items() if key.startswith(prefix)}
-    )
+    return FrozenMap({key.removeprefix(prefix): text for key, text in prompts.items() if key.startswith(prefix)})
 
 
 def _prompts(body: Body, sidecars: Mapping[str, str], problems: IssueLog) -> dict[str, str]:

@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
+from benchflow.task.issues import MAX_ISSUES
 
 KEEP_BYTES: Final = 256 << 10
 KEEP_TOTAL: Final = 16 << 20
+READ_BYTES: Final = 64 << 20
+MAX_FILE_BYTES: Final = 32 << 30
 MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 128
 _CHUNK: Final = 1 << 20
@@ -66,9 +69,9 @@ class FileMap:
         return {path: entry.sha256 for path, entry in chosen.items()}
 
     def read(self, path: str) -> bytes:
-        """The content of a file; raises `OSError` or `KeyError`."""
+        """The content of a file; raises `KeyError`, or `OSError` also for one that is too large to be a text."""
         entry = self.files[path]
-        return entry.data if entry.data is not None else read_regular(self.root / path)[0]
+        return entry.data if entry.data is not None else read_regular(self.root / path, READ_BYTES)[0]
 
     def digest(self, extra: Mapping[str, str] | None = None) -> str:
         """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
@@ -77,10 +80,7 @@ class FileMap:
 
 def digest_of(hashes: Mapping[str, str]) -> str:
     """One digest of a file map: paths in order, each with NUL and its raw content hash."""
-    parts = [
-        path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path])
-        for path in sorted(hashes)
-    ]
+    parts = [path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path]) for path in sorted(hashes)]
     return f"sha256:{sha256(b''.join(parts)).hexdigest()}"
 
 
@@ -123,6 +123,8 @@ class _Scan:
         self.kept = 0
 
     def problem(self, code: str, path: str, message: str) -> None:
+        if len(self.issues) >= MAX_ISSUES:
+            return
         shown = printable(path)
         self.issues.append(Issue(code, "error", "", f"{shown} {message}", shown))
 
@@ -142,13 +144,9 @@ class _Scan:
                             self.link(entry.path, prefix + entry.name)
                         else:
                             kind = _special(entry)
-                            self.problem(
-                                "special-file", prefix + entry.name, f"is {kind}, which a package cannot hold"
-                            )
+                            self.problem("special-file", prefix + entry.name, f"is {kind}, which a package cannot hold")
             except OSError as error:
-                self.problem(
-                    "unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}"
-                )
+                self.problem("unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}")
             if depth >= MAX_DEPTH:
                 self.problem("too-deep", prefix.rstrip("/"), f"is nested deeper than {MAX_DEPTH} folders")
                 return
@@ -182,6 +180,8 @@ class _Scan:
         size = status.st_size
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
+        if size > MAX_FILE_BYTES:
+            raise OSError(f"larger than {MAX_FILE_BYTES >> 30} GiB")
         executable = bool(status.st_mode & _EXECUTABLE)
         if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
             data = _read(descriptor, size)
@@ -214,4 +214,4 @@ def scan(root: Path | str) -> FileMap:
     walk.walk()
     files = dict(sorted(walk.files.items()))
     issues = tuple(sorted(walk.issues, key=lambda issue: issue.file or ""))
-    return FileMap(Path(root), files, frozenset(walk.folders), walk.links, issues)
+    return FileMap(root if isinstance(root, Path) else Path(root), files, frozenset(walk.folders), walk.links, issues)

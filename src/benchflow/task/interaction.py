@@ -73,9 +73,7 @@ class PromptPolicy(Record):
     """`benchflow.prompt`: how the texts of a turn are put together."""
 
     composition: str = field(kinds.choice("replace", "append"), default="replace")
-    order: tuple[str, ...] | None = field(
-        listing(kinds.choice(*PROMPT_PARTS), least=1, unique=True), default=None
-    )
+    order: tuple[str, ...] | None = field(listing(kinds.choice(*PROMPT_PARTS), least=1, unique=True), default=None)
 
 
 class Handoff(Record):
@@ -108,9 +106,7 @@ class Nudges(Record):
     mode: str | None = field(kinds.choice("simulated-user"), default=None)
     nudge_budget: int | None = field(integer(least=1), default=None)
     branchable: bool = field(flag, default=False)
-    branch_execution: str | None = field(
-        kinds.choice("option-kinds-preserved", "forked-snapshot"), default=None
-    )
+    branch_execution: str | None = field(kinds.choice("option-kinds-preserved", "forked-snapshot"), default=None)
     confirmation_policy: str | FrozenMap | None = field(Kind(_confirmation), default=None)
 
     @classmethod

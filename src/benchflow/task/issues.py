@@ -8,9 +8,13 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from benchflow.errors import Issue, Severity
 
+MAX_ISSUES: Final = 200
+"""Of one file."""
+MAX_SHOWN: Final = 500
 Locate = Callable[[str], int | None]
 
 
@@ -19,9 +23,7 @@ class IssueLog:
 
     __slots__ = ("_locate", "file", "foreign", "issues", "renames")
 
-    def __init__(
-        self, file: str | None = None, locate: Locate | None = None, *, foreign: bool = False
-    ) -> None:
+    def __init__(self, file: str | None = None, locate: Locate | None = None, *, foreign: bool = False) -> None:
         self.file = file
         self.foreign = foreign
         self.issues: list[Issue] = []
@@ -38,13 +40,18 @@ class IssueLog:
     def extend(self, issues: Iterable[Issue]) -> None:
         self.issues.extend(issues)
 
-    @property
-    def failed(self) -> bool:
-        """Whether an error was recorded so far."""
-        return any(issue.severity == "error" for issue in self.issues)
-
     def _add(self, code: str, severity: Severity, path: str, message: str, line: int | None) -> None:
+        if len(self.issues) >= MAX_ISSUES:
+            return
         path = self.renames.get(path, path)
         if line is None and self._locate is not None:
             line = self._locate(path)
-        self.issues.append(Issue(code, severity, path, message, self.file, line))
+        if len(self.issues) == MAX_ISSUES - 1:
+            code, severity, path = "too-many-issues", "error", ""
+            message = f"there are more than {MAX_ISSUES - 1} problems; the others are not listed"
+        self.issues.append(Issue(code, severity, shorten(path), shorten(message), self.file, line))
+
+
+def shorten(text: str) -> str:
+    """A text that fits a report, whatever an author wrote."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

@@ -7,7 +7,6 @@ come as decimal strings; booleans are never numbers; lists become tuples and map
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any
 
@@ -63,7 +62,6 @@ text = Kind(_text)
 some_text = Kind(_some_text)
 line = Kind(_line)
 flag = Kind(_flag)
-anything = Kind(_free)
 user = Kind(_user)
 
 
@@ -187,20 +185,6 @@ relative_path = Kind(_relative)
 absolute_path = Kind(_absolute)
 
 
-def either(first: Kind, second: Kind, *, when: Callable[[Any], bool]) -> Kind:
-    """The second kind when the value says so, else the first; the record inside is the second's."""
-
-    def parse(value: Any, path: str, problems: IssueLog) -> Any:
-        return (second if when(value) else first).parse(value, path, problems)
-
-    return Kind(parse, second.model or first.model, second.shape)
-
-
-def is_mapping(value: Any) -> bool:
-    """Whether a value is a mapping; for `either`."""
-    return isinstance(value, dict)
-
-
 def record(model: type[Record]) -> Kind:
     """A nested record."""
     return Kind(model.parse, model)
@@ -267,7 +251,7 @@ def _free_mapping(value: Any, _path: str, _problems: IssueLog) -> FrozenMap:
 free_mapping = Kind(_free_mapping)
 """A mapping that is kept as written."""
 
-env = mapping(text, keys=matching(r"[A-Za-z_][A-Za-z0-9_]{0,255}", "the name of an environment variable"))
+env = mapping(text, keys=matching(r"[^=\s\0]{1,255}", "the name of an environment variable"))
 
 
 def _secret_texts(value: Any, path: str, problems: IssueLog) -> Secret:

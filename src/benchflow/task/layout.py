@@ -75,18 +75,14 @@ def check_aliases(files: FileMap, problems: IssueLog) -> None:
     pairs = [*ALIASES]
     steps = {path.split("/")[1] for path in files.folders if path.startswith("steps/")}
     pairs += [
-        (f"steps/{step}/{native}", f"steps/{step}/{legacy}")
-        for step in sorted(steps)
-        for native, legacy in ALIASES
+        (f"steps/{step}/{native}", f"steps/{step}/{legacy}") for step in sorted(steps) for native, legacy in ALIASES
     ]
     for native, legacy in pairs:
         if native not in files.folders or legacy not in files.folders:
             continue
         ours, theirs = files.hashes(native), files.hashes(legacy)
         if ours != theirs:
-            differing = sorted(
-                path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)
-            )
+            differing = sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
             message = f"{native}/ and {legacy}/ differ in {', '.join(differing[:3])}"
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""  # three are shown
             problems.error("alias-drift", f"{native}|{legacy}", message + more)
@@ -95,8 +91,4 @@ def check_aliases(files: FileMap, problems: IssueLog) -> None:
 def source_hashes(files: FileMap) -> dict[str, str]:
     """Path to SHA-256 of the files that define a task."""
     prefixes = tuple(f"{folder}/" for folder in SOURCE_FOLDERS)
-    return {
-        path: entry.sha256
-        for path, entry in files.files.items()
-        if path in _FILES or path.startswith(prefixes)
-    }
+    return {path: entry.sha256 for path, entry in files.files.items() if path in _FILES or path.startswith(prefixes)}

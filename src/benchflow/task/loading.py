@@ -6,6 +6,7 @@ hide the problems of the others.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,7 @@ from benchflow.task.document import PERSONA, TASK_MD, TaskDocument, read_documen
 from benchflow.task.filemap import FileMap, scan
 from benchflow.task.issues import IssueLog
 from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_parts, select
-from benchflow.task.manifest import EnvironmentManifest, read_manifest
-from benchflow.task.markdown import MarkdownError, decode, split_frontmatter
+from benchflow.task.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.package import Entrypoint, TaskPackage, normal_prompt
 from benchflow.task.profiles import ProfileReader
 from benchflow.task.verifier_document import (
@@ -30,6 +30,7 @@ from benchflow.task.yaml_source import YamlSource
 
 if TYPE_CHECKING:
     from benchflow.task.imports import InboundCompatibility
+    from benchflow.task.manifest import EnvironmentManifest
 
 _WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
 """Keys of the namespace that speak of files in the package."""
@@ -57,6 +58,7 @@ class PackageLoader:
         verifier_dir, oracle_dir = (select(self.files, native, legacy) for native, legacy in ALIASES)
         check_parts(self.files, self.layout)
         check_aliases(self.files, self.layout)
+        self._steps()
         return TaskPackage(
             path=self.path,
             files=self.files,
@@ -132,6 +134,12 @@ class PackageLoader:
         if INSTRUCTION in self.files:
             self.instruction = self._text(INSTRUCTION, self.issues)
 
+    def _steps(self) -> None:
+        """The instructions of declared steps must be readable text."""
+        for step in (self.config.steps if self.config is not None else None) or ():
+            if f"steps/{step.name}/{INSTRUCTION}" in self.files:
+                self._text(f"steps/{step.name}/{INSTRUCTION}", self.layout.issues)
+
     def _twin(self) -> None:
         """A split pair beside `task.md` must say the same."""
         has_toml, has_prompt = TASK_TOML in self.files, INSTRUCTION in self.files
@@ -200,6 +208,8 @@ class PackageLoader:
         """Hold the namespace against the files: assets and the manifest of services."""
         if self.document is None or not self.document.namespace.declared & _WITH_FILES:
             return None
+        from benchflow.task.manifest import read_manifest
+
         namespace = self.document.namespace
         problems = IssueLog(TASK_MD, lambda path: document_line(self.files, path))
         check_assets(namespace, self.files, problems)
@@ -216,6 +226,11 @@ class PackageLoader:
         return manifest
 
     def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
+        size = self.files.files[file].size
+        if size > MAX_TEXT_BYTES:
+            message = f"{file} is larger than {MAX_TEXT_BYTES >> 20} MiB"
+            issues.append(Issue("too-large", "error", "", message, file))
+            return None
         try:
             return self.files.read(file)
         except OSError as error:
@@ -237,7 +252,7 @@ class PackageLoader:
         raw = self.document.frontmatter if self.document is not None else {}
         section = raw.get("task")
         written = section.get("name") if isinstance(section, dict) else raw.get("name")
-        return written if isinstance(written, str) and written.strip() else self.path.absolute().name
+        return written if isinstance(written, str) and written.strip() else folder_name(self.path)
 
 
 def sidecar_key(name: str) -> str | None:
@@ -251,6 +266,11 @@ def sidecar_key(name: str) -> str | None:
         if stem.startswith(prefix) and len(stem) > len(prefix):
             return section + stem.removeprefix(prefix)
     return None
+
+
+def folder_name(path: Path) -> str:
+    """What a folder is called, also when it was named `.` or `..`."""
+    return Path(os.path.normpath(path.absolute())).name or "package"
 
 
 def document_line(files: FileMap, path: str) -> int | None:

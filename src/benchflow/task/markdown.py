@@ -15,9 +15,7 @@ from benchflow.errors import PackageError
 
 MAX_TEXT_BYTES: Final = 16 << 20
 
-_HEADING: Final = re.compile(
-    r"(\\*)##[ \t]+(prompt|user-persona|(?:role|scene):[A-Za-z0-9_.-]+)[ \t]*", re.IGNORECASE
-)
+_HEADING: Final = re.compile(r"(\\*)##[ \t]+(prompt|user-persona|(?:role|scene):[A-Za-z0-9_.-]+)[ \t]*", re.IGNORECASE)
 _MAYBE: Final = re.compile(r"^\\*##[ \t]+(?:prompt|user-persona|role:|scene:)", re.IGNORECASE | re.MULTILINE)
 _CLOSING: Final = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")

@@ -20,9 +20,7 @@ _SHADOWED: Final = {
 """Fields that the author has settled by writing another one."""
 
 
-def merge_below(
-    model: type[Record] | None, low: Mapping[str, Any], high: Mapping[str, Any]
-) -> dict[str, Any]:
+def merge_below(model: type[Record] | None, low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
     """`high` with what only `low` has added below it; both are mappings as an author writes them."""
     merged = dict(high)
     keys = model.KEYS if model is not None else {}

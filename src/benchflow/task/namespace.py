@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchflow.task import kinds
-from benchflow.task.config import NETWORK_MODES, network_mode
+from benchflow.task.config import network_mode
 from benchflow.task.evidence_config import ARTIFACT_KINDS, Evidence
 from benchflow.task.hosts import hosts
 from benchflow.task.interaction import Interaction, Nudges, PromptPolicy, Team
@@ -28,8 +28,6 @@ VISIBILITIES: Final = (
 PHASES: Final = ("environment", "agent", "verifier", "oracle")
 BACKENDS: Final = ("local", "docker", "podman", "daytona", "modal", "e2b", "kubernetes", "hpc", "queue")
 SECRET_SCOPES: Final = ("image-pull", "environment", "agent", "verifier", "oracle", "judge")
-
-__all__ = ["ARTIFACT_KINDS", "BACKENDS", "NETWORK_MODES", "PHASES", "VISIBILITIES", "Namespace"]
 
 
 class TrajectoryAudit(Record):
@@ -56,9 +54,7 @@ class NetworkRules(Record):
         kinds.choice("none", "model-only", "model-and-dependencies", "allowlist", "public"), default=None
     )
     allowed_hosts: tuple[str, ...] = field(hosts, default=())
-    phase_overrides: FrozenMap = field(
-        kinds.mapping(network_mode, keys=kinds.choice(*PHASES)), default=FrozenMap()
-    )
+    phase_overrides: FrozenMap = field(kinds.mapping(network_mode, keys=kinds.choice(*PHASES)), default=FrozenMap())
 
 
 class PrivateMount(Record):
@@ -241,9 +237,7 @@ class Authoring(Record):
 class Namespace(Record):
     """The whole `benchflow:` mapping."""
 
-    document_version: str | None = field(
-        kinds.matching(r"[0-9]+(\.[0-9]+)*", "a version such as '0.6'"), default=None
-    )
+    document_version: str | None = field(kinds.matching(r"[0-9]+(\.[0-9]+)*", "a version such as '0.6'"), default=None)
     prompt: PromptPolicy | None = field(kinds.record(PromptPolicy), default=None)
     interaction: Interaction | None = field(kinds.record(Interaction), default=None)
     teams: FrozenMap = field(kinds.mapping(kinds.record(Team), keys=kinds.name), default=FrozenMap())

@@ -18,13 +18,13 @@ from benchflow.task.config import TaskConfig
 from benchflow.task.document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
 from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
-from benchflow.task.manifest import EnvironmentManifest
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
     from benchflow.task.export_report import CompatibilityExportReport
     from benchflow.task.imports import InboundCompatibility
+    from benchflow.task.manifest import EnvironmentManifest
     from benchflow.task.prompts import TaskPromptPlan
     from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
     from benchflow.task.runtime_view import TaskRuntimeView
@@ -164,9 +164,7 @@ class TaskPackage:
             "runtime_supported": self.runtime_supported,
             "runtime_issues": [issue.to_dict() for issue in self.runtime_issues],
             "prompt_plan": self.prompt_plan.to_dict(),
-            "profiles": {
-                key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()
-            },
+            "profiles": {key: {"path": item.path, "sha256": item.sha256} for key, item in self.profiles.items()},
             "compatibility": self.compatibility(),
             "source_hashes": self.source_hashes,
             "config": self.config.to_dict() if self.config is not None else None,
@@ -178,7 +176,7 @@ def load_package(path: Path | str, *, sandbox: str | None = None) -> TaskPackage
     """Read a package folder; bad content becomes issues, never an exception."""
     from benchflow.task.loading import PackageLoader
 
-    return PackageLoader(Path(path)).load(sandbox)
+    return PackageLoader(path if isinstance(path, Path) else Path(path)).load(sandbox)
 
 
 def normal_prompt(text: str) -> str:

@@ -103,9 +103,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         ],
     },
     "leaderboard-local": {
-        "benchflow": {
-            "evidence": {"acceptance_live": {"leaderboard": {"required": True, "max_flake_rate": 0.0}}}
-        }
+        "benchflow": {"evidence": {"acceptance_live": {"leaderboard": {"required": True, "max_flake_rate": 0.0}}}}
     },
 }
 """What each preset stands for."""
@@ -143,18 +141,14 @@ def _has_path_shorthand(frontmatter: Mapping[str, Any]) -> bool:
 def _preset_names(frontmatter: Mapping[str, Any], problems: IssueLog) -> tuple[str, ...]:
     used = [key for key in _PRESET_KEYS if frontmatter.get(key) is not None]
     if {key.removesuffix("s") for key in used} == {"preset", "profile"}:
-        problems.error(
-            "conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' are the same; write 'preset' only"
-        )
+        problems.error("conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' are the same; write 'preset' only")
     names: list[str] = []
     for key in used:
         value = frontmatter[key]
         for index, name in enumerate(value if isinstance(value, list) else [value]):
             where = f"{key}[{index}]" if isinstance(value, list) else key
             if not isinstance(name, str):
-                problems.error(
-                    "invalid-type", where, f"{where} must be the name of a preset, not {describe(name)}"
-                )
+                problems.error("invalid-type", where, f"{where} must be the name of a preset, not {describe(name)}")
             elif name not in PRESETS:
                 known = ", ".join(sorted(PRESETS))
                 problems.error(

@@ -72,20 +72,19 @@ class ProfileReader:
         return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
 
     def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
+        if "\0" in written:
+            problems.error("unsafe-path", key, f"{key} must be a path")
+            return None
         root = os.path.realpath(self.package)
         resolved = os.path.realpath(self.package / written)
         holder = root.rpartition("/")[0]
         if written.startswith("/") or not resolved.startswith(f"{holder}/"):
-            problems.error(
-                "profile-outside", key, f"{key} '{written}' leaves the folder that holds the package"
-            )
+            problems.error("profile-outside", key, f"{key} '{written}' leaves the folder that holds the package")
             return None
         try:
             data, _ = read_regular(resolved, MAX_CHARS * 4)
         except OSError as error:
-            problems.error(
-                "profile-missing", key, f"{key} '{written}' cannot be read: {error.strerror or error}"
-            )
+            problems.error("profile-missing", key, f"{key} '{written}' cannot be read: {error.strerror or error}")
             return None
         mapping = self._parse(key, written, data)
         if mapping is None:
@@ -132,9 +131,7 @@ def _part(mapping: Mapping[str, Any], key: str, problems: IssueLog) -> dict[str,
     return {}
 
 
-def _two(
-    first: type[Record], second: type[Record], mapping: dict[str, Any], problems: IssueLog
-) -> dict[str, Any]:
+def _two(first: type[Record], second: type[Record], mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
     mine = {key: value for key, value in mapping.items() if key in first.KEYS}
     other = {key: value for key, value in mapping.items() if key in second.KEYS and key not in mine}
     for key in mapping.keys() - mine.keys() - other.keys():

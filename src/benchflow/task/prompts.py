@@ -65,9 +65,7 @@ def compile_task_prompt_plan(document: TaskDocument | None, *, fallback_prompt: 
     """The plan of a document; a split package has one turn with its instruction."""
     if document is None:
         prompt = fallback_prompt.strip()
-        return TaskPromptPlan(
-            "replace", ("base",), (_turn(None, None, {"base": prompt}, ("base",), append=False),)
-        )
+        return TaskPromptPlan("replace", ("base",), (_turn(None, None, {"base": prompt}, ("base",), append=False),))
     policy = document.namespace.prompt
     composition = policy.composition if policy else "replace"
     append = composition == "append"

@@ -9,6 +9,8 @@ keys that were written, not by the keys there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from types import NoneType
 from typing import Any, ClassVar, Final, NoReturn, Self, dataclass_transform
 
 from benchflow.task.issues import IssueLog
@@ -81,6 +83,9 @@ class Field:
 
 
 _REQUIRED: Final = object()
+_NEAR_LENGTH: Final = 40
+_HINTS: Final = 10
+"""So many unknown keys of a file get a suggestion; looking for one is slow."""
 
 
 def field(
@@ -152,6 +157,11 @@ class Record:
         """A copy with some values changed."""
         return type(self)(**{**self.__dict__, **changes})
 
+    def items(self) -> Iterator[tuple[Field, Any]]:
+        """The fields that were written, in the author's order, with their values."""
+        for name, value in self.__dict__.items():
+            yield self.FIELDS[name], value
+
     @property
     def declared(self) -> frozenset[str]:
         """Canonical names of the fields that were written."""
@@ -161,9 +171,7 @@ class Record:
     def parse(cls, value: Any, path: str, problems: IssueLog) -> Self | None:
         """Read a mapping. All problems go to the problems; None when no record can be made of it."""
         if not isinstance(value, dict):
-            problems.error(
-                "invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}"
-            )
+            problems.error("invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}")
             return None
         values = cls._parse_fields(value, path, problems)
         for item in cls.REQUIRED:
@@ -193,9 +201,7 @@ class Record:
                 continue
             if known.name in spelled:
                 both = f"'{spelled[known.name]}' and '{key}'"
-                problems.error(
-                    "conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}"
-                )
+                problems.error("conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}")
                 continue
             spelled[known.name] = key
             if item is None and known.nullable:
@@ -252,21 +258,30 @@ def plain(value: Any, *, declared: bool = False) -> Any:
         return {key: plain(item, declared=declared) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, declared=declared) for item in value]
-    return value
+    if declared or isinstance(value, (str, int, NoneType)) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    """A value that JSON has no form for: dates by ISO 8601, everything else by its name."""
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
 def report_unknown(model: type[Record], key: str, where: str, problems: IssueLog) -> None:
     """An unknown key: an error natively, a warning on foreign import; a known key that is near is named."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(key, list(model.KEYS), n=1, cutoff=0.75)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    near = _near(key, model) if len(problems.issues) < _HINTS and len(key) <= _NEAR_LENGTH else None
+    hint = f"; did you mean '{near}'?" if near else ""
     if problems.foreign:
-        problems.warning(
-            "unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}"
-        )
+        problems.warning("unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}")
     else:
         problems.error("unknown-key", where, f"{where} is not a known key{hint}")
+
+
+def _near(key: str, model: type[Record]) -> str | None:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(key, list(model.KEYS), n=1, cutoff=0.75)), None)
 
 
 def split_unknown(model: type[Record], data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -295,8 +310,7 @@ def _split_value(kind: Kind, value: Any) -> tuple[Any, Any]:
         return split_unknown(model, value)
     if kind.shape == "map" and isinstance(value, Mapping):
         pairs = {
-            key: split_unknown(model, part) if isinstance(part, Mapping) else (part, {})
-            for key, part in value.items()
+            key: split_unknown(model, part) if isinstance(part, Mapping) else (part, {}) for key, part in value.items()
         }
         return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items() if p[1]}
     if kind.shape == "list" and isinstance(value, list):

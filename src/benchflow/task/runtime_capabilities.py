@@ -91,9 +91,7 @@ def validate_task_runtime_support(
     capabilities = sandbox_capabilities(sandbox)
     if capabilities is None:
         known = ", ".join(known_sandboxes())
-        return [
-            UnsupportedTaskFeature("sandbox", f"there is no sandbox '{sandbox}'; known are {known}", sandbox)
-        ]
+        return [UnsupportedTaskFeature("sandbox", f"there is no sandbox '{sandbox}'; known are {known}", sandbox)]
     if isinstance(source, TaskPackage):
         package: TaskPackage | None = source
         subject: TaskDocument | TaskConfig | None = source.document or source.config
@@ -132,10 +130,9 @@ class _Gate:
         """Judge every declared field of a record and of the records inside it."""
         own = DocumentRoot if isinstance(record, TaskConfig) else type(record)
         table = TABLE[own]
-        for name in record.declared:
-            value = getattr(record, name)
-            where = join(path, record.FIELDS[name].key)
-            rule = table[name]
+        for field, value in record.items():
+            where = join(path, field.key)
+            rule = table[field.name]
             for capability in rule.demands:
                 self.demand(where, capability)
             if rule.judge is not None and value is not None:
@@ -189,6 +186,8 @@ class _Gate:
         image = config.environment.docker_image if config is not None else None
         if "environment/Dockerfile" in package.files and image is None:
             self.demand("environment/Dockerfile", "build.dockerfile")
+        if f"{package.verifier_dir}/Dockerfile" in package.files:
+            self.demand(f"{package.verifier_dir}/Dockerfile", "build.dockerfile")
         for name in COMPOSE_FILES:
             if f"environment/{name}" in package.files:
                 self.demand(f"environment/{name}", "compose")

@@ -75,9 +75,7 @@ class TaskRuntimeView:
         if package.config is None or package.entrypoint is None:
             first = next((issue for issue in package.issues if issue.severity == "error"), None)
             message = first.message if first else "there is no task definition"
-            raise PackageError(
-                message, code=first.code if first else None, file=first.file if first else None
-            )
+            raise PackageError(message, code=first.code if first else None, file=first.file if first else None)
         document = package.document
         verifier_dir, oracle_dir = package.verifier_dir, package.oracle_dir
         return cls(

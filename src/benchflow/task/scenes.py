@@ -11,9 +11,7 @@ from benchflow.task.namespace import Namespace
 SCRIPTED_MODELS = (None, "scripted", "deterministic")
 
 
-def resolve_scenes(
-    scenes: tuple[Scene, ...], roles: Mapping[str, Role], problems: IssueLog
-) -> tuple[Scene, ...]:
+def resolve_scenes(scenes: tuple[Scene, ...], roles: Mapping[str, Role], problems: IssueLog) -> tuple[Scene, ...]:
     """Each scene with a name, its roles and its turns; undeclared roles are reported and left out."""
     resolved: list[Scene] = []
     seen: set[str] = set()
@@ -40,9 +38,7 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], prob
         if not _declared(turn.role, where, roles, problems):
             continue
         if turn.role not in members:
-            problems.error(
-                "unknown-role", where, f"{where} is by '{turn.role}', which is not in the scene's roles"
-            )
+            problems.error("unknown-role", where, f"{where} is by '{turn.role}', which is not in the scene's roles")
             continue
         turns.append(turn)
     if scene.turns is None:
@@ -59,9 +55,7 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], prob
 def _declared(role: str, where: str, roles: Mapping[str, Role], problems: IssueLog) -> bool:
     if role in roles:
         return True
-    problems.error(
-        "unknown-role", where, f"{where} names the role '{role[:60]}', which agents.roles does not declare"
-    )
+    problems.error("unknown-role", where, f"{where} names the role '{role[:60]}', which agents.roles does not declare")
     return False
 
 

@@ -70,9 +70,7 @@ class LLMJudgeStrategy(Strategy):
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         if "context" in values and "context_file" in values:
             where = join(path, "context_file")
-            problems.error(
-                "conflicting-keys", where, f"{path} cannot contain both 'context' and 'context_file'"
-            )
+            problems.error("conflicting-keys", where, f"{path} cannot contain both 'context' and 'context_file'")
 
 
 class AgentJudgeStrategy(Strategy):

@@ -128,9 +128,7 @@ class VerifierSpec(Record):
         chosen = values.get("default_strategy")
         if chosen is not None and chosen not in strategies:
             where = f"{path}.default_strategy"
-            problems.error(
-                "unknown-strategy", where, f"{where} is '{chosen[:60]}', which strategies does not hold"
-            )
+            problems.error("unknown-strategy", where, f"{where} is '{chosen[:60]}', which strategies does not hold")
         for name, strategy in strategies.items():
             for key, other in _references(strategy):
                 if other not in strategies:

@@ -226,9 +226,7 @@ class _Builder:
     def _key(self, event: Any, frame: _Frame, value: Any) -> None:
         if type(value) is not str:
             shown = f" ({str(value)[:40]})" if isinstance(value, (int, float)) else ""
-            raise self._error(
-                event, f"has a key that is not a string{shown}; put it in quotes", "invalid-key"
-            )
+            raise self._error(event, f"has a key that is not a string{shown}; put it in quotes", "invalid-key")
         if value == _MERGE and type(event) is _Scalar and event.implicit[0]:
             frame.key = _MERGE
             frame.merges = frame.merges or []
@@ -252,9 +250,7 @@ class _Builder:
         frame.key = None
 
     def _too_many(self, event: Any) -> YamlError:
-        return self._error(
-            event, f"has more than {MAX_NODES} nodes once its anchors are expanded", "too-complex"
-        )
+        return self._error(event, f"has more than {MAX_NODES} nodes once its anchors are expanded", "too-complex")
 
     def _error(self, event: Any, problem: str, code: str = "invalid-yaml", path: str = "") -> YamlError:
         line = event.start_mark.line + self.first_line

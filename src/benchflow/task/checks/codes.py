@@ -39,6 +39,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A definition is larger than the format allows.",
             "Move data into files of the package.",
         ),
+        "too-many-issues": (
+            "A file has so many problems that only the first are listed.",
+            "Correct these and check again.",
+        ),
         "too-complex": (
             "The YAML is nested too deeply, or its anchors expand to too many nodes.",
             "Write it out more plainly; more than 10,000 nodes or 64 levels are refused.",
