@@ -17,6 +17,11 @@ def outcome(result: Result) -> Outcome:
     return Outcome(str(result.task["name"]), result.status, result.reward, metrics, category, result.usage)
 
 
+def outcomes(store: JobStore) -> list[Outcome]:
+    """The outcomes that count in a job."""
+    return [outcome(result) for _, result in last_results(store).values()]
+
+
 def job_summary(store: JobStore) -> dict[str, Any]:
     """The summary of a job: statistics over the results that count, and those results."""
     counted = last_results(store).values()

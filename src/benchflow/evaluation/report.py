@@ -1,0 +1,81 @@
+"""A job in words: tables and lines for people, from a summary."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The result table of a job and what it adds up to."""
+    yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(summary["results"]))
+    yield ""
+    yield f"{summary['scored']} of {summary['total']} rollouts scored, {summary['tasks']} tasks"
+    reward, bounds = summary["mean_reward"], summary["mean_reward_bounds"]
+    if reward["value"] is not None:
+        yield f"mean reward {_estimate(reward)}"
+        yield f"pass rate   {_estimate(summary['pass_rate'])}  (reward >= {summary['pass_threshold']:g})"
+    for k, estimate in summary["pass_at_k"].items():
+        if k != "1" and estimate["value"] is not None:
+            hat = summary["pass_hat_k"][k]["value"]
+            yield f"pass@{k} {estimate['value']:.3f}   pass^{k} {hat:.3f}  ({estimate['tasks']} tasks)"
+    if summary["unscored"]:
+        by = ", ".join(f"{count} {category}" for category, count in summary["unscored_by"].items())
+        yield f"unscored {summary['unscored']}: {by}; whatever they had scored, the mean lies between {_bound(bounds)}"
+    if summary["usage"]:
+        yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary["usage"].items())
+
+
+def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
+    """Two jobs by task, and what their difference is worth."""
+    first, second = comparison["first"], comparison["second"]
+    rows = [
+        (row["task"], f"{row['first']:.3f}", f"{row['second']:.3f}", f"{row['second'] - row['first']:+.3f}")
+        for row in comparison["tasks"]
+    ]
+    yield from table(("task", first, second, "difference"), rows)
+    yield ""
+    if comparison["difference"]["value"] is None:
+        yield "No task was scored in both jobs."
+    else:
+        yield f"{second} − {first}: {_estimate(comparison['difference'], sign='+')}: {comparison['verdict']}"
+    for name, key in ((first, "only_first"), (second, "only_second")):
+        if comparison[key]:
+            yield f"scored only in {name}: {', '.join(comparison[key])}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as they need to be, separated by two spaces."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _task_rows(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for result in results:
+        grouped[result["task"]["name"]].append(result)
+    rows: list[tuple[str, ...]] = []
+    for name, attempts in sorted(grouped.items()):
+        rewards = [
+            result["reward"] for result in sorted(attempts, key=lambda r: r["attempt"]) if result["error"] is None
+        ]
+        problems = sorted({f"{r['error']['category']}/{r['error']['code']}" for r in attempts if r["error"]})
+        mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "–"
+        shown = " ".join(f"{reward:g}" for reward in rewards[:8]) + (" …" if len(rewards) > 8 else "")
+        rows.append((name, str(len(attempts)), mean, shown, ", ".join(problems)))
+    return rows
+
+
+def _estimate(estimate: Mapping[str, Any], sign: str = "") -> str:
+    value = f"{estimate['value']:{sign}.3f}"
+    if estimate["low"] is None:
+        return f"{value}  ({estimate['results']} results, no interval)"
+    interval = f"[{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"
+    return f"{value}  95 % {interval}, {estimate['tasks']} tasks, {estimate['results']} results"
+
+
+def _bound(bounds: Mapping[str, Any]) -> str:
+    return f"{bounds['low']:.3f} and {bounds['high']:.3f}"

@@ -1,0 +1,81 @@
+"""`bench eval list | show | compare` as users call them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchflow.evaluation.store import JobStore
+from benchflow.rollout.record import ErrorRecord, Result
+
+
+def bench(*arguments, cwd):
+    command = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
+def fill(folder, name, rewards, **job):
+    store = JobStore.create(folder / "jobs", name, {"agent": "oracle", "model": None, **job})
+    for number, (task, reward) in enumerate(rewards):
+        error = None if reward is not None else ErrorRecord("judge", "timeout", "verify", "away")
+        store.append(
+            Result(
+                task={"name": task, "path": task, "digest": None},
+                agent={"name": "oracle", "model": None, "exit_code": 0, "timed_out": False},
+                sandbox={"name": "local", "base": "host", "fidelity": "exact"},
+                attempt=1,
+                key=f"{task}-{number}",
+                status="scored" if error is None else "unscored",
+                reward=reward,
+                error=error,
+                started_at="2026-01-01T00:00:00Z",
+                finished_at="2026-01-01T00:00:00Z",
+            ),
+            f"r{number}",
+        )
+    store.close()
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    fill(tmp_path, "one", [("a", 0.0), ("b", 0.1), ("c", 0.0)], planned=3)
+    fill(tmp_path, "two", [("a", 1.0), ("b", 1.0), ("c", 0.9), ("d", None)], planned=9)
+    return tmp_path
+
+
+def test_list_shows_state_and_score(jobs):
+    rows = json.loads(bench("eval", "list", "--json", cwd=jobs).stdout)["jobs"]
+    assert [(row["job"], row["state"], row["scored"], row["total"]) for row in rows] == [
+        ("one", "finished", 3, 3),
+        ("two", "unfinished", 3, 4),
+    ]
+    assert "mean reward" in bench("eval", "list", cwd=jobs).stdout
+
+
+def test_an_empty_folder_says_how_to_start(tmp_path):
+    result = bench("eval", "list", cwd=tmp_path)
+    assert (result.returncode, "bench eval run" in result.stdout) == (0, True)
+
+
+def test_show_prints_the_summary(jobs):
+    summary = json.loads(bench("eval", "show", "two", "--json", cwd=jobs).stdout)
+    assert (summary["total"], summary["unscored_by"]) == (4, {"judge": 1})
+    assert len(summary["results"]) == 4
+    text = bench("eval", "show", "jobs/two", cwd=jobs).stdout
+    assert "3 of 4 rollouts scored" in text
+    assert "judge/timeout" in text
+
+
+def test_compare_says_which_is_better_and_can_fail(jobs):
+    result = bench("eval", "compare", "one", "two", cwd=jobs)
+    assert (result.returncode, "better" in result.stdout) == (0, True)
+    worse = bench("eval", "compare", "two", "one", "--fail-if-worse", "--json", cwd=jobs)
+    assert (worse.returncode, json.loads(worse.stdout)["verdict"]) == (1, "worse")
+
+
+@pytest.mark.parametrize("arguments", [["show", "nothing"], ["compare", "one", "nothing"], ["show", "../x"]])
+def test_an_unknown_job_is_wrong_usage_with_nothing_on_stdout(jobs, arguments):
+    result = bench("eval", *arguments, "--json", cwd=jobs)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
