@@ -252,3 +252,13 @@ def test_problems_of_a_profile_name_its_file_and_line(make_package, text: str, c
     folder = with_profiles(make_package, {"env.yaml": text}, "environment-profile: ../env.yaml\n")
     issue = load_package(folder).issues[0]
     assert (issue.code, issue.file, issue.line) == (code, "../env.yaml", line)
+
+
+def test_a_preset_wins_over_a_profile_as_it_does_once_normalised(make_package) -> None:
+    folder = with_profiles(
+        make_package,
+        {"env.yaml": "cpus: 16\nbuild_timeout_sec: 9\n"},
+        "preset: code-change\nenvironment-profile: ../env.yaml\n",
+    )
+    environment = load_package(folder).view.config.environment
+    assert (environment.cpus, environment.build_timeout_sec) == (4, 9)
