@@ -166,6 +166,28 @@ def test_a_verifier_profile_shares_settings_strategies_and_rubric(make_package) 
     assert "right" in package.verifier_document.rubric.dimensions
 
 
+def test_a_verifier_profile_stands_in_for_a_missing_document(make_package) -> None:
+    profile = "strategies: {shared: {type: script, command: ./test.sh}}\n"
+    folder = with_profiles(make_package, {"v.yaml": profile}, "verifier-profile: ../v.yaml\n")
+    (folder / "verifier" / "verifier.md").unlink()
+    package = load_package(folder)
+    assert package.issues == ()
+    assert package.view.verifier_document is not None
+    assert package.view.verifier_document.default_strategy == "shared"
+
+
+def test_a_broken_profile_does_not_hide_a_good_one(make_package) -> None:
+    folder = with_profiles(
+        make_package,
+        {"bad.yaml": "cpuz: 1\n", "good.yaml": "timeout_sec: 5\n"},
+        "environment-profile: ../bad.yaml\nagent-profile: ../good.yaml\n",
+    )
+    package = load_package(folder)
+    assert [issue.code for issue in package.issues] == ["unknown-key"]
+    assert package.config is not None
+    assert package.config.agent.timeout_sec == 5
+
+
 def test_profiles_count_in_digest_and_source_hashes(make_package) -> None:
     folder = with_profiles(make_package, {"env.yaml": "cpus: 2\n"}, "environment-profile: ../env.yaml\n")
     before = load_package(folder)
@@ -230,3 +252,13 @@ def test_problems_of_a_profile_name_its_file_and_line(make_package, text: str, c
     folder = with_profiles(make_package, {"env.yaml": text}, "environment-profile: ../env.yaml\n")
     issue = load_package(folder).issues[0]
     assert (issue.code, issue.file, issue.line) == (code, "../env.yaml", line)
+
+
+def test_a_preset_wins_over_a_profile_as_it_does_once_normalised(make_package) -> None:
+    folder = with_profiles(
+        make_package,
+        {"env.yaml": "cpus: 16\nbuild_timeout_sec: 9\n"},
+        "preset: code-change\nenvironment-profile: ../env.yaml\n",
+    )
+    environment = load_package(folder).view.config.environment
+    assert (environment.cpus, environment.build_timeout_sec) == (4, 9)

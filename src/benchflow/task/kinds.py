@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Final
 
 from benchflow.task.issues import IssueLog
 from benchflow.task.records import FrozenMap, InvalidValueError, Kind, Record, Secret, describe
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-_SHA256 = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_INTEGER: Final = r"[+-]?[0-9]{1,18}"
+_SHA256: Final = r"(?:sha256:)?[0-9a-f]{64}"
+_NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
 _MAX_SHOWN = 40
 
 
@@ -92,7 +92,7 @@ def integer(*, least: int | None = None, most: int | None = None) -> Kind:
     """A whole number within bounds; `2.0` and `"2"` count as 2."""
 
     def parse(value: Any, _path: str, _problems: IssueLog) -> int:
-        if (type(value) is str and _INTEGER.fullmatch(value)) or (
+        if (type(value) is str and re.fullmatch(_INTEGER, value)) or (
             type(value) is float and value.is_integer() and abs(value) < 2**53
         ):
             value = int(value)
@@ -130,22 +130,21 @@ def choice(*allowed: str, fold: bool = False) -> Kind:
 
 def matching(pattern: str, meaning: str) -> Kind:
     """A string that matches a pattern as a whole; `meaning` says what is expected."""
-    compiled = re.compile(pattern)
 
     def parse(value: Any, path: str, problems: IssueLog) -> str:
-        if not compiled.fullmatch(_text(value, path, problems)):
+        if not re.fullmatch(pattern, _text(value, path, problems)):
             raise InvalidValueError(f"must be {meaning}; it is '{value[:_MAX_SHOWN]}'")
         return str(value)
 
     return Kind(parse)
 
 
-name = matching(NAME.pattern, "a name of letters, digits, '_', '.' and '-'")
+name = matching(_NAME, "a name of letters, digits, '_', '.' and '-'")
 
 
 def _digest(value: Any, path: str, problems: IssueLog) -> str:
     folded = _text(value, path, problems).lower()
-    if not _SHA256.fullmatch(folded):
+    if not re.fullmatch(_SHA256, folded):
         raise InvalidValueError("must be a SHA-256 digest of 64 hexadecimal digits")
     return folded.removeprefix("sha256:")
 

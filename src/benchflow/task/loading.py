@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import Issue, PackageError
 from benchflow.task.assets import check_assets
@@ -25,6 +25,7 @@ from benchflow.task.verifier_document import (
     VerifierDocument,
     VerifierRoot,
     read_verifier_document,
+    verifier_document_of_profile,
 )
 from benchflow.task.yaml_source import YamlSource
 
@@ -172,16 +173,25 @@ class PackageLoader:
 
     def _verifier(self, folder: str | None) -> VerifierDocument | None:
         file = f"{folder}/{VERIFIER_MD}"
+        profile = self.profiles.verifier_spec()
         if folder is None or file not in self.files:
-            return None
+            return self._shared_verifier(folder, profile)
         data = self._bytes(file, self.layout.issues)
         if data is None:
             return None
-        profile = self.profiles.verifier_spec()
         document, issues = read_verifier_document(data, name=folder, file=file, profile=profile)
         self.layout.extend(issues)
         if document is not None and f"{folder}/{TASK_TOML}" in self.files:
             self._projection(document, file, f"{folder}/{TASK_TOML}")
+        return document
+
+    def _shared_verifier(self, folder: str | None, profile: dict[str, Any]) -> VerifierDocument | None:
+        """A profile with strategies stands in for a missing `verifier.md`."""
+        if "strategies" not in profile:
+            return None
+        file = self.profiles.profiles["verifier-profile"].path
+        document, issues = verifier_document_of_profile(profile, name=folder or "verifier", file=file)
+        self.layout.extend(issues)
         return document
 
     def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:

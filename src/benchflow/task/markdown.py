@@ -8,8 +8,7 @@ other's inverse.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchflow.errors import PackageError
 
@@ -27,8 +26,7 @@ class MarkdownError(PackageError, ValueError):
     default_code = "missing-frontmatter"
 
 
-@dataclass(frozen=True, slots=True)
-class Frontmatter:
+class Frontmatter(NamedTuple):
     """The two halves of a document; `body_line` is the line its body starts on."""
 
     yaml: str
@@ -36,8 +34,7 @@ class Frontmatter:
     body_line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A reserved section: its key (`prompt`, `role:planner`), stripped text and the line of its heading."""
 
     key: str
@@ -45,8 +42,7 @@ class Section:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """A body apart: the stripped text before the first section, and the sections in order."""
 
     preamble: str

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchflow.task.issues import IssueLog
 from benchflow.task.kinds import unsafe_path
@@ -111,19 +110,18 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 _PRESET_KEYS: Final = ("preset", "presets", "profile", "profiles")
 
 
-@dataclass(frozen=True, slots=True)
-class Expanded:
+class Expanded(NamedTuple):
     """Frontmatter without sugar, its presets, and its shorthands (canonical path to the key written)."""
 
     mapping: dict[str, Any]
-    presets: tuple[str, ...] = ()
-    renames: dict[str, str] = field(default_factory=dict)
+    presets: tuple[str, ...]
+    renames: dict[str, str]
 
 
 def expand_authoring(frontmatter: Mapping[str, Any], problems: IssueLog) -> Expanded:
     """Expand presets and shorthands; what cannot be expanded is reported and left out."""
     if not frontmatter.keys() & {*_PRESET_KEYS, "name", "image"} and not _has_path_shorthand(frontmatter):
-        return Expanded(dict(frontmatter))
+        return Expanded(dict(frontmatter), (), {})
     names = _preset_names(frontmatter, problems)
     bundle: dict[str, Any] = {}
     for name in names:

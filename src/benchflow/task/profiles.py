@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue
 from benchflow.task.config import AgentConfig, EnvironmentConfig, VerifierConfig
@@ -30,26 +29,26 @@ _LATER: Final = frozenset({"missing-key", "conflicting-keys", "unknown-strategy"
 """Codes that only the merged result can decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """One profile as it was read."""
 
     key: str
     path: str
     """Relative to the package, as written."""
     sha256: str
-    mapping: Mapping[str, Any] = field(repr=False)
-    inside: bool = False
+    mapping: Mapping[str, Any]
+    """Under canonical names."""
+    inside: bool
     """Whether it lies in the package itself and so is counted with its files."""
 
 
-@dataclass(slots=True)
 class ProfileReader:
     """Finds, reads and merges the profiles of one package; `issues` are those of the profile files."""
 
-    package: Path
-    profiles: dict[str, Profile] = field(default_factory=dict)
-    issues: list[Issue] = field(default_factory=list)
+    def __init__(self, package: Path) -> None:
+        self.package = package
+        self.profiles: dict[str, Profile] = {}
+        self.issues: list[Issue] = []
 
     def merge(self, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
         """The frontmatter with its profiles below it."""
@@ -106,8 +105,9 @@ class ProfileReader:
             return None
         problems = IssueLog(written, source.line)
         canonical = _canonical(key, source.value, problems)
-        self.issues += [issue for issue in problems.issues if issue.code not in _LATER]
-        return None if any(issue.severity == "error" for issue in self.issues) else canonical
+        found = [issue for issue in problems.issues if issue.code not in _LATER]
+        self.issues += found
+        return None if any(issue.severity == "error" for issue in found) else canonical
 
 
 def _canonical(key: str, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:

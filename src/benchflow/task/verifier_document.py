@@ -260,15 +260,29 @@ def read_verifier_document(
         problems.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
         return None, problems.issues
     problems = IssueLog(file, yaml.line)
-    frontmatter: dict[str, Any] = yaml.value
+    document = _assemble(yaml.value, parts.body, parts.body_line, name, profile or {}, problems)
+    return document, problems.issues
+
+
+def verifier_document_of_profile(
+    profile: Mapping[str, Any], *, name: str, file: str
+) -> tuple[VerifierDocument | None, list[Issue]]:
+    """The document of a package that has none of its own but a profile with strategies."""
+    problems = IssueLog(file)
+    return _assemble({}, "", 1, name, profile, problems), problems.issues
+
+
+def _assemble(
+    frontmatter: dict[str, Any], body: str, body_line: int, name: str, profile: Mapping[str, Any], problems: IssueLog
+) -> VerifierDocument | None:
     effective = frontmatter
-    if profile and isinstance(frontmatter.get("verifier", {}), dict):
-        merged = merge_below(VerifierSpec, profile, frontmatter.get("verifier", {}))
-        effective = {**frontmatter, "verifier": merged}
+    own = frontmatter.get("verifier", {})
+    if profile and isinstance(own, dict):
+        effective = {**frontmatter, "verifier": merge_below(VerifierSpec, profile, own)}
     root = VerifierRoot.parse(effective, "", problems)
     if root is None:
-        return None, problems.issues
-    roles = _roles(split_sections(parts.body, parts.body_line), problems)
+        return None
+    roles = _roles(split_sections(body, body_line), problems)
     _check_roles(root.verifier, roles, problems)
     document = VerifierDocument(
         spec=root.verifier,
@@ -276,10 +290,10 @@ def read_verifier_document(
         document_version=root.document_version,
         role_prompts=FrozenMap(roles),
         frontmatter=FrozenMap(frontmatter),
-        body=parts.body,
+        body=body,
     )
-    usable = document.default_strategy in root.verifier.strategies if root.verifier.strategies else False
-    return document if usable else None, problems.issues
+    strategies = root.verifier.strategies
+    return document if strategies and document.default_strategy in strategies else None
 
 
 def _roles(body: Body, problems: IssueLog) -> dict[str, str]:
