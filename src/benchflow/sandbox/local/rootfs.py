@@ -21,6 +21,7 @@ HOLD: Final = "/sys"
 """Where the zygote keeps its mounts: a folder that exists everywhere and that nobody offers to a sandbox."""
 STORE: Final = f"{HOLD}/store"
 VOLUMES: Final = f"{HOLD}/volumes"
+PLAIN_VOLUMES: Final = f"{HOLD}/plain"
 ROOT: Final = f"{HOLD}/root"
 SCRATCH: Final = f"{HOLD}/scratch"
 

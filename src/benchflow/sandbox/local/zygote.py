@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -48,13 +49,14 @@ class Zygote:
         """Make the mounts; needs the rights to do so."""
         sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
         sc.mount("tmpfs", rootfs.HOLD, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=4m")
-        for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
+        for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.PLAIN_VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
             os.mkdir(path)
         if self.identity == "idmap":
             self.owners = _shifting_namespace()
-        self._hold(self.store, rootfs.STORE)
+        self.hold(self.store, rootfs.STORE)
 
-    def _hold(self, path: str, target: str) -> None:
+    def hold(self, path: str, target: str) -> None:
+        """Mount `path` at `target` too, as sandboxes shall see it."""
         tree = sc.open_tree(path)
         try:
             if self.owners is not None:
@@ -75,7 +77,7 @@ class Zygote:
         if location not in self.held:
             target = f"{rootfs.HOLD}/held-{len(self.held)}"
             os.mkdir(target)
-            self._hold(location, target)
+            self.hold(location, target)
             self.held[location] = target
         return self.held[location]
 
@@ -84,6 +86,8 @@ class Zygote:
         kind, colon, rest = location.partition(":")
         if colon and kind == "store":
             return f"{self.store}/{rest}"
+        if colon and kind == "volume":
+            return f"{rootfs.PLAIN_VOLUMES}/{rest}"
         return location
 
     def run(self) -> NoReturn:
@@ -124,7 +128,8 @@ class Zygote:
 
     def _task(self, message: wire.Message, reply: socket.socket) -> None:
         if os.fork() == 0:
-            children.run(reply, lambda: tasks.run(message, self.plain, reply))
+            _raise_file_limit()
+            children.run(reply, lambda: tasks.run(message, self, reply))
 
     def _launch(self, plan: Plan, reply: socket.socket, fds: list[int]) -> None:
         """`fds`: reply, control, then control groups."""
@@ -201,6 +206,12 @@ class Zygote:
             answer(reply, children.failure(error))
         finally:
             os._exit(1)
+
+
+def _raise_file_limit() -> None:
+    """Deep trees are read with one descriptor per level and layer."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _reap() -> None:
