@@ -9,6 +9,7 @@ import os
 import stat
 from dataclasses import dataclass
 
+from benchflow.sandbox.local import beneath
 from benchflow.sandbox.local.plan import AGENT, AGENT_ID
 
 _LARGEST = 1 << 20
@@ -48,6 +49,39 @@ def find_account(user: str, passwd: str, group: str) -> Account:
 def read_account(user: str) -> Account:
     """`find_account` in the files of the current root."""
     return find_account(user, _text("/etc/passwd"), _text("/etc/group"))
+
+
+def add_account(name: str) -> Account:
+    """The account `name` in the files of the current root, with the first free number from 1000 on if it is new."""
+    passwd, group = _text("/etc/passwd"), _text("/etc/group")
+    existing = _in_passwd(name, passwd)
+    if existing is not None:
+        return existing
+    taken = {int(fields[2]) for fields in _lines(passwd) + _lines(group) if len(fields) > 2 and fields[2].isdigit()}
+    number = next(candidate for candidate in range(AGENT_ID, 60_000) if candidate not in taken)
+    account = Account(number, number, (), name, f"/home/{name}")
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    etc = beneath.claim_directory(root, "/etc")
+    os.close(root)
+    try:
+        _append(etc, "passwd", passwd, f"{name}:x:{number}:{number}::{account.home}:/bin/sh")
+        _append(etc, "group", group, f"{name}:x:{number}:")
+    finally:
+        os.close(etc)
+    return account
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [line.split(":") for line in text.splitlines()]
+
+
+def _append(directory: int, name: str, text: str, line: str) -> None:
+    """Write the file anew with one more line, in place of whatever stands there."""
+    separator = "" if not text or text.endswith("\n") else "\n"
+    beneath.remove_unless(directory, name, lambda _: False)
+    fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory)
+    with os.fdopen(fd, "wb") as file:
+        file.write(f"{text}{separator}{line}\n".encode("utf-8", "surrogateescape"))
 
 
 def _in_passwd(wanted: str, passwd: str) -> Account | None:

@@ -101,9 +101,7 @@ def make_groups(
 
 def leftovers(hierarchies: Iterable[Hierarchy], owner: str) -> Groups:
     """The groups that a driver left behind."""
-    return Groups(
-        tuple(path for hierarchy in hierarchies for path in hierarchy.folder.glob(f"{_PREFIX}-{owner}-*"))
-    )
+    return Groups(tuple(path for hierarchy in hierarchies for path in hierarchy.folder.glob(f"{_PREFIX}-{owner}-*")))
 
 
 def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from benchflow.sandbox.local import accounts, beneath, confinement, stream, wire
 from benchflow.sandbox.local import syscalls as sc
-from benchflow.sandbox.local.plan import Plan
+from benchflow.sandbox.local.plan import AGENT, Plan
 
 _BUFFER: Final = 1 << 20
 _NOT_CONFINED: Final = 125
@@ -125,6 +125,29 @@ def send_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.M
     return 0
 
 
+def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message) -> int:
+    """Add the user to the accounts if it is missing; give it its home and what root owns in the working folder."""
+    _confine_transfer(plan, program, groups)
+    user = message["user"]
+    account = accounts.read_account(user) if user != AGENT else accounts.add_account(user)
+    for path in (message["workdir"], *((account.home,) if user == AGENT else ())):
+        os.makedirs(path, 0o755, exist_ok=True)
+        if plan.identity != "single" and path != "/":
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _give(folder, account)
+            os.close(folder)
+    return 0
+
+
+def _give(folder: int, account: accounts.Account) -> None:
+    """Make the account the owner of a folder and of all below it that is root's; links are not followed."""
+    for directory, _, names, fd in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+        del directory
+        for name in (".", *names):
+            if os.lstat(name, dir_fd=fd).st_uid == 0:
+                os.chown(name, account.uid, account.gid, dir_fd=fd, follow_symlinks=False)
+
+
 def owner_of(user: str | None, plan: Plan) -> tuple[int, int]:
     """The numbers that files for this user get; with one user id there is only that one."""
     if user is None or plan.identity == "single":
@@ -138,7 +161,8 @@ def open_plain(path: str, flags: int) -> int:
     beneath.parts_of(path)
     try:
         resolve = sc.RESOLVE_NO_SYMLINKS | sc.RESOLVE_NO_MAGICLINKS
-        return sc.open_beneath(sc.AT_FDCWD, path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW, 0, resolve)
+        careful = os.O_NOFOLLOW | (0 if flags & os.O_PATH else os.O_NONBLOCK | os.O_NOCTTY)
+        return sc.open_beneath(sc.AT_FDCWD, path, flags | careful, 0, resolve)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise stream.Refused(f"'{path}' is, or leads through, a link, which is not followed.") from None

@@ -100,9 +100,7 @@ def _compare(now: _Folder, before: _Folder, path: str, depth: int, skip: frozens
             yield from _descend(now, before, name, full, depth, skip)
 
 
-def _descend(
-    now: _Folder, before: _Folder, name: str, path: str, depth: int, skip: frozenset[str]
-) -> Iterator[Record]:
+def _descend(now: _Folder, before: _Folder, name: str, path: str, depth: int, skip: frozenset[str]) -> Iterator[Record]:
     inner_now, inner_before = _enter(now, name), _enter(before, name)
     try:
         if inner_now.own:  # what only the environment has cannot differ

@@ -294,3 +294,7 @@ class LocalProcess(SandboxProcess):
 
     async def kill(self) -> None:
         await _kill_quietly(self._started)
+
+    def close(self) -> None:
+        """Let go of its streams; its sandbox is gone."""
+        self._started.close()

@@ -20,7 +20,6 @@ from benchflow.sandbox.local.store import Owner, Store
 from benchflow.sandbox.protocol import Limits
 
 _MEGABYTE: Final = 1 << 20
-_SMALLEST: Final = _MEGABYTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,9 @@ class Files:
         self.kept = upper is not None
         base = f"volume:{volume}" if volume else folder
         return tuple(
-            Overlay(target, tuple(self._lowers(target)), f"{self.current.location}{target.rstrip('/')}", f"{base}/{work}")
+            Overlay(
+                target, tuple(self._lowers(target)), f"{self.current.location}{target.rstrip('/')}", f"{base}/{work}"
+            )
             for target, work in zip(self.environment.targets, works, strict=True)
         )
 
@@ -121,14 +122,12 @@ class Files:
 
     def _room(self) -> tuple[int, int]:
         """What is left of the limits after the layers that are done; 0 inodes stand for no limit of their own."""
+        free = shutil.disk_usage(self.runtime.store.root).free
+        size = self.limits.storage_mb * _MEGABYTE if self.limits.storage_mb is not None else free
+        inodes = self.limits.inodes or 0
         used_bytes = sum(layer.used[0] for layer in self.done)
         used_inodes = sum(layer.used[1] for layer in self.done)
-        if self.limits.storage_mb is not None:
-            size = max(_SMALLEST, self.limits.storage_mb * _MEGABYTE - used_bytes)
-        else:
-            size = shutil.disk_usage(self.runtime.store.root).free
-        inodes = max(16, self.limits.inodes - used_inodes) if self.limits.inodes is not None else 0
-        return size, inodes
+        return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
 
     async def finish_current(self) -> None:
         """Make the written layer one that is done; nothing may have it mounted for writing any more."""
@@ -198,3 +197,9 @@ async def release(launcher: Launcher, layers: Sequence[Layer]) -> None:
                 "volumes": [layer.volume for layer in unused if layer.volume],
             }
         )
+
+
+def _left(limit: int, used: int, smallest: int) -> int:
+    """What is left of a limit, in sixteenths of it and rounded up: file systems of the same size share a template."""
+    step = max(limit // 16, 1)
+    return max(smallest, min(limit, -(-(limit - used) // step) * step))

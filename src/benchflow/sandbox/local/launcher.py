@@ -27,7 +27,7 @@ _PACKAGES: Final = str(Path(benchflow.__file__).parents[1])
 class Launcher:
     """A running zygote."""
 
-    def __init__(self, store: Path, identity: Identity, lock: int) -> None:
+    def __init__(self, store: Path, identity: Identity, lock: int, part: str) -> None:
         """Start it and wait until its mounts stand; an `OSError` says what the machine refused."""
         self.identity: Identity = identity
         self._requests, theirs = wire.channel()
@@ -44,7 +44,7 @@ class Launcher:
         theirs.close()
         driver = os.pidfd_open(os.getpid())
         try:
-            wire.send(self._requests, {"identity": identity, "store": str(store)}, (driver, lock))
+            wire.send(self._requests, {"identity": identity, "store": str(store), "part": part}, (driver, lock))
             self._await_ready()
         except BaseException:
             self.close()
@@ -84,10 +84,10 @@ class Launcher:
         return expect(answer, "The helper process of the local sandbox is gone.")
 
     def close(self) -> None:
-        """End it; the sandboxes it started end too."""
+        """End it; the sandboxes it started end too, and the driver's part of the store goes with them."""
         self._requests.close()
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

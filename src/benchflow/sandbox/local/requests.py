@@ -5,16 +5,25 @@ A handler that returns True has handed the reply to a child that is still at wor
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Mapping
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.local import beneath, children, processes, stream, wire
+from benchflow.sandbox.local import syscalls as sc
+from benchflow.sandbox.network import gateway
+from benchflow.sandbox.network.plan import EgressPlan, Listener
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.supervisor import Supervisor
+
+_GATEWAY_ATTEMPTS: Final = 500
+_GATEWAY_PAUSE: Final = 0.01
 
 Handler = Callable[["Supervisor", wire.Message, socket.socket, list[int]], bool]
 
@@ -103,6 +112,13 @@ def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket
     return False
 
 
+def prepare(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Give the environment its unprivileged user and that user its working folder."""
+    del fds
+    plan, program, groups = supervisor.plan, supervisor.filters[0], supervisor.groups
+    return supervisor.fork(reply, lambda: children.prepare(plan, program, groups, message))
+
+
 def survey(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Which processes are alive."""
     del message, fds
@@ -122,6 +138,37 @@ def pause(supervisor: Supervisor, message: wire.Message, reply: socket.socket, f
     return False
 
 
+def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Build the gateway of a network plan in a child, which hands its sockets out."""
+    del fds
+    _write_resolver(supervisor.resolver, message["resolv_conf"])
+    return supervisor.fork(reply, lambda: _build_gateway(message, reply))
+
+
+def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
+    """The gateway of the last policy goes with its sockets, when the kernel comes to it: nothing begins before that."""
+    for _ in range(_GATEWAY_ATTEMPTS):
+        if all(name != gateway.SANDBOX_INTERFACE for _, name in socket.if_nameindex()):
+            break
+        time.sleep(_GATEWAY_PAUSE)
+    else:
+        raise OSError(errno.EBUSY, "The network of the last policy does not go away.")
+    listeners = tuple(Listener(*item) for item in message["listeners"])
+    plan = EgressPlan(listeners=listeners, routes=tuple(IPv4Network(item) for item in message["routes"]))
+    sockets = gateway.open_gateway(
+        plan,
+        unshare_network=lambda: sc.unshare(sc.CLONE_NEWNET),
+        enter_network=lambda fd: sc.setns(fd, sc.CLONE_NEWNET),
+    )
+    wire.send(reply, {}, [opened.fileno() for opened in sockets])
+    return 0
+
+
+def _write_resolver(fd: int, text: str) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text.encode(), 0)
+
+
 OPERATIONS: Final[Mapping[str, Handler]] = {
     "exec": execute,
     "receive-tree": receive_tree,
@@ -132,4 +179,6 @@ OPERATIONS: Final[Mapping[str, Handler]] = {
     "kill-all": kill_all,
     "survey": survey,
     "pause": pause,
+    "network": open_network,
+    "prepare": prepare,
 }

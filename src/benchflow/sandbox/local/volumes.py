@@ -24,7 +24,7 @@ _ATTEMPTS: Final = 64
 _INODE: Final = 256
 _OVERHEAD: Final = 4 << 20
 _BYTES_PER_INODE: Final = 16 << 10
-_MOUNT_FLAGS: Final = sc.MS_NOSUID | sc.MS_NODEV
+_MOUNT_FLAGS: Final = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOATIME
 
 
 def mount_memory(target: str, size: int, inodes: int) -> None:
@@ -40,7 +40,7 @@ def mount_image(target: str, image: Path, templates: Path, size: int, inodes: in
     _copy_sparse(template, image)
     device = _attach(image)
     try:
-        sc.mount(f"/dev/{_device_name(device)}", target, "ext4", _MOUNT_FLAGS, "noatime,nobarrier")
+        sc.mount(f"/dev/{_device_name(device)}", target, "ext4", _MOUNT_FLAGS)
     finally:
         os.close(device)
     with contextlib.suppress(OSError):

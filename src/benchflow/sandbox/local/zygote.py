@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -33,9 +34,13 @@ _OOM_SCORE: Final = b"800"
 class Zygote:
     """Keeps the mounts that sandboxes start from."""
 
-    def __init__(self, requests: socket.socket, store: str, identity: Identity, driver: int, lock: int) -> None:
+    def __init__(
+        self, requests: socket.socket, store: str, part: str, identity: Identity, driver: int, lock: int
+    ) -> None:
         self.requests = requests
         self.store = store
+        self.part = f"{store}/owners/{part}"
+        """The driver's part of the store."""
         self.identity: Identity = identity
         self.driver = driver
         """Readable when the driver's process has ended."""
@@ -44,6 +49,8 @@ class Zygote:
         self.owners: int | None = None
         """A user namespace whose maps shift the owners of mounts."""
         self.held: dict[str, str] = {}
+        self.sandboxes: set[int] = set()
+        """Supervisors that have not been collected yet."""
 
     def prepare(self) -> None:
         """Make the mounts; needs the rights to do so."""
@@ -101,18 +108,35 @@ class Zygote:
         while True:
             events = dict(poll.poll())
             if self.driver in events:
-                os._exit(0)
+                self.end()
             if readable in events:
                 with contextlib.suppress(BlockingIOError):
                     os.read(readable, 4096)
-                _reap()
+                self._reap()
             if self.requests.fileno() in events:
                 self._serve()
+
+    def end(self) -> NoReturn:
+        """End every sandbox, remove the driver's part of the store, end."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for pid in self.sandboxes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, 0):
+                pass
+        for name in os.listdir(rootfs.PLAIN_VOLUMES):
+            tasks.remove({"volumes": [name], "locations": []}, self)
+        shutil.rmtree(self.part, ignore_errors=True)
+        if not os.path.exists(self.part):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.part}.lock")
+        os._exit(0)
 
     def _serve(self) -> None:
         message, fds = wire.receive(self.requests)
         if message is None:
-            os._exit(0)
+            self.end()
         reply = socket.socket(fileno=fds[0])
         try:
             if message["op"] == "launch":
@@ -125,6 +149,11 @@ class Zygote:
             for fd in fds[1:]:
                 os.close(fd)
             reply.close()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                self.sandboxes.discard(pid)
 
     def _task(self, message: wire.Message, reply: socket.socket) -> None:
         if os.fork() == 0:
@@ -143,6 +172,7 @@ class Zygote:
             if pid == 0:
                 os.close(go_writer)
                 self._become_supervisor(plan, reply, fds, trees, go_reader)
+            self.sandboxes.add(pid)
             self._write_maps(pid)
             process = os.pidfd_open(pid)
             try:
@@ -214,12 +244,6 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def _close_but(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
@@ -274,7 +298,7 @@ def main() -> NoReturn:
                 os.setresuid(0, 0, 0)
         else:
             sc.unshare(sc.CLONE_NEWNS)
-        zygote = Zygote(requests, message["store"], identity, fds[0], fds[1])
+        zygote = Zygote(requests, message["store"], message["part"], identity, fds[0], fds[1])
         zygote.prepare()
         wire.send(requests, {"ready": True})
     except OSError as error:
