@@ -108,11 +108,8 @@ def _group_id(wanted: str, group: str) -> int:
 
 
 def _memberships(name: str, group: str) -> tuple[int, ...]:
-    found = []
-    for fields in (line.split(":") for line in group.splitlines()):
-        if len(fields) >= 4 and fields[2].isdigit() and name in fields[3].split(","):
-            found.append(int(fields[2]))
-    return tuple(found)
+    groups = (fields for fields in _lines(group) if len(fields) >= 4 and fields[2].isdigit())
+    return tuple(int(fields[2]) for fields in groups if name in fields[3].split(","))
 
 
 def _text(path: str) -> str:

@@ -19,7 +19,7 @@ from benchflow.sandbox.local import cgroups, hostprofile
 from benchflow.sandbox.local.files import Environment, Layer, Runtime, release, share
 from benchflow.sandbox.local.launcher import Launcher
 from benchflow.sandbox.local.machine import Machine
-from benchflow.sandbox.local.plan import AGENT
+from benchflow.sandbox.local.plan import Identity
 from benchflow.sandbox.local.probe import Probe, expected, open_launcher, probe
 from benchflow.sandbox.local.sandbox import LocalSandbox
 from benchflow.sandbox.local.store import Owner, Store, default_store
@@ -33,8 +33,10 @@ class LocalBackend(SandboxBackend):
 
     name = "local"
 
-    def __init__(self, store: Path | None = None) -> None:
+    def __init__(self, store: Path | None = None, *, identity: Identity | None = None) -> None:
+        """`identity` settles how user ids are isolated; by default the best that works."""
         self.store = Store(store or default_store())
+        self._identity = identity
         self._lock = threading.Lock()
         """Held while the helper process is started or ended."""
         self._launcher: Launcher | None = None
@@ -72,7 +74,7 @@ class LocalBackend(SandboxBackend):
             leftovers = self.store.abandoned()
             owner = self.store.claim()
             try:
-                self._launcher = open_launcher(self.store, owner)
+                self._launcher = open_launcher(self.store, owner, self._identity)
             except BaseException:
                 (self.store.owners / owner.name).rmdir()
                 self.store.forget(owner)

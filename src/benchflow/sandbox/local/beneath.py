@@ -5,6 +5,7 @@ The one guard for mount points and for copies into a sandbox. Descriptors come o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -35,10 +36,8 @@ def claim_directory(
     try:
         for index, name in enumerate(names):
             _make_room(current, name, replace=replace_all or (replace_last and index == len(names) - 1), path=path)
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=current)
-            except FileExistsError:
-                pass
             following = os.open(name, _DIRECTORY, dir_fd=current)
             os.close(current)
             current = following
@@ -54,10 +53,8 @@ def claim_file(root: int, path: str, *, mode: int = 0o644) -> int:
     directory = claim_directory(root, "/" + "/".join(parents), replace_all=True)
     try:
         remove_unless(directory, name, stat.S_ISREG)
-        try:
+        with contextlib.suppress(FileExistsError):
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=directory))
-        except FileExistsError:
-            pass
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     finally:
         os.close(directory)

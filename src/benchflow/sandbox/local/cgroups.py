@@ -144,7 +144,7 @@ def _below(mounted: Path, root: str, path: str) -> Path | None:
 
 
 def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
-    """The nearest folder in which controllers act: beside our own group (processes and sub-groups exclude each other)."""
+    """The nearest folder in which controllers act; beside our own group, for none has both processes and sub-groups."""
     own = _below(mounted, root, path)
     if own is None:
         return None

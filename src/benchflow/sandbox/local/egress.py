@@ -1,4 +1,4 @@
-"""The network policy of one running sandbox: the gateway inside it, the proxy outside, and what commands need to know."""
+"""The network policy of one running sandbox: the gateway inside it, the proxy outside, the variables of commands."""
 
 from __future__ import annotations
 

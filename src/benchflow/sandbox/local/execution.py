@@ -6,6 +6,7 @@ process has ended: what it left running keeps no one waiting.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -226,10 +227,8 @@ def _drain(started: _Command, name: str, output: _Output, sink: OutputSink | Non
 
 
 async def _kill_quietly(started: _Command) -> None:
-    try:
+    with contextlib.suppress(SandboxFailure):  # it is gone with its sandbox
         await started.kill()
-    except SandboxFailure:  # it is gone with its sandbox
-        pass
 
 
 class LocalProcess(SandboxProcess):

@@ -49,6 +49,8 @@ class Environment:
     layers: tuple[str, ...]
     host: str | None = None
     """The host profile's own layer where the machine's userland is the base."""
+    folders: str | None = None
+    """Empty folders over those that are used in place, for a root that owns none of them otherwise."""
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -60,7 +62,8 @@ class Environment:
         if target == "/":
             return [*self.layers, *([self.host] if self.host else [])]
         found = [f"{layer}{target}" for layer in self.layers]
-        return [*(location for location in found if store.path(location).is_dir()), target]
+        own = [f"{self.folders}{target}"] if self.folders else []
+        return [*(location for location in found if store.path(location).is_dir()), *own, target]
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """The machine's own userland as an environment, composed from what is named here and nothing else.
 
-`/usr` is used in place, copy-on-write. The rest is a small layer: a filtered `/etc`, the package database, empty folders.
-Nothing is taken that not everybody on the machine may read, and no file that carries a login in an address.
+`/usr` is used in place, copy-on-write. The rest is a small layer: a filtered `/etc`, the package database,
+empty folders. Nothing is taken that not everybody on the machine may read, and no file that carries a login
+in an address.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ IN_PLACE: Final = ("/usr",)
 """Folders that are layers themselves."""
 _MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC: Final = (
-    "alternatives", "apt/apt.conf.d", "apt/preferences.d", "apt/sources.list", "apt/sources.list.d", "apt/trusted.gpg.d",
-    "apt/keyrings", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debconf.conf", "debian_version", "default",
+    "alternatives", "apt/apt.conf.d", "apt/preferences.d", "apt/sources.list", "apt/sources.list.d",
+    "apt/trusted.gpg.d",
+    "apt/keyrings", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debconf.conf", "debian_version",
+    "default",
     "dpkg", "fonts", "gai.conf", "groff", "host.conf", "inputrc", "issue", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
     "locale.alias", "locale.conf", "locale.gen", "localtime", "login.defs", "magic", "magic.mime", "manpath.config",
     "mime.types", "netconfig", "networks", "nsswitch.conf", "os-release", "perl", "pip.conf", "profile", "profile.d",
@@ -34,9 +37,11 @@ _DATABASES: Final = ("var/lib/dpkg",)
 _FOLDERS: Final = {
     "app": 0o755, "dev": 0o755, "home": 0o755, "media": 0o755, "mnt": 0o755, "opt": 0o755, "proc": 0o555, "root": 0o700,
     "run": 0o755, "run/lock": 0o1777, "srv": 0o755, "sys": 0o555, "tmp": 0o1777, "usr": 0o755, "var": 0o755,
-    "var/cache": 0o755, "var/cache/apt": 0o755, "var/cache/apt/archives": 0o755, "var/cache/apt/archives/partial": 0o755,
+    "var/cache": 0o755, "var/cache/apt": 0o755, "var/cache/apt/archives": 0o755,
+    "var/cache/apt/archives/partial": 0o755,
     "var/lib": 0o755, "var/lib/apt": 0o755, "var/lib/apt/lists": 0o755, "var/lib/apt/lists/partial": 0o755,
-    "var/local": 0o755, "var/log": 0o755, "var/log/apt": 0o755, "var/mail": 0o755, "var/spool": 0o755, "var/tmp": 0o1777,
+    "var/local": 0o755, "var/log": 0o755, "var/log/apt": 0o755, "var/mail": 0o755, "var/spool": 0o755,
+    "var/tmp": 0o1777,
 }  # fmt: skip
 _LINKS: Final = {"var/run": "/run", "var/lock": "/run/lock", "etc/mtab": "/proc/self/mounts"}
 _LOGIN_IN_ADDRESS: Final = re.compile(rb"://[^/\s@]+:[^/\s@]+@|_authToken|password\s*=", re.IGNORECASE)
@@ -90,6 +95,19 @@ def compose(target: Path, root: Path = Path("/"), *, owners: bool = True) -> Non
     if owners:
         for folder in (home, target / "app"):
             os.chown(folder, AGENT_ID, AGENT_ID)
+
+
+def compose_folders(target: Path) -> None:
+    """Write a layer with the folders of what is used in place, and nothing in them.
+
+    For a driver that is not root the machine's own folders belong to nobody it can become; these belong to
+    its root, so that packages can be installed over them.
+    """
+    target.mkdir(mode=0o755)
+    for top in IN_PLACE:
+        for folder, names, _ in os.walk(top):
+            names[:] = [name for name in names if not os.path.islink(f"{folder}/{name}")]
+            os.makedirs(f"{target}{folder}", 0o755, exist_ok=True)
 
 
 def _named_settings(root: Path) -> list[str]:

@@ -52,17 +52,18 @@ class Probe:
         )
 
 
-def open_launcher(store: Store, owner: Owner) -> Launcher:
+def open_launcher(store: Store, owner: Owner, identity: Identity | None = None) -> Launcher:
     """A zygote with the best isolation of user ids that this machine lets us have."""
     if sys.platform != "linux" or not syscalls.SUPPORTED:
         raise InfrastructureFailure(
-            f"The local sandbox needs Linux on x86-64 or AArch64, this is {sys.platform} on {platform.machine()}; {_ENGINE}.",
+            "The local sandbox needs Linux on x86-64 or AArch64, "
+            f"this is {sys.platform} on {platform.machine()}; {_ENGINE}.",
             code="local-unsupported",
         )
     problems = []
-    for identity in _identities():
+    for candidate in [identity] if identity else _identities():
         try:
-            return Launcher(store.root, identity, owner.lock, owner.name)
+            return Launcher(store.root, candidate, owner.lock, owner.name)
         except OSError as error:
             problems.append(f"{error.strerror or error}")
     raise InfrastructureFailure(

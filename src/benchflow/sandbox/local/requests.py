@@ -112,6 +112,18 @@ def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket
     return False
 
 
+def dial(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Hand out a socket that is connecting to a port of the sandbox's loopback."""
+    del supervisor, fds
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
+        opened.setblocking(False)
+        number = opened.connect_ex(("127.0.0.1", message["port"]))
+        if number not in (0, errno.EINPROGRESS):
+            raise OSError(number, os.strerror(number))
+        wire.send(reply, {}, (opened.fileno(),))
+    return False
+
+
 def prepare(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Give the environment its unprivileged user and that user its working folder."""
     del fds
@@ -180,5 +192,6 @@ OPERATIONS: Final[Mapping[str, Handler]] = {
     "survey": survey,
     "pause": pause,
     "network": open_network,
+    "dial": dial,
     "prepare": prepare,
 }

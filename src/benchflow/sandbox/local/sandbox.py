@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+
 class LocalSandbox(Sandbox):
     """Made by `LocalBackend.create`; comes up with `start`."""
 
@@ -50,8 +54,9 @@ class LocalSandbox(Sandbox):
         upper: Path | None = None,
         prepared: bool = True,
     ) -> None:
-        """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that takes
-        what is written, as a layer. Without `prepared` the environment is taken as it is, without the sandbox's user."""
+        """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
+        takes what is written, as a layer. Without `prepared` the environment is taken as it is.
+        """
         self.id = secrets.token_hex(6)
         self.spec = spec
         self._backend = backend
@@ -211,6 +216,9 @@ class LocalSandbox(Sandbox):
         self._uplink = uplink
         await uplink.open(link)
 
+    async def dial(self, port: int) -> socket.socket:
+        return await transfer.dial(await self._quiet_link(), port)
+
     async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> LocalSandbox:
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
         async with self._switching:
@@ -232,8 +240,8 @@ class LocalSandbox(Sandbox):
     async def _freeze(self) -> tuple[tuple[Layer, ...], bool]:
         """The layers as they are now, for someone else to build on, and whether this sandbox is still up.
 
-        Where no process is left inside, the written layer is shared, and `_come_up_again` puts a new one on top; else the
-        processes stand still while what was written is copied.
+        Where no process is left inside, the written layer is shared, and `_come_up_again` puts a new one on
+        top; else the processes stand still while what was written is copied.
         """
         files, link = self._open_files(), self.link
         answer, _ = await link.call({"op": "survey"})
@@ -284,7 +292,7 @@ class LocalSandbox(Sandbox):
             await release((await self._backend.runtime()).launcher, layers)
 
 
-async def both(first: Callable[[], Awaitable[None]], second: Callable[[], Awaitable[None]]) -> None:
+async def both(first: Job, second: Job) -> None:
     """Run two things at once; the error of either, as itself."""
     try:
         async with anyio.create_task_group() as group:

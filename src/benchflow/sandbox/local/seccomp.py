@@ -1,7 +1,8 @@
 """The system-call filter of everything that runs in a sandbox, assembled by hand.
 
-Pure: `build_filter` gives the program as bytes for x86-64 or AArch64. What it refuses: changing mounts, namespaces, kernel
-state and clocks, kernel interfaces with a record of escapes, and socket families that no network namespace isolates.
+Pure: `build_filter` gives the program as bytes for x86-64 or AArch64. What it refuses: changing mounts,
+namespaces, kernel state and clocks, kernel interfaces with a record of escapes, and socket families that no
+network namespace isolates.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ NUMBERS: Final[dict[str, dict[str, int]]] = {
         "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, **_SHARED,
     },
     "aarch64": {
-        "lookup_dcookie": 18, "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41, "nfsservctl": 42,
+        "lookup_dcookie": 18, "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41,
+        "nfsservctl": 42,
         "fchownat": 54, "fchown": 55, "vhangup": 58, "quotactl": 60, "acct": 89, "capset": 91, "unshare": 97,
         "kexec_load": 104, "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116,
         "sched_setaffinity": 122, "reboot": 142, "setregid": 143, "setgid": 144, "setreuid": 145, "setuid": 146,
@@ -109,8 +111,8 @@ class _Program:
 def build_filter(*, fake_root: bool = False, pin_cpus: bool = False, machine: str | None = None) -> bytes:
     """The program for `load_filter`.
 
-    `fake_root` lets owner changes and identity changes succeed without effect; `pin_cpus` forbids leaving the processors
-    that were assigned.
+    `fake_root` lets owner changes and identity changes succeed without effect; `pin_cpus` forbids leaving the
+    processors that were assigned.
     """
     architecture = machine or platform.machine()
     numbers = NUMBERS[architecture]

@@ -56,8 +56,8 @@ class Store:
             ) from error
 
     def path(self, location: str) -> Path:
-        """The path of a `store:` location."""
-        return self.root / location.removeprefix("store:")
+        """The path of a location that is no volume."""
+        return self.root / location.removeprefix("store:")  # an absolute path stays as it is
 
     def location(self, path: Path) -> str:
         """A path as a location: `store:REL` when it is below the store."""

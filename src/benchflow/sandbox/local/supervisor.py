@@ -1,8 +1,8 @@
 """The first process of a sandbox: it waits for requests of the driver and does them inside.
 
-It was forked from the driver's interpreter, so the environment needs no Python. It never looks up names, never imports and
-never runs code of the environment: children do, after they have given up their privileges. When the driver is gone it
-ends, and with it, as process 1, everything in the sandbox.
+It was forked from the driver's interpreter, so the environment needs no Python. It never looks up names,
+never imports and never runs code of the environment: children do, after they have given up their privileges.
+When the driver is gone it ends, and with it, as process 1, everything in the sandbox.
 """
 
 from __future__ import annotations

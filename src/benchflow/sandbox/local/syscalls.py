@@ -1,6 +1,7 @@
 """The kernel calls that Python 3.11 has no name for, as plain functions that raise `OSError`.
 
-Used by the helper processes of a sandbox; numbers for x86-64 and AArch64. Importing works everywhere, calling needs Linux.
+Used by the helper processes of a sandbox; numbers for x86-64 and AArch64. Importing works everywhere, calling
+needs Linux.
 """
 
 from __future__ import annotations

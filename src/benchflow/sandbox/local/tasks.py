@@ -1,7 +1,7 @@
 """File work that needs the zygote's mounts and user ids, done in a child of it.
 
-A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by descriptor, never
-through a link that stands in them.
+A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by
+descriptor, never through a link that stands in them.
 """
 
 from __future__ import annotations
@@ -98,10 +98,13 @@ def changes(message: wire.Message, zygote: Zygote) -> wire.Message:
 
 
 def compose_host(message: wire.Message, zygote: Zygote) -> wire.Message:
-    """Write the host profile's layer, whole or not at all."""
+    """Write one of the host profile's layers, whole or not at all."""
     target = Path(zygote.plain(message["target"]))
     unfinished = Path(zygote.plain(message["unfinished"]))
-    hostprofile.compose(unfinished, owners=zygote.identity != "single")
+    if message["folders"]:
+        hostprofile.compose_folders(unfinished)
+    else:
+        hostprofile.compose(unfinished, owners=zygote.identity != "single")
     publish(unfinished, target)
     return {}
 

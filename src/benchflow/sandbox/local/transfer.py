@@ -6,12 +6,14 @@ from a child inside that has given up its privileges. What comes out is checked 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
 import shutil
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.local import stream
+from benchflow.sandbox.local import stream, wire
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
 
@@ -30,7 +32,7 @@ _GONE: Final = "The sandbox ended during a copy."
 
 async def upload(link: Link, source: Path, target: str, owner: str | None) -> None:
     """A file to `target`, or a folder's contents into `target`."""
-    if source.is_dir():
+    if await anyio.Path(source).is_dir():
         reader, writer = _pipe()
         message = {"op": "receive-tree", "path": target, "owner": owner}
         await _stream(link, message, theirs=reader, ours=writer, work=lambda: _pack(source, writer))
@@ -88,7 +90,7 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
     reader, writer = _pipe()
     intake = stream.Intake(max_bytes, max_files)
     message = {"op": "send-tree", "path": source}
-    if target.is_dir():
+    if await anyio.Path(target).is_dir():
         await _stream(link, message, theirs=writer, ours=reader, work=lambda: _unpack(reader, target, intake))
         return
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -99,6 +101,20 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+async def dial(link: Link, port: int) -> socket.socket:
+    """A socket that is connected to a port inside; `ConnectionError` when nobody listens there."""
+    _, fds = await link.call({"op": "dial", "port": port})
+    opened = socket.socket(fileno=fds[0])
+    try:
+        await anyio.wait_writable(opened)
+        if number := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise ConnectionRefusedError(number, f"Nothing answers on port {port} inside the sandbox.")
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 async def _open(link: Link, path: str) -> int | None:
@@ -114,14 +130,12 @@ async def _create(link: Link, path: str, owner: str | None, mode: int) -> int:
 
 def _pipe() -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
+    with contextlib.suppress(OSError):  # a user's pipes are at their limit: smaller ones do
         fcntl.fcntl(writer, _F_SETPIPE_SZ, _BUFFER)
-    except OSError:  # a user's pipes are at their limit: smaller ones do
-        pass
     return reader, writer
 
 
-async def _stream(link: Link, message: dict[str, object], *, theirs: int, ours: int, work: object) -> None:
+async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, work: Callable[[], None]) -> None:
     """Run our half of a copy in a thread while the other half runs inside; the first error of either is raised."""
     problem: BaseException | None = None
     try:
@@ -133,7 +147,7 @@ async def _stream(link: Link, message: dict[str, object], *, theirs: int, ours: 
         os.close(theirs)
     with reply:
         try:
-            await anyio.to_thread.run_sync(work)  # type: ignore[arg-type]
+            await anyio.to_thread.run_sync(work)
         except (stream.Refused, OSError) as error:
             problem = error
         await _finish(reply)
