@@ -94,22 +94,28 @@ class LocalBackend(SandboxBackend):
     async def environment(self, spec: SandboxSpec, user: str, *, prepared: bool) -> Environment:
         """The layers below a sandbox; an image gets its unprivileged user and that user's working folder once."""
         image = spec.image
-        host = await self._host_layer() if image is None or image.base == "host" else None
+        as_root = user.partition(":")[0] in _ROOT_NAMES
+        host = folders = None
+        if image is None or image.base == "host":
+            host = await self._host_layer()
+            if as_root and (await self.runtime()).launcher.identity in ("range", "single"):
+                folders = await self._host_layer(folders=True)
         layers = tuple(self.store.location(path) for path in reversed(image.layers)) if image else ()
-        environment = Environment(layers, host)
-        if not layers or not prepared or user.partition(":")[0] in _ROOT_NAMES:
+        environment = Environment(layers, host, folders)
+        if not layers or not prepared or as_root:
             return environment
-        return Environment((await self._prepared_layer(spec, environment, user), *layers), host)
+        return replace(environment, layers=(await self._prepared_layer(spec, environment, user), *layers))
 
-    async def _host_layer(self) -> str:
-        """The location of the host profile's own layer, composed when it is new or out of date."""
+    async def _host_layer(self, *, folders: bool = False) -> str:
+        """The location of a layer of the host profile, composed when it is new or out of date."""
         runtime = await self.runtime()
-        key = hostprofile.profile_key()
-        if not (self.store.layers / key).exists():
-            unfinished = runtime.owner.location(f"profile-{secrets.token_hex(4)}")
-            await runtime.launcher.task(
-                {"op": "compose-host", "target": f"store:layers/{key}", "unfinished": unfinished}
-            )
+        key = hostprofile.profile_key() + ("-folders" if folders else "")
+        async with self._preparing.setdefault(key, anyio.Lock()):
+            if not (self.store.layers / key).exists():
+                unfinished = runtime.owner.location(f"profile-{secrets.token_hex(4)}")
+                target = f"store:layers/{key}"
+                message = {"op": "compose-host", "folders": folders, "target": target, "unfinished": unfinished}
+                await runtime.launcher.task(message)
         return f"store:layers/{key}"
 
     async def _prepared_layer(self, spec: SandboxSpec, environment: Environment, user: str) -> str:

@@ -154,10 +154,12 @@ def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
     for folder in candidates:
         if not os.access(folder / "cgroup.procs", os.W_OK):
             continue
-        wanted = set(_words(folder / "cgroup.controllers")) & set(CONTROLLERS)
-        with contextlib.suppress(OSError):
-            (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
         acting = _words(folder / "cgroup.subtree_control")
+        lacking = set(_words(folder / "cgroup.controllers")) & set(CONTROLLERS) - set(acting)
+        if lacking:
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(lacking)))
+            acting = _words(folder / "cgroup.subtree_control")
         named = frozenset(name for name in CONTROLLERS if name in acting)
         if named:
             return Hierarchy(folder, named, 2)

@@ -10,53 +10,22 @@ import contextlib
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import anyio
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.local.structured import task_group
+from benchflow.sandbox.output import BoundedOutput, Stream
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _CHUNK: Final = 1 << 16
 _LEFT_IN_PIPE: Final = 1 << 20
 _KILLED: Final = 137
-
-
-class _Output:
-    """The beginning and the end of a stream, the middle dropped past a limit."""
-
-    def __init__(self, limit: int) -> None:
-        self._head_room = limit - limit // 2
-        self._tail_room = limit // 2
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
-        self.dropped = 0
-
-    def add(self, chunk: bytes) -> None:
-        room = self._head_room - len(self._head)
-        if room > 0:
-            self._head += chunk[:room]
-            chunk = chunk[room:]
-        if not chunk:
-            return
-        self._tail.append(chunk)
-        self._tail_size += len(chunk)
-        while self._tail_size > self._tail_room:
-            excess = self._tail_size - self._tail_room
-            first = self._tail.popleft()
-            cut = min(excess, len(first))
-            if cut < len(first):
-                self._tail.appendleft(first[cut:])
-            self._tail_size -= cut
-            self.dropped += cut
-
-    def value(self) -> bytes:
-        return bytes(self._head) + b"".join(self._tail)
+_STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 
 def as_argv(command: str | Sequence[str]) -> list[str]:
@@ -153,12 +122,12 @@ async def run_command(
         started = await _Command.start(link, command, user, env, cwd, source)
     finally:
         os.close(source)
-    outputs = {"stdout": _Output(max_output), "stderr": _Output(max_output)}
+    output = BoundedOutput(max_output)
     timed_out = False
     code = _KILLED
     try:
-        async with anyio.create_task_group() as group:
-            for name, output in outputs.items():
+        async with task_group() as group:
+            for name in _STREAMS:
                 group.start_soon(_pump, started, name, output, on_output)
             with anyio.move_on_after(timeout) as scope:
                 code = await started.exit_code()
@@ -166,7 +135,7 @@ async def run_command(
                 timed_out = True
                 await started.kill()
             group.cancel_scope.cancel()
-        for name, output in outputs.items():
+        for name in _STREAMS:
             _drain(started, name, output, on_output)
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -176,11 +145,11 @@ async def run_command(
         started.close()
     return ExecResult(
         exit_code=code,
-        stdout=outputs["stdout"].value(),
-        stderr=outputs["stderr"].value(),
+        stdout=output.kept("stdout"),
+        stderr=output.kept("stderr"),
         duration_sec=time.monotonic() - began,
         timed_out=timed_out,
-        dropped_bytes=outputs["stdout"].dropped + outputs["stderr"].dropped,
+        dropped_bytes=output.dropped,
     )
 
 
@@ -198,7 +167,7 @@ def _stdin_file(data: bytes | None) -> int:
         os.close(written)
 
 
-async def _pump(started: _Command, name: str, output: _Output, sink: OutputSink | None) -> None:
+async def _pump(started: _Command, name: Stream, output: BoundedOutput, sink: OutputSink | None) -> None:
     fd = started.streams[name]
     while True:
         await anyio.wait_readable(fd)
@@ -206,17 +175,16 @@ async def _pump(started: _Command, name: str, output: _Output, sink: OutputSink 
             return
 
 
-def _take(fd: int, name: str, output: _Output, sink: OutputSink | None) -> int:
+def _take(fd: int, name: Stream, output: BoundedOutput, sink: OutputSink | None) -> int:
     chunk = os.read(fd, _CHUNK)
     if chunk:
-        output.add(chunk)
+        output.add(name, chunk)
         if sink is not None:
-            stream: Literal["stdout", "stderr"] = "stdout" if name == "stdout" else "stderr"
-            sink(stream, chunk)
+            sink(name, chunk)
     return len(chunk)
 
 
-def _drain(started: _Command, name: str, output: _Output, sink: OutputSink | None) -> None:
+def _drain(started: _Command, name: Stream, output: BoundedOutput, sink: OutputSink | None) -> None:
     """What is in the pipe already; a process that lives on and writes on is not waited for."""
     taken = 0
     try:
@@ -289,7 +257,13 @@ class LocalProcess(SandboxProcess):
         async with self._waiting:
             if self._code is None:
                 self._code = await self._started.exit_code()
+                self._started.reply.close()
             return self._code
+
+    @property
+    def spent(self) -> bool:
+        """Whether it has ended and all it wrote was read."""
+        return self._code is not None and not self._started.streams
 
     async def kill(self) -> None:
         await _kill_quietly(self._started)

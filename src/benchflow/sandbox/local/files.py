@@ -192,7 +192,7 @@ async def release(launcher: Launcher, layers: Sequence[Layer]) -> None:
         layer.users -= 1
         if layer.users == 0:
             unused.append(layer)
-    if unused:
+    if unused and not launcher.closed:  # it has removed everything
         await launcher.task(
             {
                 "op": "remove",

@@ -30,6 +30,7 @@ class Launcher:
     def __init__(self, store: Path, identity: Identity, lock: int, part: str) -> None:
         """Start it and wait until its mounts stand; an `OSError` says what the machine refused."""
         self.identity: Identity = identity
+        self.closed = False
         self._requests, theirs = wire.channel()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _PACKAGES],
@@ -84,7 +85,8 @@ class Launcher:
         return expect(answer, "The helper process of the local sandbox is gone.")
 
     def close(self) -> None:
-        """End it; the sandboxes it started end too, and the driver's part of the store goes with them."""
+        """End it; idempotent. The sandboxes it started end too, and the driver's part of the store goes with them."""
+        self.closed = True
         self._requests.close()
         try:
             self._process.wait(60)

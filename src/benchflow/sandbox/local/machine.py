@@ -39,6 +39,7 @@ class Restraints:
     pin_cpus: bool = False
     rlimits: tuple[tuple[str, int], ...] = ()
     memory_watch: int = 0
+    shm_bytes: int = 64 << 20
 
 
 def restrain(limits: Limits, machine: Machine) -> Restraints:
@@ -63,7 +64,10 @@ def restrain(limits: Limits, machine: Machine) -> Restraints:
                 path="environment.cpus",
             )
         chosen = _choose(machine.cpus, math.ceil(limits.cpus))
-    return Restraints(chosen, bool(chosen) and "cpuset" not in controllers, tuple(rlimits.items()), watch)
+    shared = 64 << 20
+    if limits.memory_mb is not None:  # what lies there counts as memory and outlives its process
+        shared = min(shared, limits.memory_mb << 19)
+    return Restraints(chosen, bool(chosen) and "cpuset" not in controllers, tuple(rlimits.items()), watch, shared)
 
 
 def _choose(cpus: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from benchflow.sandbox.local import syscalls as sc
@@ -36,15 +36,19 @@ def alive() -> list[int]:
     return [pid for pid in others() if _state(pid) not in ("", "Z", "X")]
 
 
-def kill_tagged(tag: int) -> None:
-    """End every process that carries the tag. Returns when none is left."""
+def kill_tagged(tag: int, children: Mapping[int, int]) -> None:
+    """End every process that carries the tag. Returns when none is left.
+
+    `children` are the tags of our own children, which cannot be read before they run their program.
+    """
     hidden: dict[int, int] = {}
     for round_number in range(2 * _ROUNDS):
         if round_number == _ROUNDS:  # forks faster than it is found: nothing moves while we look
             _signal_all(signal.SIGSTOP)
         found = False
         for pid in others():
-            if not _carries(pid, tag, hidden) or _state(pid) in ("", "Z", "X"):
+            carried = children.get(pid)
+            if not (_carries(pid, tag, hidden) if carried is None else carried == tag) or _state(pid) in ("", "Z", "X"):
                 continue
             found = True
             with contextlib.suppress(ProcessLookupError):
@@ -85,7 +89,7 @@ def _signal_all(number: int) -> None:
 def _carries(pid: int, tag: int, hidden: dict[int, int]) -> bool:
     try:
         return os.stat(f"/proc/{pid}/ns/uts").st_ino == tag
-    except PermissionError:  # a child of ours just before it runs its program; one that stays so is hiding
+    except PermissionError:  # about to run a program; one that stays so is hiding
         hidden[pid] = hidden.get(pid, 0) + 1
         return hidden[pid] > 5
     except OSError:

@@ -9,7 +9,6 @@ import errno
 import os
 import socket
 import stat
-import time
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
@@ -22,9 +21,6 @@ from benchflow.sandbox.network.plan import EgressPlan, Listener
 if TYPE_CHECKING:
     from benchflow.sandbox.local.supervisor import Supervisor
 
-_GATEWAY_ATTEMPTS: Final = 500
-_GATEWAY_PAUSE: Final = 0.01
-
 Handler = Callable[["Supervisor", wire.Message, socket.socket, list[int]], bool]
 
 
@@ -35,6 +31,7 @@ def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket,
     return supervisor.fork(
         reply,
         lambda: children.execute(supervisor.plan, supervisor.filters, supervisor.groups, message, fds),
+        tag,
     )
 
 
@@ -97,7 +94,7 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
 def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End one command with all it started."""
     del fds
-    processes.kill_tagged(message["tag"])
+    processes.kill_tagged(message["tag"], supervisor.tags)
     supervisor.reap()
     wire.send(reply, {})
     return False
@@ -151,20 +148,13 @@ def pause(supervisor: Supervisor, message: wire.Message, reply: socket.socket, f
 
 
 def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Build the gateway of a network plan in a child, which hands its sockets out."""
+    """Replace the gateway by that of a network plan, in a child that hands its sockets out."""
     del fds
     _write_resolver(supervisor.resolver, message["resolv_conf"])
     return supervisor.fork(reply, lambda: _build_gateway(message, reply))
 
 
 def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
-    """The gateway of the last policy goes with its sockets, when the kernel comes to it: nothing begins before that."""
-    for _ in range(_GATEWAY_ATTEMPTS):
-        if all(name != gateway.SANDBOX_INTERFACE for _, name in socket.if_nameindex()):
-            break
-        time.sleep(_GATEWAY_PAUSE)
-    else:
-        raise OSError(errno.EBUSY, "The network of the last policy does not go away.")
     listeners = tuple(Listener(*item) for item in message["listeners"])
     plan = EgressPlan(listeners=listeners, routes=tuple(IPv4Network(item) for item in message["routes"]))
     sockets = gateway.open_gateway(

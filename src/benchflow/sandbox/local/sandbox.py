@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import socket
-import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
@@ -21,6 +20,7 @@ from benchflow.sandbox.local.files import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.local.machine import Restraints, restrain
 from benchflow.sandbox.local.plan import AGENT, Attachment, Overlay, Plan
+from benchflow.sandbox.local.structured import task_group
 from benchflow.sandbox.protocol import (
     Change,
     ExecResult,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from benchflow.sandbox.local.backend import LocalBackend
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-Job = Callable[[], Coroutine[Any, Any, None]]
 
 
 class LocalSandbox(Sandbox):
@@ -70,7 +67,8 @@ class LocalSandbox(Sandbox):
         self._uplink = Uplink(spec.network)
         self._switching = anyio.Lock()
         """Held while commands are started and while the layers below them are exchanged."""
-        self._processes: weakref.WeakSet[LocalProcess] = weakref.WeakSet()
+        self._processes: list[LocalProcess] = []
+        """Whose streams may still be open."""
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -134,6 +132,7 @@ class LocalSandbox(Sandbox):
             pin_cpus=self._restraints.pin_cpus,
             rlimits=dict(self._restraints.rlimits),
             memory_watch=self._restraints.memory_watch,
+            shm_bytes=self._restraints.shm_bytes,
         )
 
     def _open_files(self) -> Files:
@@ -182,7 +181,7 @@ class LocalSandbox(Sandbox):
     ) -> SandboxProcess:
         environment = {**self._uplink.environment, **(env or {})}
         started = await LocalProcess.start(await self._quiet_link(), command, user=user, env=environment, cwd=cwd)
-        self._processes.add(started)
+        self._processes = [*(process for process in self._processes if not process.spent), started]
         return started
 
     async def _quiet_link(self) -> Link:
@@ -227,7 +226,9 @@ class LocalSandbox(Sandbox):
             if still_up:
                 await child.start()
             else:
-                await both(self._come_up_again, child.start)
+                async with task_group() as group:
+                    group.start_soon(self._come_up_again)
+                    group.start_soon(child.start)
         return child
 
     async def snapshot(self) -> Snapshot:
@@ -280,8 +281,9 @@ class LocalSandbox(Sandbox):
         await self._uplink.close()
         if link is not None:
             await link.close()
-        for process in list(self._processes):
+        for process in self._processes:
             process.close()
+        self._processes = []
         groups.close()
         if groups.folders:
             await anyio.to_thread.run_sync(groups.remove)
@@ -290,13 +292,3 @@ class LocalSandbox(Sandbox):
         if self._layers:  # never started
             layers, self._layers = self._layers, ()
             await release((await self._backend.runtime()).launcher, layers)
-
-
-async def both(first: Job, second: Job) -> None:
-    """Run two things at once; the error of either, as itself."""
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(first)
-            group.start_soon(second)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None

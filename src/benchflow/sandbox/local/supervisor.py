@@ -42,6 +42,9 @@ class Supervisor:
         )
         """For root, and for everybody else."""
         self.running: dict[int, socket.socket] = {}
+        """Children and where their end is told."""
+        self.tags: dict[int, int] = {}
+        """Children that are commands, and the tags they carry."""
 
     def run(self) -> NoReturn:
         """Serve until the driver is gone."""
@@ -90,17 +93,20 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            self.tags.pop(pid, None)
             reply = self.running.pop(pid, None)
             if reply is not None:
                 answer(reply, {"exit": os.waitstatus_to_exitcode(status), "cpu": usage.ru_utime + usage.ru_stime})
                 reply.close()
 
-    def fork(self, reply: socket.socket, work: Callable[[], int]) -> bool:
+    def fork(self, reply: socket.socket, work: Callable[[], int], tag: int | None = None) -> bool:
         """Run `work` in a child; its error and its end are told through `reply`, which is kept until then."""
         pid = os.fork()
         if pid == 0:
             children.run(reply, work)
         self.running[pid] = reply
+        if tag is not None:
+            self.tags[pid] = tag
         return True
 
 

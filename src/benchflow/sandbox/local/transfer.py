@@ -136,8 +136,7 @@ def _pipe() -> tuple[int, int]:
 
 
 async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, work: Callable[[], None]) -> None:
-    """Run our half of a copy in a thread while the other half runs inside; the first error of either is raised."""
-    problem: BaseException | None = None
+    """Run our half of a copy in a thread while the other half runs inside; the error that says most is raised."""
     try:
         reply = link.request(message, (theirs,))
     except BaseException:
@@ -145,16 +144,17 @@ async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, 
         raise
     finally:
         os.close(theirs)
+    problem: OSError | None = None
     with reply:
         try:
             await anyio.to_thread.run_sync(work)
-        except (stream.Refused, OSError) as error:
+        except stream.Refused as error:
+            raise SandboxFailure(str(error), code="refused") from error
+        except OSError as error:  # more often than not because the other half ended: it knows why
             problem = error
         await _finish(reply)
-    if isinstance(problem, OSError):
-        raise SandboxFailure(stream.describe(problem)) from problem
     if problem is not None:
-        raise SandboxFailure(str(problem), code="refused") from problem
+        raise SandboxFailure(stream.describe(problem)) from problem
 
 
 async def _finish(reply: socket.socket) -> None:
