@@ -1,8 +1,8 @@
 """Words of a Dockerfile: splitting, quotes and variables.
 
 `expand` treats one word as the Dockerfile language does: quotes vanish, `$name` and `${name…}` with the
-operators of the shell (`:-`, `:+`, `:?`, `#`, `%`, `/` and their doubles) are replaced. `key_values` reads the
-arguments of ENV and LABEL.
+operators of the shell (`:-`, `:+`, `:?`, `#`, `%`, `/` and their doubles) are replaced. `key_values` reads
+the arguments of ENV and LABEL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """.dockerignore: which files of a build context a build may see.
 
-Patterns are matched against paths relative to the context, `/`-separated. The last pattern that matches a path
-or one of its parent folders decides; `!` takes a path back in.
+Patterns are matched against paths relative to the context, `/`-separated. The last pattern that matches a
+path or one of its parent folders decides; `!` takes a path back in.
 """
 
 from __future__ import annotations
