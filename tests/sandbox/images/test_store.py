@@ -49,9 +49,7 @@ async def test_many_tasks_make_a_layer_once(store):
 
 async def test_many_processes_make_a_layer_once(store, tmp_path):
     log = tmp_path / "log"
-    children = [
-        subprocess.Popen([sys.executable, "-c", CHILD, str(store.root), str(log)]) for _ in range(4)
-    ]
+    children = [subprocess.Popen([sys.executable, "-c", CHILD, str(store.root), str(log)]) for _ in range(4)]
     assert [child.wait(60) for child in children] == [0, 0, 0, 0]
     assert log.read_text() == "made\n"
 

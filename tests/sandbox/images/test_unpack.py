@@ -133,7 +133,9 @@ def test_whiteouts_become_those_of_the_overlay(layer, tar):
 
 
 def test_a_name_that_is_whited_out_and_brought_anew_hides_only_what_lies_below(layer, tar):
-    unpack_layer(tar((".wh.d", ""), ("d", None), ("d/x", "1"), ("e", None), (".wh.e", ""), ("f", "1"), (".wh.f", "")), layer)
+    unpack_layer(
+        tar((".wh.d", ""), ("d", None), ("d/x", "1"), ("e", None), (".wh.e", ""), ("f", "1"), (".wh.f", "")), layer
+    )
     assert is_opaque(layer / "d", (layer / "d").lstat())
     assert is_opaque(layer / "e", (layer / "e").lstat())
     assert (layer / "f").read_text() == "1"

@@ -36,12 +36,13 @@ _PUBLIC: Final = NetworkPolicy("public")
 _PREDEFINED: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})
 
 
+HostBranches = Callable[[], Awaitable[Sequence[Branch]]]
+
+
 class RunLayer(Protocol):
     """Runs a command in a sandbox on `image` so that what it changes lands in the folder `layer`."""
 
-    async def __call__(
-        self, image: Image, step: RunStep, layer: Path, on_output: OutputSink
-    ) -> ExecResult: ...
+    async def __call__(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,9 @@ class BuildOptions:
 
 
 class DockerfileBuilder:
-    """Builds into one store; `host` are the branches of this machine's userland, for `base_image="host"`."""
+    """Builds into one store; `host` gives the branches of this machine's userland."""
 
-    def __init__(
-        self, registry: ImageRegistry, run_layer: RunLayer, host: Callable[[], Sequence[Branch]] = lambda: ()
-    ) -> None:
+    def __init__(self, registry: ImageRegistry, run_layer: RunLayer, host: HostBranches | None = None) -> None:
         self.registry: Final = registry
         self.run_layer: Final = run_layer
         self.host: Final = host
@@ -81,12 +80,11 @@ class DockerfileBuilder:
         plan = self._plan(context, options)
         build = _Build(self, plan, context, options)
         with anyio.move_on_after(options.timeout_sec) as limit:
+            await build.prepare()
             stage = await build.stage(plan.target)
         if limit.cancelled_caught:
             where = f" at line {build.current.line}: {_short(build.current)}" if build.current else ""
-            message = (
-                f"{options.dockerfile} took longer to build than {options.timeout_sec:g} s, ended{where}."
-            )
+            message = f"{options.dockerfile} took longer to build than {options.timeout_sec:g} s, ended{where}."
             line = build.current.line if build.current else None
             raise EnvironmentFailure(message, code="build-timeout", file=options.dockerfile, line=line)
         image = build.image(stage)
@@ -103,9 +101,7 @@ class DockerfileBuilder:
             message = f"{options.dockerfile} cannot be read as text."
             raise EnvironmentFailure(message, code="dockerfile-invalid", file=options.dockerfile) from error
         parsed = parse_dockerfile(text, options.dockerfile)
-        declared = {
-            w.partition("=")[0] for i in parsed.instructions if i.keyword == "ARG" for w in i.value.split()
-        }
+        declared = {w.partition("=")[0] for i in parsed.instructions if i.keyword == "ARG" for w in i.value.split()}
         unknown = sorted(set(options.build_args) - declared - _PREDEFINED)
         if unknown:
             raise UsageError(f"{options.dockerfile} declares no ARG {unknown[0]}.", code="build-arg")
@@ -115,9 +111,7 @@ class DockerfileBuilder:
 class _Build:
     """One build on its way."""
 
-    def __init__(
-        self, builder: DockerfileBuilder, plan: BuildPlan, context: Path, options: BuildOptions
-    ) -> None:
+    def __init__(self, builder: DockerfileBuilder, plan: BuildPlan, context: Path, options: BuildOptions) -> None:
         self.builder = builder
         self.store = builder.registry.store
         self.plan = plan
@@ -129,6 +123,12 @@ class _Build:
         self.current: Instruction | None = None
         self._stages: dict[int, Stage] = {}
         self._open: set[int] = set()
+        self._host: Sequence[Branch] = ()
+
+    async def prepare(self) -> None:
+        """Have this machine's userland at hand when the build may lie on it."""
+        if self.options.base_image == HOST and self.builder.host is not None:
+            self._host = await self.builder.host()
 
     async def stage(self, index: int) -> Stage:
         """The stage of that number, built when first needed."""
@@ -210,9 +210,7 @@ class _Build:
             f"{file} line {instruction.line}: {_short(instruction)} ended with exit code {result.exit_code}. "
             f"Its last lines:\n{lines}"
         )
-        return EnvironmentFailure(
-            message, code="build-failed", path="environment", file=file, line=instruction.line
-        )
+        return EnvironmentFailure(message, code="build-failed", path="environment", file=file, line=instruction.line)
 
     async def _copy(self, stage: Stage, instruction: Instruction) -> Stage:
         request = read_request(instruction, stage, self.plan.scope)
@@ -239,9 +237,7 @@ class _Build:
         if written is not None and current is not None and written.start.line > current.line:
             raise EnvironmentFailure(f"the stage {request.stage} comes later", code="dockerfile-invalid")
         if written is not None and written.index in self._open:
-            raise EnvironmentFailure(
-                f"the stage {request.stage} is not complete here", code="dockerfile-invalid"
-            )
+            raise EnvironmentFailure(f"the stage {request.stage} is not complete here", code="dockerfile-invalid")
         stage = await (self.stage(written.index) if written else self.bases.stage(request.stage))
         self.current = current
         return stage, SourceTree(self.tree(stage), what=f"{request.stage}")
@@ -263,7 +259,7 @@ class _Build:
         return replace(stage, key=key, layers=layers)
 
     def branches(self, stage: Stage) -> list[Branch | Path]:
-        host = self.builder.host() if stage.on_host else ()
+        host = self._host if stage.on_host else ()
         return [*host, *(self.store.path(key) for key in stage.layers)]
 
     def tree(self, stage: Stage) -> LayerTree:

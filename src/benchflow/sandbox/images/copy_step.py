@@ -63,14 +63,10 @@ def read_request(instruction: Instruction, stage: Stage, scope: Scope) -> CopyRe
     wanted = scope.expand(instruction, raw[-1], stage.variables)
     into_folder = wanted in (".", "..") or wanted.endswith(("/", "/.", "/.."))
     if len(raw) > 2 and not into_folder:
-        raise scope.error(
-            instruction, f"with several sources the destination must end with /, not be {wanted}."
-        )
+        raise scope.error(instruction, f"with several sources the destination must end with /, not be {wanted}.")
     if instruction.keyword == "ADD" and any(_REMOTE.match(pattern) for pattern in patterns):
         raise unsupported(instruction, scope, "ADD of a remote address is not supported")
-    excludes = [
-        scope.expand(instruction, v, stage.variables) for name, v in instruction.flags if name == "exclude"
-    ]
+    excludes = [scope.expand(instruction, v, stage.variables) for name, v in instruction.flags if name == "exclude"]
     return CopyRequest(
         patterns=tuple(patterns),
         texts=tuple(texts),
@@ -112,9 +108,7 @@ class CopyStep:
     @classmethod
     def find(cls, request: CopyRequest, tree: SourceTree, owner: Ownership) -> CopyStep:
         """Match the patterns; one that names nothing is an `EnvironmentFailure`."""
-        copies = [
-            Copy(tree, source, request.left_out) for name in request.patterns for source in tree.match(name)
-        ]
+        copies = [Copy(tree, source, request.left_out) for name in request.patterns for source in tree.match(name)]
         return cls(request, tuple(copies), owner)
 
     def fingerprint(self) -> Iterator[object]:
@@ -138,15 +132,9 @@ class CopyStep:
             mode = 0o644 if self.owner.mode is None else self.owner.mode
             writer.file(target, content, mode=mode, uid=self.owner.uid or 0, gid=self.owner.gid or 0)
         for number, copy in enumerate(self.copies):
-            if (
-                self.request.unpacks
-                and copy.source.entry.is_file
-                and tarfile.is_tarfile(copy.source.entry.source)
-            ):
+            if self.request.unpacks and copy.source.entry.is_file and tarfile.is_tarfile(copy.source.entry.source):
                 unpacked = _unpacked(copy, scratch / str(number))
-                owner = (
-                    self.owner if self.request.owner is not None else Ownership(None, None, self.owner.mode)
-                )
+                owner = self.owner if self.request.owner is not None else Ownership(None, None, self.owner.mode)
                 unpacked.apply(writer, destination, as_folder=True, owner=owner)
             else:
                 copy.apply(writer, destination, as_folder=as_folder, owner=self.owner)

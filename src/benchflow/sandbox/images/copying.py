@@ -162,9 +162,7 @@ def _fingerprint(entry: Entry) -> str:
         return f"folder {stat.S_IMODE(mode):o}"
     if entry.is_file:
         return f"file {stat.S_IMODE(mode):o} {content_digest(entry.source, entry.status)}"
-    raise EnvironmentFailure(
-        f"{entry.source.name} is neither a file, a folder nor a link", code="copy-failed"
-    )
+    raise EnvironmentFailure(f"{entry.source.name} is neither a file, a folder nor a link", code="copy-failed")
 
 
 _digests: dict[tuple[int, int, int, int, int], str] = {}

@@ -73,9 +73,7 @@ def _read_oci(folder: Path) -> OciImage:
         manifest = _json_blob(folder, descriptor["digest"])
     try:
         configuration = _json_blob(folder, manifest["config"]["digest"])
-        layers = tuple(
-            LayerBlob(_blob(folder, item["digest"]), item["digest"]) for item in manifest["layers"]
-        )
+        layers = tuple(LayerBlob(_blob(folder, item["digest"]), item["digest"]) for item in manifest["layers"])
         kinds = [str(item.get("mediaType", "")) for item in manifest["layers"]]
     except (KeyError, TypeError) as error:
         raise _invalid(f"its manifest lacks {error}") from error

@@ -44,9 +44,7 @@ async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageR
     return _register(registry, name, [digest], _PLAIN, f"rootfs {source}", unpacked.size)
 
 
-async def add_oci(
-    registry: ImageRegistry, name: str, source: Path, *, origin: str | None = None
-) -> ImageRecord:
+async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: str | None = None) -> ImageRecord:
     """Register an image from an OCI layout folder, an OCI archive or an archive of `docker save`."""
     _require(source)
     async with _work_folder(registry) as work:
@@ -213,9 +211,7 @@ async def _run(command: Sequence[str], *, what: str) -> None:
     result = await anyio.run_process(list(command), check=False, stderr=subprocess.STDOUT)
     if result.returncode:
         tail = "\n".join(result.stdout.decode(errors="replace").splitlines()[-15:])
-        raise EnvironmentFailure(
-            f"{what} ended with exit code {result.returncode}:\n{tail}", code="image-failed"
-        )
+        raise EnvironmentFailure(f"{what} ended with exit code {result.returncode}:\n{tail}", code="image-failed")
 
 
 def _register(

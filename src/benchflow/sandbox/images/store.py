@@ -38,7 +38,8 @@ class LayerStore:
     def prepare(self) -> None:
         """Make the folders; images hold set-user-id programs, so nobody else may reach into them."""
         with disk_errors(self.root):
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)
             for folder in (self.layers, self._locks, self._temporary):
                 folder.mkdir(exist_ok=True)
 
@@ -138,9 +139,7 @@ def disk_errors(where: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"No space left for environment layers in {where}; free some, or set BENCHCUBE_STORE."
             raise InfrastructureFailure(message, code="disk-full") from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and not isinstance(
-            error, FileNotFoundError
-        ):
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and not isinstance(error, FileNotFoundError):
             message = f"Cannot write environment layers in {where}: {error.strerror}; set BENCHCUBE_STORE."
             raise InfrastructureFailure(message, code="store-unwritable") from error
         raise

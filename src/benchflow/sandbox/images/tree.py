@@ -80,6 +80,27 @@ class LayerBranch:
                 yield entry.name
 
 
+@dataclass(frozen=True, slots=True)
+class FolderBranch:
+    """A folder of this machine that appears at one path of the tree and nowhere else."""
+
+    path: str
+    root: Path
+
+    def _inner(self, parts: Sequence[str]) -> Sequence[str] | None:
+        own = _parts(self.path)
+        return parts[len(own) :] if list(parts[: len(own)]) == own else None
+
+    def find(self, parts: Sequence[str]) -> tuple[Entry | None, bool]:
+        inner = self._inner(parts)
+        return (None, False) if inner is None else LayerBranch(self.root).find(inner)
+
+    def names(self, parts: Sequence[str]) -> Iterator[str]:
+        inner = self._inner(parts)
+        if inner is not None:
+            yield from LayerBranch(self.root).names(inner)
+
+
 class LayerTree:
     """Layers from lowest to highest, as one tree."""
 

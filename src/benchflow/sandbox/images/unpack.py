@@ -206,9 +206,7 @@ class _Unpacker:
             os.fchmod(file.fileno(), stat.S_IMODE(member.mode))
             capability = member.pax_headers.get(_CAPABILITY)
             if capability and self._owns:
-                os.setxattr(
-                    file.fileno(), "security.capability", capability.encode("utf-8", "surrogateescape")
-                )
+                os.setxattr(file.fileno(), "security.capability", capability.encode("utf-8", "surrogateescape"))
             file.flush()
             os.utime(file.fileno(), (member.mtime, member.mtime))
 

@@ -41,9 +41,7 @@ class LayerWriter:
             done = f"{done}/{part}"
             entry = self.tree.lookup(done)
             if entry is not None and not entry.is_directory:
-                raise EnvironmentFailure(
-                    f"{done} is not a folder, so {path} cannot be one.", code="copy-failed"
-                )
+                raise EnvironmentFailure(f"{done} is not a folder, so {path} cannot be one.", code="copy-failed")
             host = self._host(done)
             if entry is None:
                 host.mkdir()
@@ -85,9 +83,7 @@ class LayerWriter:
         real = posixpath.join(parent, posixpath.basename(path))
         existing = self.tree.lookup(real)
         if existing is not None and existing.is_directory:
-            raise EnvironmentFailure(
-                f"{real} is a folder and cannot be replaced by a file.", code="copy-failed"
-            )
+            raise EnvironmentFailure(f"{real} is a folder and cannot be replaced by a file.", code="copy-failed")
         host = self._host(real)
         with suppress(FileNotFoundError):
             host.unlink()

@@ -1,0 +1,101 @@
+"""Images for the local backend: builds RUN instructions in its sandboxes, on its store."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchflow.sandbox.images.bases import missing_image
+from benchflow.sandbox.images.builder import BuildOptions, DockerfileBuilder
+from benchflow.sandbox.images.machine import machine_settings
+from benchflow.sandbox.images.registry import ImageRegistry
+from benchflow.sandbox.images.run_step import RunStep
+from benchflow.sandbox.images.store import LayerStore
+from benchflow.sandbox.images.tree import Branch, FolderBranch, LayerBranch, is_opaque
+from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.backend import LocalBackend
+
+_SCRIPT: Final = "/dev/shm/build-script"  # noqa: S108 (memory of the sandbox itself, outside every layer)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalImages:
+    """What the local backend knows about images."""
+
+    backend: LocalBackend
+
+    @property
+    def registry(self) -> ImageRegistry:
+        return ImageRegistry(LayerStore(self.backend.store.root))
+
+    async def resolve(self, name: str) -> Image:
+        """A registered image, or an `EnvironmentFailure` that says how to register it."""
+        record = self.registry.get(name)
+        if record is None:
+            raise missing_image(name)
+        return self.registry.image(record)
+
+    async def build(self, context: Path, options: BuildOptions) -> Image:
+        """The environment of a Dockerfile; see `DockerfileBuilder.build`."""
+        return await DockerfileBuilder(self.registry, self._run_layer, self._host_branches).build(context, options)
+
+    async def _host_branches(self) -> Sequence[Branch]:
+        from benchflow.sandbox.local import hostprofile
+
+        layer = self.backend.store.path(await self.backend.host_layer())
+        return [LayerBranch(layer), *(FolderBranch(path, Path(path)) for path in hostprofile.IN_PLACE)]
+
+    async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
+        settings = machine_settings()
+        spec = SandboxSpec(
+            image=image,
+            network=step.network,
+            workdir=step.workdir,
+            user="root",
+            hostname="build",
+            mounts=settings.mounts,
+            labels={"benchflow.build": "run"},
+        )
+        sandbox = self.backend.create(spec, upper=layer)
+        command: Sequence[str] = step.command
+        try:
+            await sandbox.start()
+            if step.script is not None:
+                await sandbox.write_file(_SCRIPT, step.script, mode=0o755)
+                command = (_SCRIPT,)
+            env: Mapping[str, str] = {**settings.env, **step.env}
+            result = await sandbox.exec(
+                command, user=step.user or "root", env=env, cwd=step.workdir, on_output=on_output, max_output=1 << 16
+            )
+        finally:
+            await sandbox.stop()
+        _tidy(layer, settings.mount_points)
+        return result
+
+
+def _tidy(layer: Path, mount_points: Sequence[str]) -> None:
+    """Take away what only held a mount while the command ran: empty files and folders that nobody wrote."""
+    places = ["/dev", "/proc", "/sys", "/usr", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", *mount_points]
+    for place in sorted(places, key=len, reverse=True):
+        _remove_if_empty(layer, place)
+
+
+def _remove_if_empty(layer: Path, place: str) -> None:
+    path = layer / place.lstrip("/")
+    while path != layer:
+        try:
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode) and not is_opaque(path, status):
+                path.rmdir()
+            elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
+                path.unlink()
+            else:
+                return
+        except OSError:
+            return
+        path = path.parent
