@@ -165,11 +165,14 @@ async def _image(
     if named is not None:
         return await _named_image(named, backend, base_image)
     if view.environment_dir is not None and "environment/Dockerfile" in package.files:
-        options: dict[str, object] = {"timeout_sec": environment.build_timeout_sec}
-        if base_image is not None:
-            options["base_image"] = base_image
+        substitute = {"base_image": base_image} if base_image is not None else {}
         try:
-            return await backend.build(view.environment_dir, **options)
+            return await backend.build(
+                view.environment_dir,
+                dockerfile="Dockerfile",
+                timeout_sec=environment.build_timeout_sec,
+                **substitute,
+            )
         except EnvironmentFailure as error:
             error.file = f"environment/{error.file}" if error.file else None
             raise

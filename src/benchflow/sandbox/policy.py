@@ -35,7 +35,7 @@ def network_policy(view: TaskRuntimeView, phase: Phase) -> NetworkPolicy:
     config = view.config
     environment = config.environment
     mode, hosts = environment.network_mode, environment.allowed_hosts or ()
-    own = {"agent": config.agent, "verifier": config.verifier}.get(phase)
+    own = config.agent if phase == "agent" else config.verifier if phase == "verifier" else None
     if own is not None and own.network_mode is not None:
         mode, hosts = own.network_mode, own.allowed_hosts or ()
     policy = view.namespace.runtime_policy
