@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from benchflow.errors import UsageError
 from benchflow.sandbox.images.bases import missing_image
 from benchflow.sandbox.images.builder import BuildOptions, DockerfileBuilder
 from benchflow.sandbox.images.machine import machine_settings
@@ -40,14 +41,19 @@ class LocalImages:
             raise missing_image(name)
         return self.registry.image(record)
 
-    async def build(self, context: Path, options: BuildOptions) -> Image:
-        """The environment of a Dockerfile; see `DockerfileBuilder.build`."""
-        return await DockerfileBuilder(self.registry, self._run_layer, self._host_branches).build(context, options)
+    async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:
+        """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
+        known = {item.name for item in fields(BuildOptions)}
+        if unknown := sorted(set(options) - known):
+            raise UsageError(f"There is no build option {unknown[0]!r}.", code="build-option")
+        chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by whoever calls
+        return await DockerfileBuilder(self.registry, self._run_layer, self._host_branches).build(context, chosen)
 
     async def _host_branches(self) -> Sequence[Branch]:
         from benchflow.sandbox.local import hostprofile
 
-        layer = self.backend.store.path(await self.backend.host_layer())
+        environment = await self.backend.environment(SandboxSpec(), "root", prepared=False)
+        layer = self.backend.store.path(environment.host or "")
         return [LayerBranch(layer), *(FolderBranch(path, Path(path)) for path in hostprofile.IN_PLACE)]
 
     async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:

@@ -164,10 +164,15 @@ class LocalBackend(SandboxBackend):
         return share(self._snapshots[snapshot.reference][0])
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        raise NotImplementedError
+        """Options are the fields of `benchflow.sandbox.images.BuildOptions`."""
+        from benchflow.sandbox.images.local import LocalImages
+
+        return await LocalImages(self).build(context, dockerfile, options)
 
     async def resolve(self, image: str) -> Image:
-        raise NotImplementedError
+        from benchflow.sandbox.images.local import LocalImages
+
+        return await LocalImages(self).resolve(image)
 
     async def discard(self, snapshot: Snapshot) -> None:
         layers, _ = self._snapshots.pop(snapshot.reference, ((), None))
