@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.network.egress import Egress
+from benchflow.sandbox.network.permitted import permitted_networks
 from benchflow.sandbox.network.plan import plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
@@ -34,7 +35,7 @@ class Uplink:
         if not plan.listeners:
             return
         sockets = [socket.socket(fileno=fd) for fd in fds]
-        self._egress = Egress(self.policy)
+        self._egress = Egress(self.policy, permitted=permitted_networks())
         await self._egress.start(zip([item.role for item in plan.listeners], sockets, strict=True))
 
     async def close(self) -> None:
