@@ -69,9 +69,7 @@ def test_a_pattern_that_means_nothing_is_refused_with_its_line(text):
     assert caught.value.file == ".dockerignore"
 
 
-names = st.text(st.sampled_from("ab.-_ é+$("), min_size=1, max_size=4).filter(
-    lambda s: s.strip(". ") == s and s
-)
+names = st.text(st.sampled_from("ab.-_ é+$("), min_size=1, max_size=4).filter(lambda s: s.strip(". ") == s and s)
 paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 
 

@@ -82,12 +82,16 @@ def context(tmp_path):
     return folder
 
 
+def write_dockerfile(context, text):
+    Path(context, "Dockerfile").write_text(text)
+
+
 @pytest.fixture
 def build(registry, player, context):
     """Build `text` in the context; gives the image."""
 
     async def build(text, **options):
-        Path(context, "Dockerfile").write_text(text)
+        write_dockerfile(context, text)
         return await DockerfileBuilder(registry, player).build(context, BuildOptions(**options))
 
     return build

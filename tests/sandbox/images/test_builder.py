@@ -150,7 +150,7 @@ async def test_links_are_kept_and_permissions_too(build, context):
     (context / "d/script").chmod(0o750)
     (context / "d/link").symlink_to("/etc/passwd")
     image = await build("FROM scratch\nCOPY d /d")
-    assert os.readlink(tree(image).lookup("/d/link").source) == "/etc/passwd"
+    assert tree(image).lookup("/d/link").source.readlink() == Path("/etc/passwd")
     assert mode(image, "/d/script") == 0o750
 
 
@@ -472,4 +472,3 @@ async def test_special_files_in_the_context_are_refused(build, context):
     os.mkfifo(context / "pipe")
     with pytest.raises(EnvironmentFailure, match="pipe"):
         await build("FROM scratch\nCOPY . /x")
-    assert Path(context, "pipe").is_fifo()

@@ -1,7 +1,6 @@
 """Layers are made once, published whole, and never half there."""
 
 import errno
-import subprocess
 import sys
 
 import anyio
@@ -49,8 +48,9 @@ async def test_many_tasks_make_a_layer_once(store):
 
 async def test_many_processes_make_a_layer_once(store, tmp_path):
     log = tmp_path / "log"
-    children = [subprocess.Popen([sys.executable, "-c", CHILD, str(store.root), str(log)]) for _ in range(4)]
-    assert [child.wait(60) for child in children] == [0, 0, 0, 0]
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(anyio.run_process, [sys.executable, "-c", CHILD, str(store.root), str(log)])
     assert log.read_text() == "made\n"
 
 

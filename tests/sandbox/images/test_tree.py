@@ -168,7 +168,7 @@ def test_any_stack_looks_as_the_kernel_shows_it(stack):
             check=True,
         )
         found = {
-            f"/{relative}": os.readlink(entry.source)
+            f"/{relative}": str(entry.source.readlink())
             if entry.is_link
             else entry.is_directory or entry.source.read_text()
             for relative, entry in LayerTree(folders).walk("/")
