@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images.config import DEFAULT_PATH, ImageConfig
+from benchflow.sandbox.images.config import ImageConfig
 from benchflow.sandbox.images.registry import ImageRegistry, canonical_name
 from benchflow.sandbox.images.stage import Stage
 
@@ -53,7 +53,7 @@ class Bases:
             del folder
 
         await self._registry.store.layer(key, nothing)
-        return Stage(SCRATCH, key, ImageConfig(env={"PATH": DEFAULT_PATH}), (key,))
+        return Stage(SCRATCH, key, ImageConfig(), (key,))
 
 
 def host_stage() -> Stage:
@@ -65,7 +65,7 @@ def host_stage() -> Stage:
         except OSError:
             continue
         digest.update(f"{name} {status.st_size} {status.st_mtime_ns}".encode())
-    config = ImageConfig(env={"PATH": DEFAULT_PATH})
+    config = ImageConfig()
     return Stage(HOST, digest.hexdigest(), config, on_host=True, fidelity="substituted")
 
 

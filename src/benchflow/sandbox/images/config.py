@@ -22,7 +22,7 @@ _NANOSECONDS: Final = 1_000_000_000
 class ImageConfig:
     """The settings of an image; a Dockerfile changes them from instruction to instruction."""
 
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: {"PATH": DEFAULT_PATH})
     workdir: str | None = None
     user: str | None = None
     entrypoint: tuple[str, ...] = ()

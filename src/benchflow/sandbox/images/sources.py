@@ -16,20 +16,18 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
 import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, UsageError
-from benchflow.sandbox.images.config import DEFAULT_PATH, ImageConfig
+from benchflow.sandbox.images.config import ImageConfig
 from benchflow.sandbox.images.mirror import debian_mirror
 from benchflow.sandbox.images.oci import LayerBlob, read_layout, verify_blob
 from benchflow.sandbox.images.registry import ImageRecord, ImageRegistry, canonical_name
 from benchflow.sandbox.images.store import disk_errors
 from benchflow.sandbox.images.unpack import Unpacked, unpack_layer
-
-_PLAIN: Final = ImageConfig(env={"PATH": DEFAULT_PATH})
 
 
 async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageRecord:
@@ -41,7 +39,7 @@ async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageR
         with disk_errors(registry.store.root):
             digest, unpacked = await anyio.to_thread.run_sync(_unpack_rootfs, source, layer)
         await _publish(registry, layer, digest)
-    return _register(registry, name, [digest], _PLAIN, f"rootfs {source}", unpacked.size)
+    return _register(registry, name, [digest], ImageConfig(), f"rootfs {source}", unpacked.size)
 
 
 async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: str | None = None) -> ImageRecord:
