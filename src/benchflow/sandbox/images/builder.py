@@ -218,8 +218,12 @@ class _Build:
         if source is not None and source.fidelity == "substituted":
             stage = replace(stage, fidelity="substituted")
         owner = self._owner(stage, request)
-        step = await anyio.to_thread.run_sync(CopyStep.find, request, tree, owner)
-        key = await anyio.to_thread.run_sync(lambda: hash_all([stage.key, "COPY", *step.fingerprint()]))
+
+        def find() -> tuple[CopyStep, str]:
+            step = CopyStep.find(request, tree, owner)
+            return step, hash_all([stage.key, "COPY", *step.fingerprint()])
+
+        step, key = await anyio.to_thread.run_sync(find)
 
         async def make(folder: Path) -> None:
             below = () if request.independent else self.branches(stage)
