@@ -70,6 +70,7 @@ async def test_a_service_is_seen_once_it_listens_and_answers(sandbox, tools):
     assert await probe.ready(sandbox)
     assert not await HttpProbe("http://127.0.0.1:8123/other").ready(sandbox)
     await process.kill()
+    await process.wait()
 
 
 @pytest.mark.anyio

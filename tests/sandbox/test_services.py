@@ -115,7 +115,7 @@ async def test_services_that_are_not_ready_in_time_are_ended(sandbox):
         await services.start()
     assert caught.value.code == "unhealthy"
     assert "waiting" in str(caught.value)
-    assert (await sandbox.exec("pgrep -f 'sleep 1000'", user="root")).exit_code == 1
+    assert (await sandbox.exec("pgrep -f '[s]leep 1000'", user="root")).exit_code == 1
 
 
 @pytest.mark.anyio
@@ -123,9 +123,12 @@ async def test_services_can_be_brought_up_again_in_a_fork(sandbox):
     plan = ServicesPlan((ServicePlan("web", SERVE.format(port=8003)),), (TcpProbe(8003),), timeout_sec=60)
     first = RunningServices(sandbox, plan)
     await first.start()
-    async with await sandbox.fork() as copy:
+    copy = await sandbox.fork()
+    try:
         again = RunningServices(copy, plan)
         await again.start()
         await again.stop()
+    finally:
+        await copy.stop()
     await first.check()
     await first.stop()

@@ -26,10 +26,12 @@ if command -v python3 >/dev/null 2>&1; then
   exec python3 -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=8)' "$url"
 fi
 command -v bash >/dev/null 2>&1 || exit 126
-exec bash -c 'exec 3<>"/dev/tcp/$1/$2" || exit 1
-printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$3" "$1" >&3
-IFS= read -r status <&3; case $status in HTTP/*" "[23]*) ;; *) echo "$status" >&2; exit 1 ;; esac' - "$host"
-"$port" "$path"
+exec bash -c '
+  exec 3<>"/dev/tcp/$1/$2" || exit 1
+  printf "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n" "$3" "$1" >&3
+  IFS= read -r status <&3
+  case $status in HTTP/*" "[23]*) ;; *) exit 1 ;; esac
+' - "$host" "$port" "$path"
 """
 
 

@@ -142,8 +142,9 @@ class RunningServices:
 
     async def stop(self) -> None:
         """End all services; idempotent."""
-        while self._processes:
-            await self._processes.pop().kill()
+        for process in self._processes:
+            await process.kill()
+            await process.wait()
 
 
 def _in_background(service: ServicePlan) -> str:
