@@ -11,6 +11,7 @@ from benchflow.errors import BenchflowError, EnvironmentFailure, UnsupportedErro
 from benchflow.sandbox.images import BuildOptions, DockerfileBuilder
 from benchflow.sandbox.images.config import ImageConfig
 from benchflow.sandbox.images.registry import ImageRecord
+from benchflow.sandbox.images.store import remove_tree
 from benchflow.sandbox.images.tree import LayerTree
 from benchflow.sandbox.protocol import ExecResult, Healthcheck, NetworkPolicy
 
@@ -466,6 +467,20 @@ async def test_a_base_with_triggers_is_refused(build, registry, store):
     registry.save(ImageRecord("t:latest", ("t",), ImageConfig(triggers=("RUN x",)), "test", "now", 0))
     with pytest.raises(UnsupportedError, match="ONBUILD"):
         await build("FROM t")
+
+
+async def test_folders_too_deep_to_copy_are_refused_with_their_line(build, context):
+    folder = os.open(context, os.O_RDONLY)
+    for _ in range(60):
+        os.mkdir("d" * 100, dir_fd=folder)
+        inner = os.open("d" * 100, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    with pytest.raises(EnvironmentFailure, match="too long") as caught:
+        await build("FROM scratch\nCOPY . /x")
+    assert (caught.value.code, caught.value.line) == ("copy-failed", 2)
+    remove_tree(context / ("d" * 100))
 
 
 async def test_special_files_in_the_context_are_refused(build, context):

@@ -1,6 +1,7 @@
 """Layers are made once, published whole, and never half there."""
 
 import errno
+import os
 import sys
 
 import anyio
@@ -111,6 +112,29 @@ async def test_a_store_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
 
 async def test_only_the_owner_can_enter_a_store(store):
     assert store.root.stat().st_mode & 0o777 == 0o700
+
+
+async def test_removing_copes_with_folders_too_deep_for_any_path(tmp_path):
+    top = tmp_path / "deep"
+    top.mkdir()
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d" * 100, dir_fd=folder)
+        inner = os.open("d" * 100, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    remove_tree(top)
+    assert not top.exists()
+
+
+async def test_removing_follows_no_link(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("x")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "kept")
+    remove_tree(tmp_path / "a")
+    assert (tmp_path / "kept" / "file").read_text() == "x"
 
 
 async def test_removing_copes_with_folders_without_permissions(tmp_path):

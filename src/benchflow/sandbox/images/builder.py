@@ -158,11 +158,12 @@ class _Build:
         except EnvironmentFailure as error:
             if error.line is not None:
                 raise
-            file = self.plan.scope.file
-            message = f"{file} line {instruction.line}: {_short(instruction)}: {error}"
-            raise EnvironmentFailure(
-                message, code=error.code, path="environment", file=file, line=instruction.line
-            ) from error
+            code, reason, cause = error.code, str(error), error
+        except OSError as error:
+            code, reason, cause = "copy-failed", f"{Path(error.filename or '').name}: {error.strerror}", error
+        file = self.plan.scope.file
+        message = f"{file} line {instruction.line}: {_short(instruction)}: {reason}"
+        raise EnvironmentFailure(message, code=code, path="environment", file=file, line=instruction.line) from cause
 
     async def _execute(self, stage: Stage, instruction: Instruction) -> Stage:
         match instruction.keyword:

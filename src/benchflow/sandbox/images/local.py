@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -92,16 +91,19 @@ def _tidy(layer: Path, mount_points: Sequence[str]) -> None:
 
 
 def _remove_if_empty(layer: Path, place: str) -> None:
-    path = layer / place.lstrip("/")
-    while path != layer:
+    parts = [part for part in place.split("/") if part]
+    while parts:
+        # The command may have put a link anywhere; what is found here is reached through folders of the layer alone.
+        entry, _ = LayerBranch(layer).find(parts)
+        if entry is None:
+            return
         try:
-            status = path.lstat()
-            if stat.S_ISDIR(status.st_mode) and not is_opaque(path, status):
-                path.rmdir()
-            elif stat.S_ISREG(status.st_mode) and status.st_size == 0:
-                path.unlink()
+            if entry.is_directory and not is_opaque(entry.source, entry.status):
+                entry.source.rmdir()
+            elif entry.is_file and entry.status.st_size == 0:
+                entry.source.unlink()
             else:
                 return
         except OSError:
             return
-        path = path.parent
+        parts.pop()

@@ -174,15 +174,16 @@ class LayerTree:
 
     def walk(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Everything below a folder, parents first and sorted, with paths relative to it."""
-        for name in self.names(path):
-            inner = posixpath.join(path, name)
+        pending = [(path, name) for name in reversed(self.names(path))]
+        while pending:
+            folder, name = pending.pop()
+            inner = posixpath.join(folder, name)
             entry = self.lookup(inner)
             if entry is None:
                 continue
-            yield name, entry
+            yield posixpath.relpath(inner, path), entry
             if entry.is_directory:
-                for relative, below in self.walk(inner):
-                    yield posixpath.join(name, relative), below
+                pending += [(inner, name) for name in reversed(self.names(inner))]
 
 
 def _parts(path: str) -> list[str]:
