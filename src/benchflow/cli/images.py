@@ -11,7 +11,7 @@ import click
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.failures import GOOD
 from benchflow.cli.terminal import emit, emit_json, printable
-from benchflow.errors import UsageError
+from benchflow.errors import InfrastructureFailure, UsageError
 
 if TYPE_CHECKING:
     from benchflow.sandbox.images import ImageRecord, ImageRegistry
@@ -112,6 +112,9 @@ def remove(names: tuple[str, ...]) -> int:
     missing = [name for name in names if registry.get(name) is None]
     if missing:
         raise UsageError(f"There is no image {missing[0]}; `bench images list` shows those there are.")
+    if registry.store.in_use():
+        message = "Sandboxes are running on this store; remove images when they have ended."
+        raise InfrastructureFailure(message, code="store-busy")
     for name in names:
         anyio.run(registry.remove, name)
         emit(f"removed {name}")

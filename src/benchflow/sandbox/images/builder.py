@@ -79,8 +79,8 @@ class DockerfileBuilder:
         options = options or BuildOptions()
         plan = self._plan(context, options)
         build = _Build(self, plan, context, options)
+        await build.prepare()
         with anyio.move_on_after(options.timeout_sec) as limit:
-            await build.prepare()
             stage = await build.stage(plan.target)
         if limit.cancelled_caught:
             where = f" at line {build.current.line}: {_short(build.current)}" if build.current else ""
@@ -153,6 +153,7 @@ class _Build:
 
     async def _located(self, instruction: Instruction, work: Awaitable[Stage]) -> Stage:
         """Say where in the Dockerfile a failure happened."""
+        cause: Exception
         try:
             return await work
         except EnvironmentFailure as error:

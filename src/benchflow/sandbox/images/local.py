@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from benchflow.errors import UsageError
 from benchflow.sandbox.images.bases import missing_image
 from benchflow.sandbox.images.builder import BuildOptions, DockerfileBuilder
-from benchflow.sandbox.images.machine import machine_settings
+from benchflow.sandbox.images.machine import MachineSettings, machine_settings
 from benchflow.sandbox.images.registry import ImageRegistry
 from benchflow.sandbox.images.run_step import RunStep
 from benchflow.sandbox.images.store import LayerStore
@@ -56,7 +56,7 @@ class LocalImages:
         return [LayerBranch(layer), *(FolderBranch(path, Path(path)) for path in hostprofile.IN_PLACE)]
 
     async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
-        settings = machine_settings()
+        settings = machine_settings() if step.network.mode != "none" else MachineSettings({})
         spec = SandboxSpec(
             image=image,
             network=step.network,
@@ -79,14 +79,13 @@ class LocalImages:
             )
         finally:
             await sandbox.stop()
-        _tidy(layer, settings.mount_points)
+        _tidy(layer)
         return result
 
 
-def _tidy(layer: Path, mount_points: Sequence[str]) -> None:
+def _tidy(layer: Path) -> None:
     """Take away what only held a mount while the command ran: empty files and folders that nobody wrote."""
-    places = ["/dev", "/proc", "/sys", "/usr", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", *mount_points]
-    for place in sorted(places, key=len, reverse=True):
+    for place in ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev", "/proc", "/sys", "/usr"):
         _remove_if_empty(layer, place)
 
 

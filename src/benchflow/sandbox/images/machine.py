@@ -18,7 +18,8 @@ _TRUST: Final = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
 )  # fmt: skip
 _PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
-_INSIDE: Final = "/run/benchflow/ca-certificates.crt"
+_INSIDE: Final = "/dev/benchflow/ca-certificates.crt"
+"""In the sandbox's own `/dev`, which is part of no layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,6 @@ class MachineSettings:
 
     env: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
-
-    @property
-    def mount_points(self) -> tuple[str, ...]:
-        return tuple(mount.target for mount in self.mounts)
 
 
 def machine_settings(environment: Mapping[str, str] | None = None) -> MachineSettings:

@@ -94,6 +94,20 @@ class LayerStore:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(remove_tree, folder)
 
+    def in_use(self) -> bool:
+        """Whether a driver of sandboxes is alive that keeps its boxes in this store."""
+        for path in self.root.glob("owners/*.lock"):
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                if not _try_lock(descriptor):
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
+
     async def remove(self, key: str) -> None:
         """Remove a layer; the caller knows that nothing is built on it."""
         async with self.locked(key):
