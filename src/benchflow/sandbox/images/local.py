@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from benchflow.errors import UsageError
 from benchflow.sandbox.images.bases import missing_image
 from benchflow.sandbox.images.builder import BuildOptions, DockerfileBuilder
-from benchflow.sandbox.images.machine import MachineSettings, machine_settings
+from benchflow.sandbox.images.machine import MachineSettings, machine_settings, with_one_user
 from benchflow.sandbox.images.registry import ImageRegistry
 from benchflow.sandbox.images.run_step import RunStep
 from benchflow.sandbox.images.store import LayerStore
@@ -57,6 +58,8 @@ class LocalImages:
 
     async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
         settings = machine_settings() if step.network.mode != "none" else MachineSettings({})
+        if os.geteuid() != 0:
+            settings = with_one_user(settings, self.backend.store.root)
         spec = SandboxSpec(
             image=image,
             network=step.network,

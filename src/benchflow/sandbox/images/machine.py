@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchflow.files import write_atomic
 from benchflow.sandbox.protocol import Mount
 
 _TRUST: Final = (
@@ -19,6 +20,7 @@ _TRUST: Final = (
 )  # fmt: skip
 _PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 _INSIDE: Final = "/dev/benchflow/ca-certificates.crt"
+_APT: Final = "/dev/benchflow/apt.conf"
 """In the sandbox's own `/dev`, which is part of no layer."""
 
 
@@ -28,6 +30,18 @@ class MachineSettings:
 
     env: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
+
+
+def with_one_user(settings: MachineSettings, folder: Path) -> MachineSettings:
+    """`settings` for a sandbox whose users are all the same one: apt must not try to become another.
+
+    What apt is told is kept in a file below `folder`.
+    """
+    file = folder / "apt.conf"
+    if not file.exists():
+        write_atomic(file, 'APT::Sandbox::User "root";\n')
+    env = {**settings.env, "APT_CONFIG": _APT}
+    return MachineSettings(env, (*settings.mounts, Mount(file, _APT)))
 
 
 def machine_settings(environment: Mapping[str, str] | None = None) -> MachineSettings:
