@@ -52,7 +52,7 @@ def run_as(
 ) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "HOME": account.pw_dir, "PYTHONPATH": modules, **variables}
     return subprocess.run(
-        command,
+        ["env", *command],  # says 126 where the user may not run it
         user=account.pw_uid,
         group=account.pw_gid,
         extra_groups=[],
@@ -69,7 +69,7 @@ def run_as(
 def test_everything_holds_for_an_ordinary_user(identity: str, user: pwd.struct_passwd, tmp_path: Path) -> None:
     python, modules = interpreter(user)
     base = Path(user.pw_dir) / f"tests-{identity}"
-    command = [python, "-m", "pytest", str(HERE), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [python, "-m", "pytest", str(HERE), "-q", "-p", "no:cacheprovider", "--ignore", __file__]
     command += ["--basetemp", str(base), "-m", "not slow", "--tb=short"]
     result = run_as(user, command, modules, BENCHCUBE_TEST_IDENTITY=identity, HYPOTHESIS_STORAGE_DIRECTORY=str(base))
     assert result.returncode == 0, result.stdout[-20_000:] + result.stderr[-5_000:]

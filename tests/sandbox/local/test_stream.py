@@ -112,7 +112,7 @@ def test_a_link_that_may_lead_out_is_refused(target: str, tmp_path: Path) -> Non
 
 
 def test_links_that_stay_inside_resolve_inside_however_they_are_combined(tmp_path: Path) -> None:
-    inner = record(1, b"d") + record(4, b"up", data=b"..") + record(4, b"far", data=b"../d/up/d/up") + record(2)
+    inner = record(1, b"d", 0o755) + record(4, b"up", data=b"..") + record(4, b"far", data=b"../d/up/d/up") + record(2)
     unpack(inner + record(4, b"top", data=b"d/up/d/far") + END, tmp_path)
     assert (tmp_path / "top").resolve() == tmp_path
     assert (tmp_path / "d" / "far").resolve() == tmp_path
@@ -126,7 +126,11 @@ def test_writing_never_goes_through_a_link_that_stands_there(tmp_path: Path) -> 
     (target / "folder").symlink_to(outside)
     (target / "file").symlink_to(outside / "file")
     unpack(
-        record(1, b"folder") + record(3, b"file", data=b"new") + record(2) + record(3, b"file", data=b"new") + END,
+        record(1, b"folder", 0o755)
+        + record(3, b"file", data=b"new")
+        + record(2)
+        + record(3, b"file", data=b"new")
+        + END,
         target,
     )
     assert (outside / "file").read_text() == "precious"

@@ -198,12 +198,17 @@ class Zygote:
         return trees
 
     def _write_maps(self, pid: int) -> None:
-        size = 1 if self.identity == "single" else IDS
         outside = ID_BASE if self.identity == "idmap" else 0
+        if self.identity == "single":
+            lines = "0 0 1"
+        elif self.identity == "range":  # our own id and the granted ones are two ranges
+            lines = f"0 0 1\n1 1 {IDS - 1}"
+        else:
+            lines = f"0 {outside} {IDS}"
         for name in ("uid_map", "gid_map"):
             fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             try:
-                os.write(fd, f"0 {outside} {size}".encode())
+                os.write(fd, lines.encode())
             finally:
                 os.close(fd)
 
