@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -153,6 +153,12 @@ class Change:
     kind: ChangeKind
     type: Literal["file", "directory", "symlink", "special"]
     size: int = 0
+    target: str | None = None
+    """Where a symlink leads, as it says; None for everything else and when it is not known."""
+
+
+Revert = Callable[[Sequence[Change]], Iterable[str]]
+"""Told what was changed, gives the paths that shall be as they were built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +271,14 @@ class Sandbox(ABC):
         raise UnsupportedError(f"This sandbox does not offer its port {port} to the outside.", code="ports-unsupported")
 
     @abstractmethod
-    async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> Sandbox:
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
         """A started, independent copy of the files as they are now; processes are not copied, this sandbox goes on.
 
-        `mounts` are added to this sandbox's own; without `network` the copy has the current policy.
+        `mounts` are added to this sandbox's own; without `network` the copy has the current policy. `revert` is told
+        the changes of exactly the files that are copied; the paths it gives are in the copy as the environment was
+        built, with all below them, before anything can run there.
         """
 
     @abstractmethod

@@ -30,7 +30,7 @@ def layer(folder: Path, tree: Tree, *, opaque: tuple[str, ...] = ()) -> str:
 
 
 def kinds(written: list[str], environment: list[str]) -> dict[str, str]:
-    return {path: kind for path, kind, _, _ in compare(written, environment)}
+    return {path: kind for path, kind, *_ in compare(written, environment)}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_links_are_reported_and_never_followed(tmp_path: Path, base: str) -> Non
     own = layer(tmp_path / "own", {})
     Path(own, "etc").symlink_to("/etc")
     Path(own, "loop").symlink_to(base)
-    found = {path: (kind, type_) for path, kind, type_, _ in compare([own], [base])}
+    found = {path: (kind, type_) for path, kind, type_, *_ in compare([own], [base])}
     assert found == {"/etc": ("changed", "symlink"), "/loop": ("added", "symlink")}
 
 

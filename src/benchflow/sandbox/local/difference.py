@@ -20,12 +20,12 @@ _DEPTH: Final = 256
 _CHUNK: Final = 1 << 20
 _TYPES: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
-Record = tuple[str, str, str, int]
-"""Path, kind of change, type, size."""
+Record = tuple[str, str, str, int, str]
+"""Path, kind of change, type, size, where a link leads."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class Folder:
     """A directory as a stack of layers shows it: its descriptors, top first, of which the first `own` were written."""
 
     fds: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class _Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
     """A name as a stack shows it: what the topmost layer says, and where that layer's directory is."""
 
     name: str
@@ -53,15 +53,17 @@ class _Entry:
         return stat.S_IMODE(self.info.st_mode), self.info.st_uid, self.info.st_gid
 
     def record(self, path: str, change: str) -> Record:
-        return (path, change, _TYPES.get(self.kind, "special"), self.info.st_size if self.kind == stat.S_IFREG else 0)
+        size = self.info.st_size if self.kind == stat.S_IFREG else 0
+        target = os.readlink(self.name, dir_fd=self.parent) if self.kind == stat.S_IFLNK else ""
+        return (path, change, _TYPES.get(self.kind, "special"), size, target)
 
 
 def compare(
     written: Sequence[str], environment: Sequence[str], *, prefix: str = "", skip: frozenset[str] = frozenset()
 ) -> Iterator[Record]:
     """Every difference that the written layer folders make, both stacks top first; paths in `skip` are left out."""
-    now = _open_stack((*written, *environment), own=len(written))
-    before = _open_stack(environment, own=0)
+    now = open_stack((*written, *environment), own=len(written))
+    before = open_stack(environment, own=0)
     try:
         yield from _compare(now, before, prefix, 0, skip)
     finally:
@@ -69,39 +71,45 @@ def compare(
         before.close()
 
 
-def _open_stack(paths: Sequence[str], own: int) -> _Folder:
+def open_stack(paths: Sequence[str], own: int) -> Folder:
+    """The top of a stack of layer folders, topmost first, of which the first `own` were written."""
     fds: list[int] = []
     written = 0
     for index, path in enumerate(paths):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             fds.append(os.open(path, _DIRECTORY))
             written += index < own
-    return _Folder(tuple(fds), written)
+    return Folder(tuple(fds), written)
 
 
-def _compare(now: _Folder, before: _Folder, path: str, depth: int, skip: frozenset[str]) -> Iterator[Record]:
-    names = {name for fd in now.fds[: now.own] for name in _names(fd)}
-    if len(now.fds) == now.own:  # the environment's part is hidden, so its names may be gone
-        names |= {name for fd in before.fds for name in _names(fd)}
-    for name in sorted(names):
+def _compare(now: Folder, before: Folder, path: str, depth: int, skip: frozenset[str]) -> Iterator[Record]:
+    for name in touched(now, before):
         full = f"{path}/{name}"
         if full in skip:
             continue
-        current, former = _lookup(now, name), _lookup(before, name)
+        current, former = lookup(now, name), lookup(before, name)
         if current is None:
             if former is not None:
                 yield former.record(full, "deleted")
             continue
         if former is None:
             yield current.record(full, "added")
-        elif _differ(current, former):
+        elif differ(current, former):
             yield current.record(full, "changed")
         if current.kind == stat.S_IFDIR and depth < _DEPTH:
             yield from _descend(now, before, name, full, depth, skip)
 
 
-def _descend(now: _Folder, before: _Folder, name: str, path: str, depth: int, skip: frozenset[str]) -> Iterator[Record]:
-    inner_now, inner_before = _enter(now, name), _enter(before, name)
+def touched(now: Folder, before: Folder) -> list[str]:
+    """Names in a directory that may differ: those written, and all when the environment's part of it is hidden."""
+    names = {name for fd in now.fds[: now.own] for name in names_in(fd)}
+    if len(now.fds) == now.own:
+        names |= {name for fd in before.fds for name in names_in(fd)}
+    return sorted(names)
+
+
+def _descend(now: Folder, before: Folder, name: str, path: str, depth: int, skip: frozenset[str]) -> Iterator[Record]:
+    inner_now, inner_before = enter(now, name), enter(before, name)
     try:
         if inner_now.own:  # what only the environment has cannot differ
             yield from _compare(inner_now, inner_before, path, depth + 1, skip)
@@ -110,15 +118,16 @@ def _descend(now: _Folder, before: _Folder, name: str, path: str, depth: int, sk
         inner_before.close()
 
 
-def _lookup(folder: _Folder, name: str) -> _Entry | None:
+def lookup(folder: Folder, name: str) -> Entry | None:
+    """What the stack shows under a name."""
     for fd in folder.fds:
         info = _stat(fd, name)
         if info is not None:
-            return None if _is_whiteout(info) else _Entry(name, fd, info)
+            return None if _is_whiteout(info) else Entry(name, fd, info)
     return None
 
 
-def _enter(folder: _Folder, name: str) -> _Folder:
+def enter(folder: Folder, name: str) -> Folder:
     """The directory `name`: every layer's part of it down to the first that ends it."""
     fds: list[int] = []
     own = 0
@@ -136,10 +145,11 @@ def _enter(folder: _Folder, name: str) -> _Folder:
         own += index < folder.own
         if _is_opaque(fd):
             break
-    return _Folder(tuple(fds), own)
+    return Folder(tuple(fds), own)
 
 
-def _differ(current: _Entry, former: _Entry) -> bool:
+def differ(current: Entry, former: Entry) -> bool:
+    """Whether two entries are not the same for whoever looks; what lies in folders is not looked at."""
     if current.kind != former.kind or current.rights != former.rights:
         return True
     if current.kind == stat.S_IFDIR:
@@ -152,7 +162,7 @@ def _differ(current: _Entry, former: _Entry) -> bool:
     return True
 
 
-def _same_bytes(current: _Entry, former: _Entry) -> bool:
+def _same_bytes(current: Entry, former: Entry) -> bool:
     """A copy that was opened for writing and never written to is no change; times prove nothing."""
     try:
         with (
@@ -180,7 +190,8 @@ def _is_opaque(fd: int) -> bool:
         return False
 
 
-def _names(fd: int) -> list[str]:
+def names_in(fd: int) -> list[str]:
+    """What one layer's directory holds."""
     try:
         with os.scandir(fd) as entries:
             return [entry.name for entry in entries]

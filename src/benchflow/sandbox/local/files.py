@@ -7,7 +7,7 @@ not depend on what was written. Layers are counted; the last one to let go has t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -150,8 +150,27 @@ class Files:
         await self.runtime.launcher.task({"op": "copy", "source": layer.location, "target": copied.location})
         return (copied, *share(self.done))
 
-    async def changes(self) -> list[tuple[str, str, str, int]]:
-        """Path, kind, type and size of every difference to the environment."""
+    async def revert(self, paths: Iterable[str]) -> None:
+        """Make `paths` look as in the environment; the layer to write to is open and nothing runs on it yet."""
+        targets = sorted(self.environment.targets, key=len, reverse=True)
+        below: dict[str, list[str]] = {}
+        for path in paths:
+            target = next(item for item in targets if item == "/" or path == item or path.startswith(f"{item}/"))
+            below.setdefault(target, []).append(path[len(target.rstrip("/")) :])
+        stacks = [
+            {
+                "upper": f"{self._current().location}{target.rstrip('/')}",
+                "written": [f"{layer.location}{target.rstrip('/')}" for layer in self.done],
+                "environment": self.environment.lowers(target, self.runtime.store),
+                "paths": found,
+            }
+            for target, found in below.items()
+        ]
+        if stacks:
+            await self.runtime.launcher.task({"op": "revert", "stacks": stacks})
+
+    async def changes(self) -> list[tuple[str, str, str, int, str]]:
+        """Path, kind, type, size and target of every difference to the environment."""
         written = [layer.location for layer in ((self.current,) if self.current else ()) + self.done]
         targets = self.environment.targets
         stacks: list[dict[str, Any]] = [
@@ -164,7 +183,7 @@ class Files:
             for target in targets
         ]
         answer = await self.runtime.launcher.task({"op": "changes", "stacks": stacks})
-        return [(item[0], item[1], item[2], item[3]) for item in answer["records"]]
+        return [(item[0], item[1], item[2], item[3], item[4]) for item in answer["records"]]
 
     async def release(self) -> None:
         """Let go of every layer; what nobody uses any more is removed."""

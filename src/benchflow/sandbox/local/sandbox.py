@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ from benchflow.sandbox.protocol import (
     Mount,
     NetworkPolicy,
     OutputSink,
+    Revert,
     Sandbox,
     SandboxProcess,
     SandboxSpec,
@@ -50,9 +51,11 @@ class LocalSandbox(Sandbox):
         layers: tuple[Layer, ...] = (),
         upper: Path | None = None,
         prepared: bool = True,
+        revert: Revert | None = None,
     ) -> None:
         """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
-        takes what is written, as a layer. Without `prepared` the environment is taken as it is.
+        takes what is written, as a layer. Without `prepared` the environment is taken as it is. `revert`
+        chooses what of `layers` shall not show.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -60,6 +63,7 @@ class LocalSandbox(Sandbox):
         self._layers = layers
         self._upper = upper
         self._prepared = prepared
+        self._revert = revert
         self._files: Files | None = None
         self._groups = cgroups.Groups()
         self._restraints = Restraints()
@@ -89,7 +93,8 @@ class LocalSandbox(Sandbox):
         self._layers = ()
         try:
             self._restrain(runtime.owner.name)
-            await self._come_up(self._upper)
+            unwanted = self._revert(await self.changes()) if self._revert else ()
+            await self._come_up(self._upper, unwanted)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.stop()
@@ -108,9 +113,10 @@ class LocalSandbox(Sandbox):
         self._restraints = restrain(self.spec.limits, machine)
         self._groups = cgroups.make_groups(machine.hierarchies, owner, self.id, self.spec.limits, self._restraints.cpus)
 
-    async def _come_up(self, upper: Path | None = None) -> None:
+    async def _come_up(self, upper: Path | None = None, unwanted: Iterable[str] = ()) -> None:
         files = self._open_files()
         plan = self._plan(await files.open(self.id, upper))
+        await files.revert(unwanted)
         self._link = await Link.open(files.runtime.launcher, plan, self._groups.members)
         if self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
@@ -203,7 +209,7 @@ class LocalSandbox(Sandbox):
 
     async def changes(self) -> list[Change]:
         records = await self._open_files().changes()
-        return [Change(path, kind, type_, size) for path, kind, type_, size in records]  # type: ignore[arg-type] # the task gives these words only
+        return [Change(path, kind, type_, size, target or None) for path, kind, type_, size, target in records]  # type: ignore[arg-type] # the task gives these words only
 
     async def kill_processes(self) -> None:
         await (await self._quiet_link()).call({"op": "kill-all"})
@@ -218,11 +224,13 @@ class LocalSandbox(Sandbox):
     async def dial(self, port: int) -> socket.socket:
         return await transfer.dial(await self._quiet_link(), port)
 
-    async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> LocalSandbox:
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> LocalSandbox:
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
         async with self._switching:
             layers, still_up = await self._freeze()
-            child = LocalSandbox(self._backend, spec, layers=layers, prepared=self._prepared)
+            child = LocalSandbox(self._backend, spec, layers=layers, prepared=self._prepared, revert=revert)
             if still_up:
                 await child.start()
             else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchflow.sandbox.local import difference, hostprofile, rootfs, volumes, wire
+from benchflow.sandbox.local import difference, hostprofile, reversion, rootfs, volumes, wire
 from benchflow.sandbox.local import syscalls as sc
 
 if TYPE_CHECKING:
@@ -97,6 +97,14 @@ def changes(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {"records": sorted(records)}
 
 
+def revert(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make paths of new layers look as in the environments below them."""
+    for stack in message["stacks"]:
+        written, environment = ([zygote.plain(item) for item in stack[name]] for name in ("written", "environment"))
+        reversion.revert(zygote.plain(stack["upper"]), written, environment, stack["paths"])
+    return {}
+
+
 def compose_host(message: wire.Message, zygote: Zygote) -> wire.Message:
     """Write one of the host profile's layers, whole or not at all."""
     target = Path(zygote.plain(message["target"]))
@@ -131,6 +139,7 @@ TASKS: Final[Mapping[str, Task]] = {
     "use-of-volume": use_of_volume,
     "copy": copy,
     "changes": changes,
+    "revert": revert,
     "compose-host": compose_host,
     "publish-layer": publish_layer,
 }
