@@ -9,13 +9,14 @@ import atexit
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from benchflow.errors import BenchflowError
+from benchflow.sandbox.backends import load_backend
 from benchflow.sandbox.protocol import Limits, NetworkPolicy, Sandbox, SandboxBackend, SandboxSpec
 from cube.container import (
     Container,
@@ -148,7 +149,7 @@ class SandboxContainerBackend(ContainerBackend):
     """Launches sandboxes of one backend; `network` is the policy they start with."""
 
     sandbox: str = "local"
-    network: str = "none"
+    network: Literal["none", "public"] = "none"
     _backends: ClassVar[dict[str, SandboxBackend]] = {}
 
     def launch(self, config: ContainerConfig) -> Container:
@@ -161,8 +162,7 @@ class SandboxContainerBackend(ContainerBackend):
                 storage_mb=int(config.disk_gb * 1024),
                 gpus=1 if config.gpu else None,
             )
-            policy = NetworkPolicy("public" if self.network == "public" else "none")
-            sandbox = backend.create(SandboxSpec(image=image, limits=limits, network=policy))
+            sandbox = backend.create(SandboxSpec(image=image, limits=limits, network=NetworkPolicy(self.network)))
             await sandbox.start()
             return sandbox
 
@@ -177,15 +177,5 @@ class SandboxContainerBackend(ContainerBackend):
 
     def _backend(self) -> SandboxBackend:
         if self.sandbox not in self._backends:
-            self._backends[self.sandbox] = open_backend(self.sandbox)
+            self._backends[self.sandbox] = load_backend(self.sandbox)
         return self._backends[self.sandbox]
-
-
-def open_backend(name: str) -> SandboxBackend:
-    """The sandbox backend of that name, registered as an entry point of the group `benchflow.sandboxes`."""
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="benchflow.sandboxes", name=name):
-        backend: SandboxBackend = entry.load()()
-        return backend
-    raise ContainerLaunchError(f"There is no sandbox backend '{name}'.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from benchflow.errors import UsageError
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.local.sandbox import LocalSandbox
-from benchflow.sandbox.protocol import Limits, Mount, NetworkPolicy, SandboxSpec
+from benchflow.sandbox.protocol import Change, Limits, Mount, NetworkPolicy, SandboxSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +158,29 @@ async def test_changes_below_usr_count_like_all_others(box: LocalSandbox) -> Non
         assert await changed(box) == {"/usr/bin/env": "deleted", "/usr/bin/made": "added"}
     else:  # the machine's files belong to nobody inside: they cannot be changed at all
         assert await changed(box) == {}
+
+
+async def test_a_fork_can_have_chosen_paths_as_they_were_built(box: LocalSandbox) -> None:
+    await sh(box, "echo mine > kept; mkdir d; echo x > d/gone; ln -s /etc link")
+    await sh(
+        box, "echo evil >> /etc/profile; rm /etc/issue; rm -r /etc/skel; echo s > /etc/skel; mkdir /etc/new", "root"
+    )
+    told: list[str] = []
+
+    def unwanted(changes: Sequence[Change]) -> list[str]:
+        told.extend(change.path for change in changes)
+        assert {change.target for change in changes if change.type == "symlink"} == {"/etc"}
+        return ["/etc", "/app/d"]
+
+    fork = await box.fork(revert=unwanted)
+    assert {"/etc/profile", "/etc/issue", "/etc/skel", "/etc/new", "/app/kept", "/app/d"} <= set(told)
+    assert await changed(fork) == {"/app/kept": "added", "/app/link": "added"}
+    assert (
+        await sh(fork, "ls; grep -c evil /etc/profile || true; test -d /etc/skel && echo folder")
+        == "kept\nlink\n0\nfolder"
+    )
+    assert await sh(box, "cat d/gone; grep -c evil /etc/profile") == "x\n1"
+    await fork.stop()
 
 
 async def test_an_upper_folder_of_the_caller_becomes_a_layer(backend: LocalBackend, store: Path) -> None:

@@ -43,6 +43,7 @@ class LocalBackend(SandboxBackend):
         self._owner: Owner | None = None
         self._snapshots: dict[str, tuple[tuple[Layer, ...], SandboxSpec]] = {}
         self._preparing: dict[str, anyio.Lock] = {}
+        """What is made once, however many ask at the same time."""
         self._probed: Probe | None = None
 
     @cached_property
@@ -141,8 +142,9 @@ class LocalBackend(SandboxBackend):
         await runtime.launcher.task({"op": "publish-layer", "source": location, "target": f"store:layers/{key}"})
 
     async def status(self) -> BackendStatus:
-        if self._probed is None:
-            self._probed = await probe(self)
+        async with self._preparing.setdefault("status", anyio.Lock()):
+            if self._probed is None:
+                self._probed = await probe(self)
         found = self._probed
         return BackendStatus(self.name, found.reason is None, found.reason, found.capabilities, found.missing)
 

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 import anyio
 
-import benchflow
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.local import wire
 from benchflow.sandbox.local.plan import IDS, Identity
 
 _BOOT: Final = "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.zygote import main; main()"
-_PACKAGES: Final = str(Path(benchflow.__file__).parents[1])
+_PACKAGES: Final = str(Path(__file__).parents[3])
 
 
 class Launcher:
