@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.sandbox.local import hostprofile, stream
+from benchflow.errors import SandboxFailure
+from benchflow.sandbox.local import hostprofile
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.local.plan import Identity
 from benchflow.sandbox.local.sandbox import LocalSandbox
@@ -169,13 +170,17 @@ def test_7_what_not_everybody_may_read_and_what_holds_a_login_stays_out(tmp_path
     assert stat.S_IMODE((layer / "root").stat().st_mode) == 0o700
 
 
-def test_8_copies_do_not_depend_on_the_archive_filters_of_the_interpreter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_8_copies_do_not_depend_on_the_archive_filters_of_the_interpreter(
+    box: LocalSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("an archive was opened")
 
     monkeypatch.setattr(tarfile, "open", refuse)
-    assert "tarfile" not in vars(stream)
-    with pytest.raises(stream.Refused):
-        raise stream.Refused("the guard of this project")
+    monkeypatch.setattr(tarfile, "TarFile", refuse)
+    await sh(box, "mkdir good bad; echo x > good/file; ln -s /etc/passwd bad/link", user="agent")
+    await box.download("/app/good", tmp_path / "good")
+    assert (tmp_path / "good" / "file").read_text() == "x\n"
+    with pytest.raises(SandboxFailure, match="leads out"):
+        await box.download("/app/bad", tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
