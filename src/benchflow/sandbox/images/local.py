@@ -63,7 +63,7 @@ class LocalImages:
 
     async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
         settings = machine_settings() if step.network.mode != "none" else MachineSettings({})
-        if os.geteuid() != 0:
+        if (await self.backend.runtime()).launcher.identity == "single":
             settings = with_one_user(settings, self.backend.store.root)
         spec = SandboxSpec(
             image=image,
