@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from benchflow.errors import UsageError
 from benchflow.sandbox.images.bases import missing_image
 from benchflow.sandbox.images.builder import BuildOptions, DockerfileBuilder
@@ -86,7 +88,8 @@ class LocalImages:
                 command, user=step.user or "root", env=env, cwd=step.workdir, on_output=on_output, max_output=1 << 16
             )
         finally:
-            await sandbox.stop()
+            with anyio.CancelScope(shield=True):
+                await sandbox.stop()
         _tidy(layer)
         return result
 
