@@ -1,4 +1,4 @@
-"""All of this folder, and of that of images, again, as an ordinary user that the test makes: with one user id, and with a granted range."""
+"""This folder and the tests of images again, as an ordinary user: with one user id, and with a granted range."""
 
 from __future__ import annotations
 

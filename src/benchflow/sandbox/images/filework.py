@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 import anyio.to_thread
 
-import benchflow
 from benchflow.errors import InfrastructureFailure
 from benchflow.sandbox.local import syscalls
 from benchflow.sandbox.local.launcher import grant_range, granted_range
@@ -65,7 +64,7 @@ def own_file_work() -> FileWork:
 
 
 def _in_namespace(function: Callable[..., Result], *arguments: Any) -> Result:
-    modules = ":".join([str(Path(benchflow.__file__).parents[1]), *sys.path])
+    modules = ":".join([str(Path(__file__).parents[3]), *sys.path])
     with subprocess.Popen(
         [sys.executable, "-c", _BOOT, modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
