@@ -1,4 +1,9 @@
-"""A local backend with a store of its own, and packages made of a few lines."""
+"""A local backend with a store of its own, and packages made of a few lines.
+
+`BENCHCUBE_TEST_IDENTITY` settles how user ids are isolated, for runs as an ordinary user.
+"""
+
+import os
 
 import pytest
 
@@ -19,7 +24,7 @@ def local_store(tmp_path_factory):
 
 @pytest.fixture
 async def backend(local_store):
-    backend = LocalBackend(local_store)
+    backend = LocalBackend(local_store, identity=os.environ.get("BENCHCUBE_TEST_IDENTITY"))
     yield backend
     await backend.close()
 

@@ -81,9 +81,10 @@ def _registered(add_image: Add) -> ImageRecord:
 
 def _registry() -> ImageRegistry:
     from benchflow.sandbox.images import ImageRegistry, LayerStore
+    from benchflow.sandbox.images.filework import own_file_work
     from benchflow.sandbox.local.store import default_store
 
-    return ImageRegistry(LayerStore(default_store()))
+    return ImageRegistry(LayerStore(default_store(), own_file_work()))
 
 
 @images.command("list")

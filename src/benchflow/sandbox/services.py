@@ -108,19 +108,20 @@ class RunningServices:
     async def _wait_ready(self) -> None:
         pending = list(self.plan.probes)
         pause = _POLL_SEC
-        with anyio.move_on_after(self.plan.timeout_sec) as limit:
-            while True:
-                pending = [probe for probe in pending if not await probe.ready(self._sandbox)]
-                await self.check()
-                if not pending:
-                    break
-                await anyio.sleep(pause)
-                pause = min(pause * 1.5, _POLL_MOST_SEC)
-        if limit.cancelled_caught:
-            waiting = ", ".join(str(probe) for probe in pending)
-            output = "".join([await self._last_lines(service.name) for service in self.plan.services])
-            message = f"The services are not ready after {self.plan.timeout_sec:g} s: {waiting}.{output}"
-            raise EnvironmentFailure(message, code="unhealthy", path="environment.readiness")
+        deadline = anyio.current_time() + self.plan.timeout_sec
+        while pending:
+            pending = [probe for probe in pending if not await probe.ready(self._sandbox)]
+            await self.check()
+            if pending and anyio.current_time() > deadline:
+                raise await self._not_ready(pending)
+            await anyio.sleep(pause if pending else 0)
+            pause = min(pause * 1.5, _POLL_MOST_SEC)
+
+    async def _not_ready(self, pending: list[Probe]) -> EnvironmentFailure:
+        waiting = ", ".join(str(probe) for probe in pending)
+        output = "".join([await self._last_lines(service.name) for service in self.plan.services])
+        message = f"The services are not ready after {self.plan.timeout_sec:g} s: {waiting}.{output}"
+        return EnvironmentFailure(message, code="unhealthy", path="environment.readiness")
 
     async def check(self) -> None:
         """Raise an `EnvironmentFailure` when a service has ended."""

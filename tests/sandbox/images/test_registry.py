@@ -100,9 +100,7 @@ async def test_a_record_that_cannot_be_read_is_said(registry):
         registry.get("a")
 
 
-async def test_resolving_an_unknown_image_says_what_helps(tmp_path):
-    from benchflow.sandbox.local.backend import LocalBackend
-
+async def test_resolving_an_unknown_image_says_what_helps(backend):
     with pytest.raises(EnvironmentFailure, match="bench images add nobody:latest") as caught:
-        await LocalBackend(tmp_path / "store").resolve("nobody")
+        await backend.resolve("nobody")
     assert caught.value.code == "image-missing"

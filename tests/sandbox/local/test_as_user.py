@@ -1,4 +1,4 @@
-"""All of this folder again, as an ordinary user that the test makes: with one user id, and with a granted range."""
+"""This folder and the tests of images again, as an ordinary user: with one user id, and with a granted range."""
 
 from __future__ import annotations
 
@@ -69,7 +69,18 @@ def run_as(
 def test_everything_holds_for_an_ordinary_user(identity: str, user: pwd.struct_passwd, tmp_path: Path) -> None:
     python, modules = interpreter(user)
     base = Path(user.pw_dir) / f"tests-{identity}"
-    command = [python, "-m", "pytest", str(HERE), "-q", "-p", "no:cacheprovider", "--ignore", __file__]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        str(HERE),
+        str(HERE.parent / "images"),
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--ignore",
+        __file__,
+    ]
     command += ["--basetemp", str(base), "-m", "not slow", "--tb=short"]
     result = run_as(user, command, modules, BENCHCUBE_TEST_IDENTITY=identity, HYPOTHESIS_STORAGE_DIRECTORY=str(base))
     assert result.returncode == 0, result.stdout[-20_000:] + result.stderr[-5_000:]

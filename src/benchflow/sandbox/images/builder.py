@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import anyio
-import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.sandbox.dockerfile import Instruction, parse_dockerfile
 from benchflow.sandbox.dockerignore import IgnoreRules, parse_dockerignore
 from benchflow.sandbox.images.bases import HOST, Bases
-from benchflow.sandbox.images.copy_step import CopyRequest, CopyStep, read_request
+from benchflow.sandbox.images.copy_step import CopyRequest, fingerprint_copy, read_request, write_copy
 from benchflow.sandbox.images.copying import Ownership, SourceTree, hash_all
 from benchflow.sandbox.images.output import Tail
 from benchflow.sandbox.images.owners import resolve_owner
@@ -29,7 +28,7 @@ from benchflow.sandbox.images.run_step import RunStep, read_run
 from benchflow.sandbox.images.stage import SETTINGS, Stage, workdir_after
 from benchflow.sandbox.images.store import MakeLayer
 from benchflow.sandbox.images.tree import Branch, LayerTree
-from benchflow.sandbox.images.writer import LayerWriter
+from benchflow.sandbox.images.writer import make_directory
 from benchflow.sandbox.protocol import ExecResult, Image, NetworkPolicy, OutputSink
 
 _PUBLIC: Final = NetworkPolicy("public")
@@ -179,12 +178,12 @@ class _Build:
     async def _workdir(self, stage: Stage, instruction: Instruction) -> Stage:
         path = workdir_after(stage, instruction, self.plan.scope)
         stage = replace(stage, config=replace(stage.config, workdir=path))
-        existing = self.tree(stage).find(path)
+        existing = await self.store.work.look(self.tree(stage).find, path)
         if existing is not None and existing.is_directory:
             return stage
 
         async def make(folder: Path) -> None:
-            LayerWriter(folder, self.branches(stage)).directory(path)
+            await self.store.work.run(make_directory, folder, self.branches(stage), path)
 
         return await self._layer(stage, instruction, hash_all([stage.key, "WORKDIR", path]), make)
 
@@ -219,18 +218,14 @@ class _Build:
         source, tree = await self._source(request)
         if source is not None and source.fidelity == "substituted":
             stage = replace(stage, fidelity="substituted")
-        owner = self._owner(stage, request)
+        owner = await self._owner(stage, request)
 
-        def find() -> tuple[CopyStep, str]:
-            step = CopyStep.find(request, tree, owner)
-            return step, hash_all([stage.key, "COPY", *step.fingerprint()])
-
-        step, key = await anyio.to_thread.run_sync(find)
+        key = hash_all([stage.key, "COPY", await self.store.work.look(fingerprint_copy, request, tree, owner)])
 
         async def make(folder: Path) -> None:
             below = () if request.independent else self.branches(stage)
             async with self.store.scratch(f"add-{key}") as scratch:
-                await anyio.to_thread.run_sync(step.write, LayerWriter(folder, below), scratch)
+                await self.store.work.run(write_copy, request, tree, owner, folder, below, scratch)
 
         return await self._layer(stage, instruction, key, make)
 
@@ -248,9 +243,9 @@ class _Build:
         self.current = current
         return stage, SourceTree(self.tree(stage), what=f"{request.stage}")
 
-    def _owner(self, stage: Stage, request: CopyRequest) -> Ownership:
+    async def _owner(self, stage: Stage, request: CopyRequest) -> Ownership:
         if request.owner is not None:
-            uid, gid = resolve_owner(request.owner, self.tree(stage))
+            uid, gid = await self.store.work.look(resolve_owner, request.owner, self.tree(stage))
             return Ownership(uid, gid, request.mode)
         if request.stage is not None:
             return Ownership(None, None, request.mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,10 +13,10 @@ from typing import Final
 from benchflow.sandbox.dockerfile import Instruction
 from benchflow.sandbox.dockerfile_words import WordError, expand
 from benchflow.sandbox.dockerignore import IgnoreRules, ignore_rules
-from benchflow.sandbox.images.copying import Copy, Ownership, SourceTree
+from benchflow.sandbox.images.copying import Copy, Ownership, SourceTree, hash_all
 from benchflow.sandbox.images.plan import unsupported
 from benchflow.sandbox.images.stage import Scope, Stage
-from benchflow.sandbox.images.tree import LayerTree
+from benchflow.sandbox.images.tree import Branch, LayerTree
 from benchflow.sandbox.images.unpack import unpack_layer
 from benchflow.sandbox.images.writer import LayerWriter
 
@@ -138,6 +138,18 @@ class CopyStep:
                 unpacked.apply(writer, destination, as_folder=True, owner=owner)
             else:
                 copy.apply(writer, destination, as_folder=as_folder, owner=self.owner)
+
+
+def fingerprint_copy(request: CopyRequest, tree: SourceTree, owner: Ownership) -> str:
+    """The hash of everything that a copy puts into its layer."""
+    return hash_all(CopyStep.find(request, tree, owner).fingerprint())
+
+
+def write_copy(
+    request: CopyRequest, tree: SourceTree, owner: Ownership, layer: Path, below: Sequence[Branch | Path], scratch: Path
+) -> None:
+    """Find and write, in one go: owners are read and set by the same process."""
+    CopyStep.find(request, tree, owner).write(LayerWriter(layer, below), scratch)
 
 
 def _unpacked(copy: Copy, folder: Path) -> Copy:

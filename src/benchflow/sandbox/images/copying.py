@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -180,7 +180,7 @@ def content_digest(path: Path, status: os.stat_result) -> str:
     return _digests[known]
 
 
-def hash_all(parts: Sequence[object]) -> str:
+def hash_all(parts: Iterable[object]) -> str:
     """A key from parts; no two different lists of parts give the same."""
     digest = hashlib.sha256()
     for part in parts:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from benchflow.errors import UsageError
 from benchflow.sandbox.images.bases import missing_image
 from benchflow.sandbox.images.builder import BuildOptions, DockerfileBuilder
+from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.images.machine import MachineSettings, machine_settings, with_one_user
 from benchflow.sandbox.images.registry import ImageRegistry
 from benchflow.sandbox.images.run_step import RunStep
@@ -30,16 +33,18 @@ class LocalImages:
 
     backend: LocalBackend
 
-    @property
-    def registry(self) -> ImageRegistry:
-        return ImageRegistry(LayerStore(self.backend.store.root))
+    async def registry(self) -> ImageRegistry:
+        """The images of the backend's store, in the form its sandboxes take them."""
+        mapped = os.geteuid() != 0 and (await self.backend.runtime()).launcher.identity == "range"
+        return ImageRegistry(LayerStore(self.backend.store.root, FileWork(mapped)))
 
     async def resolve(self, name: str) -> Image:
         """A registered image, or an `EnvironmentFailure` that says how to register it."""
-        record = self.registry.get(name)
+        registry = await self.registry()
+        record = registry.get(name)
         if record is None:
             raise missing_image(name)
-        return self.registry.image(record)
+        return registry.image(record)
 
     async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:
         """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
@@ -47,7 +52,9 @@ class LocalImages:
         if unknown := sorted(set(options) - known):
             raise UsageError(f"There is no build option {unknown[0]!r}.", code="build-option")
         chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by whoever calls
-        return await DockerfileBuilder(self.registry, self._run_layer, self._host_branches).build(context, chosen)
+        return await DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches).build(
+            context, chosen
+        )
 
     async def _host_branches(self) -> Sequence[Branch]:
         from benchflow.sandbox.local import hostprofile
@@ -58,7 +65,7 @@ class LocalImages:
 
     async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
         settings = machine_settings() if step.network.mode != "none" else MachineSettings({})
-        if os.geteuid() != 0:
+        if (await self.backend.runtime()).launcher.identity == "single":
             settings = with_one_user(settings, self.backend.store.root)
         spec = SandboxSpec(
             image=image,
@@ -81,7 +88,8 @@ class LocalImages:
                 command, user=step.user or "root", env=env, cwd=step.workdir, on_output=on_output, max_output=1 << 16
             )
         finally:
-            await sandbox.stop()
+            with anyio.CancelScope(shield=True):
+                await sandbox.stop()
         _tidy(layer)
         return result
 

@@ -37,7 +37,7 @@ async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageR
         layer = work / "layer"
         layer.mkdir(mode=0o755)
         with disk_errors(registry.store.root):
-            digest, unpacked = await anyio.to_thread.run_sync(_unpack_rootfs, source, layer)
+            digest, unpacked = await registry.store.work.run(_unpack_rootfs, source, layer)
         await _publish(registry, layer, digest)
     return _register(registry, name, [digest], ImageConfig(), f"rootfs {source}", unpacked.size)
 
@@ -174,10 +174,10 @@ async def _add_blob(registry: ImageRegistry, blob: LayerBlob) -> tuple[str, int]
     async def make(target: Path) -> None:
         nonlocal size
         await anyio.to_thread.run_sync(verify_blob, blob)
-        size = (await anyio.to_thread.run_sync(_unpack_blob, blob.path, target)).size
+        size = (await registry.store.work.run(_unpack_blob, blob.path, target)).size
 
     path, existed = await registry.store.layer(key, make)
-    return key, await anyio.to_thread.run_sync(tree_size, path) if existed else size
+    return key, await registry.store.work.run(tree_size, path) if existed else size
 
 
 def _unpack_blob(path: Path, target: Path) -> Unpacked:

@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure
+from benchflow.sandbox.images.filework import FileWork
 
 MakeLayer = Callable[[Path], Awaitable[None]]
 OPAQUE: Final = "user.overlay.opaque"
 
 
 class LayerStore:
-    """Layers below one folder that only its owner can enter."""
+    """Layers below one folder that only its owner can enter; `work` says how their files are worked on."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, work: FileWork | None = None) -> None:
         self.root: Final = root
+        self.work: Final = work or FileWork()
         self.layers: Final = root / "layers"
         self._locks: Final = root / "locks"
         self._temporary: Final = root / "tmp"
@@ -44,7 +45,7 @@ class LayerStore:
 
     def path(self, key: str) -> Path:
         """Where the layer `key` is, or will be."""
-        return self.layers / key
+        return self.layers / (f"{key}-ids" if self.work.mapped else key)
 
     def has(self, key: str) -> bool:
         return self.path(key).is_dir()
@@ -84,7 +85,7 @@ class LayerStore:
     async def scratch(self, key: str) -> AsyncIterator[Path]:
         """A fresh folder for the holder of the lock; what an earlier, killed holder left goes first."""
         for leftover in self._temporary.glob(f"{key}.*"):
-            await anyio.to_thread.run_sync(remove_tree, leftover)
+            await self.work.run(remove_tree, leftover)
         folder = self._temporary / f"{key}.{os.urandom(6).hex()}"
         folder.mkdir()
         folder.chmod(0o755)
@@ -92,7 +93,8 @@ class LayerStore:
             yield folder
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_tree, folder)
+                if folder.exists():
+                    await self.work.run(remove_tree, folder)
 
     def in_use(self) -> bool:
         """Whether a driver of sandboxes is alive that keeps its boxes in this store."""
@@ -116,7 +118,7 @@ class LayerStore:
                 self.path(key).rename(doomed)
             except FileNotFoundError:
                 return
-            await anyio.to_thread.run_sync(remove_tree, doomed)
+            await self.work.run(remove_tree, doomed)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -98,6 +98,11 @@ class LayerWriter:
         host.chmod(mode)
 
 
+def make_directory(layer: Path, below: Sequence[Branch | Path], path: str) -> None:
+    """Make a folder of root's in a layer."""
+    LayerWriter(layer, below).directory(path)
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; a link, or anything that could block or is no file, is refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

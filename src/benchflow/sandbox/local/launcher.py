@@ -55,7 +55,7 @@ class Launcher:
     def _await_ready(self) -> None:
         message, _ = wire.receive(self._requests)
         if message and "map" in message:
-            _grant_range(message["map"])
+            grant_range(message["map"])
             wire.send(self._requests, {})
             message, _ = wire.receive(self._requests)
         if message is None:
@@ -112,7 +112,7 @@ def expect(answer: dict[str, Any] | None, gone: str) -> wire.Message:
     return answer
 
 
-def _grant_range(pid: int) -> None:
+def grant_range(pid: int) -> None:
     """Map the ids that the machine granted to this user, with the set-uid tools that may do so."""
     for tool, own, name in (("newuidmap", os.getuid(), "/etc/subuid"), ("newgidmap", os.getgid(), "/etc/subgid")):
         start = granted_range(name)
