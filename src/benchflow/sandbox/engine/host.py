@@ -1,0 +1,98 @@
+"""The engine as this process uses it: what it can do, who we are on it, and what crashed owners left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from benchflow.errors import RuntimeFailure
+from benchflow.sandbox.engine.accounts import default_user
+from benchflow.sandbox.engine.client import EngineClient
+from benchflow.sandbox.engine.facts import EngineFacts, parse_info, read_docker, read_podman
+from benchflow.sandbox.engine.gate import EngineGate
+from benchflow.sandbox.engine.ownership import OWNED, PURPOSE, Owner, dead_owners
+
+_ENDS_WITH_OWNER: Final = ("sandbox", "service", "fork")
+
+
+class EngineHost:
+    """A connection to an engine for the life of a backend."""
+
+    def __init__(
+        self, client: EngineClient, gate: EngineGate, state: Path, facts: EngineFacts, owner: Owner
+    ) -> None:
+        self.client: Final = client
+        self.gate: Final = gate
+        self.state: Final = state
+        self.facts: Final = facts
+        self.owner: Final = owner
+        self._users: dict[str, str] = {}
+
+    @classmethod
+    async def connect(cls, client: EngineClient, gate: EngineGate, state: Path) -> EngineHost:
+        """Find out what the engine is, register with it, and clear away what dead owners left."""
+        facts = await find_facts(client)
+        owner = await anyio.to_thread.run_sync(Owner.register, state, client.endpoint, facts.machine)
+        host = cls(client, gate, state, facts, owner)
+        await host.reap()
+        return host
+
+    async def reap(self) -> None:
+        """Remove containers and fork images of owners whose processes are gone. Trouble with one is left for next time."""
+        for dead in await anyio.to_thread.run_sync(lambda: list(dead_owners(self.state, self.client.endpoint))):
+            try:
+                await self.remove_owned(dead.id)
+            except RuntimeFailure:
+                dead.keep()
+            else:
+                dead.forget()
+
+    async def remove_owned(self, owner: str) -> None:
+        """Remove what ends with an owner."""
+        mine = f"label={OWNED}={owner}"
+        for purpose in _ENDS_WITH_OWNER:
+            filters = ("--filter", mine, "--filter", f"label={PURPOSE}={purpose}")
+            for container in await self._listed("ps", "--all", "--quiet", "--no-trunc", *filters):
+                await self.remove_container(container)
+            for image in await self._listed("images", "--all", "--quiet", "--no-trunc", *filters):
+                await self.remove_image(image)
+
+    async def remove_container(self, name: str) -> None:
+        """Remove a container with its anonymous volumes; one that is gone already is fine."""
+        done = await self.client.run(*self.client.dialect.remove, name)
+        words = done.stderr.decode(errors="replace")
+        if done.exit_code != 0 and "no such container" not in words.lower() and "already in progress" not in words:
+            raise self.client.refusal("rm", done)
+
+    async def remove_image(self, image: str) -> None:
+        """Remove an image; one that is gone already, or that another sandbox still builds on, is fine."""
+        done = await self.client.run("rmi", "--force", image)
+        words = done.stderr.decode(errors="replace").lower()
+        expected = ("no such image", "image not known", "dependent child", "in use", "being used")
+        if done.exit_code != 0 and not any(text in words for text in expected):
+            raise self.client.refusal("rmi", done)
+
+    def known_user(self, image: str) -> str | None:
+        """The unprivileged user of an image, if it was found out before."""
+        return self._users.get(image)
+
+    def learn_user(self, image: str, passwd: str) -> str:
+        """Find it out from the text of the image's `passwd`."""
+        return self._users.setdefault(image, default_user(passwd))
+
+    async def _listed(self, *args: str) -> list[str]:
+        return list(dict.fromkeys((await self.client.ask(*args)).split()))
+
+    def close(self) -> None:
+        self.owner.release()
+
+
+async def find_facts(client: EngineClient) -> EngineFacts:
+    """Ask the engine what it is."""
+    text = await client.ask(*client.dialect.info)
+    info = parse_info(text, client.dialect.name)
+    read = read_podman if client.dialect.name == "podman" else read_docker
+    return read(info, kernel=os.uname().release, root=os.geteuid() == 0, local=client.on_this_machine)

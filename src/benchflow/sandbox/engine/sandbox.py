@@ -1,0 +1,335 @@
+"""A sandbox that is a container. Files and commands go through `EngineContainer`, reach through `ContainerNetwork`."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.sandbox.engine.accounts import AGENT_HOME, UNNAMED_AGENT, numeric_owner
+from benchflow.sandbox.engine.changes import lay_over, make_changes, parse_diff
+from benchflow.sandbox.engine.container import EngineContainer, absolute
+from benchflow.sandbox.engine.facts import needed
+from benchflow.sandbox.engine.host import EngineHost
+from benchflow.sandbox.engine.launch import run_arguments
+from benchflow.sandbox.engine.network import ContainerNetwork
+from benchflow.sandbox.engine.ownership import OWNED, PURPOSE
+from benchflow.sandbox.protocol import (
+    Change,
+    ExecResult,
+    Mount,
+    NetworkPolicy,
+    OutputSink,
+    Sandbox,
+    SandboxProcess,
+    SandboxSpec,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.engine.backend import EngineBackend
+
+
+class EngineSandbox(Sandbox):
+    """One container. `origin` is the state it begins with when that is not the image's own."""
+
+    def __init__(
+        self,
+        backend: EngineBackend,
+        spec: SandboxSpec,
+        *,
+        origin: Snapshot | None = None,
+        own_image: str | None = None,
+        network_of: str | None = None,
+        purpose: str = "sandbox",
+    ) -> None:
+        """`own_image` is removed when the sandbox stops; `network_of` names a container whose network it shares."""
+        self.id = f"benchcube-{secrets.token_hex(8)}"
+        self.spec = spec
+        self._backend = backend
+        self._origin = origin
+        self._own_image = own_image
+        self._network_of = network_of
+        self._purpose = purpose
+        self._made: frozenset[str] = frozenset()
+        self._host: EngineHost | None = None
+        self._container: EngineContainer | None = None
+        self._network: ContainerNetwork | None = None
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._running.facts.capabilities
+
+    async def start(self) -> None:
+        if self._host is not None:
+            raise UsageError(f"Sandbox {self.id} was started before.")
+        _check_paths(self.spec)
+        host = await self._backend.connect()
+        refuse_what_is_missing(host, self.spec)
+        self._host = host
+        try:
+            async with host.gate.slot():
+                await self._start(host)
+            await self._guard_mounts()
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
+                await self.stop()
+            raise
+
+    async def _start(self, host: EngineHost) -> None:
+        self._network = ContainerNetwork(host, self.spec.network)
+        shared = self._network_of is not None
+        arguments = run_arguments(
+            host.client.dialect,
+            image=self._image,
+            name=self.id,
+            network=f"container:{self._network_of}" if shared else self._network.argument(),
+            owner=host.owner,
+            lease=host.facts.same_kernel,
+            purpose=self._purpose,
+            limits=self.spec.limits,
+            hostname=None if shared else self.spec.hostname,
+            mounts=self.spec.mounts,
+            labels=self.spec.labels,
+        )
+        done = await host.client.run(*arguments)
+        if done.exit_code != 0:
+            raise host.client.refusal("run", done)
+        self._container = EngineContainer(
+            host.client,
+            self.id,
+            user="0:0",
+            workdir=self.spec.workdir,
+            env={**self.spec.env, **self._network.environment()},
+            restart=self._restart,
+        )
+        if not shared:
+            await self._network.begin(self._container)
+        await self._settle(host, self._container)
+
+    async def _settle(self, host: EngineHost, container: EngineContainer) -> None:
+        """Find the user that commands run as, and give it its working folder."""
+        image = self.spec.image
+        user = self.spec.user or (image.user if image is not None else None)
+        if user is None:
+            user = host.known_user(self._image)
+        if user is None:
+            user = host.learn_user(self._image, await _text(container, "/etc/passwd"))
+        wanted = [self.spec.workdir]
+        if user == UNNAMED_AGENT:
+            container.set_defaults(user=user, env={"HOME": AGENT_HOME, **container.env})
+            wanted.append(AGENT_HOME)
+        container.set_defaults(user=user)
+        lacking = [record.path for record in await container.stat(wanted) if record.type != "d"]
+        if lacking:
+            passwd, group = [await _text(container, path) for path in ("/etc/passwd", "/etc/group")]
+            for path in lacking:
+                await container.make_folder(path, numeric_owner(user, passwd, group))
+            self._made = frozenset(parse_diff(await container.diff()))
+
+    async def _guard_mounts(self) -> None:
+        """An agent may have planted a link where a mount goes; then the link is replaced and the start repeated."""
+        targets = [mount.target for mount in self.spec.mounts]
+        if not targets or self._origin is None:
+            return
+        found = await self._box.stat(targets)
+        if all(record.type in "df" for record in found):
+            return
+        host = self._running
+        await host.remove_container(self.id)
+        mounts, self.spec = self.spec.mounts, replace(self.spec, mounts=())
+        await self._start(host)
+        for mount in mounts:
+            folder = mount.source.is_dir()
+            await self._box.replace_by_empty(mount.target, folder=folder)
+        cleaned = await self._commit("fork")
+        await host.remove_container(self.id)
+        old, self._own_image = self._own_image, cleaned
+        self.spec = replace(self.spec, mounts=mounts)
+        await self._start(host)
+        if old is not None:
+            await host.remove_image(old)
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the protocol's: a timeout kills the process tree inside
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        return await self._box.exec(
+            command,
+            user=user,
+            env=env,
+            cwd=cwd,
+            timeout=timeout,
+            stdin=stdin,
+            on_output=on_output,
+            max_output=max_output,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        return await self._box.process(command, user=user, env=env, cwd=cwd)
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        await self._box.upload(source, target, owner=owner)
+
+    async def write_file(
+        self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644
+    ) -> None:
+        await self._box.write_file(path, data, owner=owner, mode=mode)
+
+    async def download(
+        self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000
+    ) -> None:
+        await self._box.download(source, target, max_bytes=max_bytes, max_files=max_files)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        return await self._box.read_file(path, max_bytes=max_bytes)
+
+    async def changes(self) -> list[Change]:
+        diff = parse_diff(await self._box.diff(), [mount.target for mount in self.spec.mounts])
+        present = [path for path, kind in diff.items() if kind != "deleted"]
+        found = [
+            change
+            for change in make_changes(diff, await self._box.stat(present) if present else [])
+            if not (change.path in self._made and change.type == "directory")
+        ]
+        if self._origin is None:
+            return found
+        return lay_over(self._backend.notes.read(self._origin.reference), found)
+
+    async def kill_processes(self) -> None:
+        await self._box.kill_processes()
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        if self._network is None or self._network_of is not None:
+            raise UsageError("The network of this sandbox belongs to another.")
+        await self._network.switch(self._box, policy)
+        home = {"HOME": self._box.env["HOME"]} if "HOME" in self._box.env else {}
+        self._box.set_defaults(env={**home, **self.spec.env, **self._network.environment()})
+
+    async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> Sandbox:
+        spec, image, origin = await self._branch(mounts, network)
+        forked = EngineSandbox(self._backend, spec, origin=origin, own_image=image)
+        await forked.start()
+        return forked
+
+    async def snapshot(self) -> Snapshot:
+        reference = await self._commit("snapshot")
+        self._backend.notes.write(reference, await self.changes())
+        return Snapshot(self._backend.name, reference, self.spec.image)
+
+    async def stop(self) -> None:
+        host, self._host = self._host, None
+        if host is None:
+            return
+        with anyio.CancelScope(shield=True):
+            if self._network is not None:
+                await self._network.close()
+            if self._container is not None:
+                await self._container.close()
+            async with host.gate.turn():
+                await host.remove_container(self.id)
+            if self._own_image is not None:
+                await host.remove_image(self._own_image)
+                if self._origin is not None:
+                    self._backend.notes.forget(self._origin.reference)
+        self._container = self._network = None
+
+    async def _branch(
+        self, mounts: Sequence[Mount], network: NetworkPolicy | None
+    ) -> tuple[SandboxSpec, str, Snapshot]:
+        """What a copy of this sandbox is made from: its description, the image it owns, and where it comes from."""
+        image = await self._commit("fork")
+        self._backend.notes.write(image, await self.changes())
+        current = self._network.policy if self._network is not None else self.spec.network
+        added = {mount.target for mount in mounts}
+        kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
+        spec = replace(self.spec, mounts=(*kept, *mounts), network=network or current)
+        return spec, image, Snapshot(self._backend.name, image, self.spec.image)
+
+    async def _commit(self, purpose: str) -> str:
+        """An image of the files as they are now."""
+        host = self._running
+        labels = {OWNED: host.owner.id, PURPOSE: purpose}
+        changes = [part for name, value in labels.items() for part in ("--change", f"LABEL {name}={value}")]
+        answer = await host.client.ask(*host.client.dialect.commit, *changes, self.id)
+        return answer.split()[-1].removeprefix("sha256:")
+
+    async def _restart(self) -> None:
+        """The last resort against processes that cannot be killed from inside."""
+        host = self._running
+        await host.client.ask("restart", "-t", "0", self.id)
+        if self._network is not None and self._network_of is None:
+            await self._network.again(self._box)
+
+    @property
+    def _image(self) -> str:
+        if self._own_image is not None:
+            return self._own_image
+        if self._origin is not None:
+            return self._origin.reference
+        if self.spec.image is None:
+            raise UnsupportedError(
+                f"The sandbox '{self._backend.name}' needs an image or a Dockerfile; "
+                "`local` runs on this machine's own userland.",
+                code="no-image",
+            )
+        return self.spec.image.reference
+
+    @property
+    def _running(self) -> EngineHost:
+        if self._host is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
+        return self._host
+
+    @property
+    def _box(self) -> EngineContainer:
+        if self._container is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
+        return self._container
+
+
+def refuse_what_is_missing(host: EngineHost, spec: SandboxSpec) -> None:
+    """Nothing starts that the engine cannot honour."""
+    for capability, words in needed(spec).items():
+        if capability not in host.facts.capabilities:
+            raise UnsupportedError(
+                f"{host.client.dialect.name} on this machine cannot honour {words}; "
+                "`bench sandboxes` says what would help.",
+                path=capability,
+            )
+
+
+def _check_paths(spec: SandboxSpec) -> None:
+    absolute(spec.workdir)
+    for mount in spec.mounts:
+        absolute(mount.target)
+        if not mount.source.exists():
+            raise UsageError(f"'{mount.source}', to be mounted at {mount.target}, does not exist.")
+
+
+async def _text(container: EngineContainer, path: str) -> str:
+    try:
+        return (await container.read_file(path)).decode(errors="replace")
+    except SandboxFailure:
+        return ""
