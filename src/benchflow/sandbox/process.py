@@ -84,9 +84,7 @@ async def opened(
     pass_fds: Sequence[int] = (),
 ) -> AsyncIterator[Process]:
     """A process in its own process group for the time of the block; what still runs at its end is killed."""
-    process = await open_process(
-        argv, stdin=stdin, env=env, merge_stderr=merge_stderr, pass_fds=pass_fds
-    )
+    process = await open_process(argv, stdin=stdin, env=env, merge_stderr=merge_stderr, pass_fds=pass_fds)
     try:
         yield process
     finally:

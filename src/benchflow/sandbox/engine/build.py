@@ -60,7 +60,9 @@ class Builder:
                 await self._build(context, dockerfile, options, tag)
                 found = await find_image(self._client, tag)
         if found is None:
-            raise EnvironmentFailure(f"{self._client.dialect.name} built '{context}' but lost it.", code="build-failed")
+            raise EnvironmentFailure(
+                f"{self._client.dialect.name} built '{context}' but lost it.", code="build-failed"
+            )
         return found
 
     @contextlib.asynccontextmanager
@@ -68,7 +70,9 @@ class Builder:
         """Alone with a digest, in this process and on this machine."""
         async with self._locks.setdefault(digest, anyio.Lock()):
             self._locks_folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(
+                self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
             try:
                 while not _try_lock(lock):
                     await anyio.sleep(_RETRY_SEC)
@@ -78,7 +82,15 @@ class Builder:
 
     async def _build(self, context: Path, dockerfile: str, options: BuildOptions, tag: str) -> None:
         command, env = await self._command()
-        args = [*command, "--tag", tag, "--file", str(context / dockerfile), "--label", f"{PURPOSE}=environment"]
+        args = [
+            *command,
+            "--tag",
+            tag,
+            "--file",
+            str(context / dockerfile),
+            "--label",
+            f"{PURPOSE}=environment",
+        ]
         if options.network is not None:
             args += ["--network", options.network]
         if options.target is not None:
@@ -121,7 +133,9 @@ class Builder:
 def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str:
     """A digest over everything that a build sees, and over how it is asked for."""
     if not (context / dockerfile).is_file():
-        raise UsageError(f"There is no '{dockerfile}' in '{context}'.", code="dockerfile-missing", file=dockerfile)
+        raise UsageError(
+            f"There is no '{dockerfile}' in '{context}'.", code="dockerfile-missing", file=dockerfile
+        )
     total = hashlib.sha256()
     arguments = sorted(options.build_args.items())
     total.update(repr((dockerfile, arguments, options.target)).encode())

@@ -135,20 +135,21 @@ class EngineContainer:
         """As `Sandbox.write_file`."""
         who = await self._owner(owner)
         record = Record("f", absolute(path), len(data), mode, who.uid, who.gid, time.time_ns())
-        await self._unpack(_one(record, data))
+        await self._unpack(_whole(record.header() + data))
 
     async def overwrite(self, path: str, data: bytes) -> None:
         """Write into an existing file without replacing it, as files that the engine mounts demand."""
-        await self._unpack(_one(Record("i", absolute(path), len(data)), data))
+        await self._unpack(_whole(Record("i", absolute(path), len(data)).header() + data))
 
-    async def make_folder(self, path: str, owner: Owner) -> None:
-        """Make sure there is a folder; one that is made gets the owner."""
-        await self._unpack(_one(Record("d", absolute(path), 0, 0o755, owner.uid, owner.gid), b""))
+    async def make_folders(self, paths: Sequence[str], owner: Owner) -> None:
+        """Make sure there are these folders; those that are made get the owner."""
+        records = [Record("d", absolute(path), 0, 0o755, owner.uid, owner.gid) for path in paths]
+        await self._unpack(_whole(b"".join(record.header() for record in records)))
 
     async def replace_by_empty(self, path: str, *, folder: bool) -> None:
         """Put an empty folder or file where something else stands, a link for instance."""
         empty = Record("d", absolute(path), mode=0o755) if folder else Record("f", absolute(path))
-        await self._unpack(_one(empty, b""))
+        await self._unpack(_whole(empty.header()))
 
     async def download(
         self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000
@@ -165,17 +166,13 @@ class EngineContainer:
                 raise SandboxFailure(f"'{path}' is not a regular file.", code="refused-file")
             if record.size > max_bytes:
                 raise SandboxFailure(f"'{path}' is larger than {max_bytes} bytes.", code="too-large")
-            return await reader.bytes(record.size)
+            return await reader.take(record.size)
 
     async def stat(self, paths: Sequence[str]) -> list[Record]:
         """A record for each path, of type `-` for what is not there or is behind a link."""
         asked = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
         data = await self._anchor("stat", stdin=asked, max_output=(len(asked) + 64 * len(paths)) * 4)
-
-        async def whole() -> AsyncIterator[bytes]:
-            yield data
-
-        reader = RecordReader(whole())
+        reader = RecordReader(_whole(data))
         found = []
         while (record := await reader.next()) is not None:
             found.append(record)
@@ -315,16 +312,20 @@ class EngineContainer:
         """Why the engine could not start something in this container."""
         self._client.raise_if_engine_failed(words)
         lowered = words.lower()
-        if any(text in lowered for text in ("is not running", "no such container", "no container with name")) or (
-            "container state improper" in lowered
-        ):
+        if any(
+            text in lowered for text in ("is not running", "no such container", "no container with name")
+        ) or ("container state improper" in lowered):
             return SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
         if "unable to find user" in lowered or "no matching entries in passwd" in lowered:
             return SandboxFailure(f"The environment lacks the user: {last_words(words)}", code="unknown-user")
         if "chdir to cwd" in lowered or "workdir" in lowered:
-            return SandboxFailure("The working folder does not exist in the environment.", code="no-such-folder")
+            return SandboxFailure(
+                "The working folder does not exist in the environment.", code="no-such-folder"
+            )
         if "resource temporarily unavailable" in lowered:
-            return SandboxFailure("The sandbox has no process left to start another.", code="sandbox-exhausted")
+            return SandboxFailure(
+                "The sandbox has no process left to start another.", code="sandbox-exhausted"
+            )
         return SandboxFailure(f"The engine could not run a command: {last_words(words)}", code="exec-failed")
 
 
@@ -336,10 +337,10 @@ def absolute(path: str) -> str:
 
 
 def _file_failure(code: int, complaint: bytes) -> SandboxFailure:
-    words = complaint.decode(errors="replace").strip() or f"the transfer ended with {code}"
+    words = complaint.decode(errors="replace").strip() or f"The transfer ended with {code}"
     known = {2: "no-such-file", 40: "refused-file", 28: "disk-full", 20: "no-such-file"}
-    return SandboxFailure(f"{words[0].upper()}{words[1:]}.", code=known.get(code, "transfer-failed"))
+    return SandboxFailure(f"{words}.", code=known.get(code, "transfer-failed"))
 
 
-async def _one(record: Record, data: bytes) -> AsyncIterator[bytes]:
-    yield record.header() + data
+async def _whole(data: bytes) -> AsyncIterator[bytes]:
+    yield data

@@ -26,7 +26,13 @@ ALWAYS: Final = frozenset(
     }
 )
 """What both engines can do wherever they run."""
-ENGINE_CAPABILITIES: Final = ALWAYS | {"network.allowlist", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}
+ENGINE_CAPABILITIES: Final = ALWAYS | {
+    "network.allowlist",
+    "limits.cpu",
+    "limits.memory",
+    "limits.pids",
+    "limits.disk",
+}
 """What an engine can do on a machine that offers all of it; `EngineFacts.capabilities` says what this one does."""
 
 
@@ -77,7 +83,9 @@ class EngineFacts:
 def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -> EngineFacts:
     """From the JSON of `docker info`."""
     if info.get("ServerErrors"):
-        raise InfrastructureFailure(f"docker does not work: {'; '.join(info['ServerErrors'])}", code="engine-stopped")
+        raise InfrastructureFailure(
+            f"docker does not work: {'; '.join(info['ServerErrors'])}", code="engine-stopped"
+        )
     rootless = any("rootless" in option for option in info.get("SecurityOptions") or [])
     same = local and info.get("KernelVersion") == kernel
     driver = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)

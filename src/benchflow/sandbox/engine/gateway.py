@@ -36,13 +36,17 @@ async def open_gateway_of(pid: int, policy: NetworkPolicy) -> list[socket.socket
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
         there.set_inheritable(True)
-        request = json.dumps({"pid": pid, "mode": policy.mode, "hosts": policy.hosts, "socket": there.fileno()})
+        request = json.dumps(
+            {"pid": pid, "mode": policy.mode, "hosts": policy.hosts, "socket": there.fileno()}
+        )
         done = await run_process(
             [sys.executable, "-m", __name__, request], timeout=30, pass_fds=(there.fileno(),)
         )
         if done.exit_code != 0:
             words = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
-            raise SandboxFailure(f"The way out of the sandbox could not be opened: {words[-1]}", code="network-failed")
+            raise SandboxFailure(
+                f"The way out of the sandbox could not be opened: {words[-1]}", code="network-failed"
+            )
         _, descriptors, _, _ = socket.recv_fds(here, 16, _MOST_SOCKETS)
     return [socket.socket(fileno=descriptor) for descriptor in descriptors]
 

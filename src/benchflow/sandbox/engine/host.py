@@ -9,10 +9,10 @@ from typing import Final
 import anyio
 
 from benchflow.errors import RuntimeFailure
-from benchflow.sandbox.engine.accounts import default_user
 from benchflow.sandbox.engine.client import EngineClient
 from benchflow.sandbox.engine.facts import EngineFacts, parse_info, read_docker, read_podman
 from benchflow.sandbox.engine.gate import EngineGate
+from benchflow.sandbox.engine.home import Home
 from benchflow.sandbox.engine.ownership import OWNED, PURPOSE, Owner, dead_owners
 
 _ENDS_WITH_OWNER: Final = ("sandbox", "service", "fork")
@@ -29,7 +29,7 @@ class EngineHost:
         self.state: Final = state
         self.facts: Final = facts
         self.owner: Final = owner
-        self._users: dict[str, str] = {}
+        self._homes: dict[tuple[str, str | None, str], Home] = {}
 
     @classmethod
     async def connect(cls, client: EngineClient, gate: EngineGate, state: Path) -> EngineHost:
@@ -42,7 +42,9 @@ class EngineHost:
 
     async def reap(self) -> None:
         """Remove containers and fork images of owners whose processes are gone. Trouble with one is left for next time."""
-        for dead in await anyio.to_thread.run_sync(lambda: list(dead_owners(self.state, self.client.endpoint))):
+        for dead in await anyio.to_thread.run_sync(
+            lambda: list(dead_owners(self.state, self.client.endpoint))
+        ):
             try:
                 await self.remove_owned(dead.id)
             except RuntimeFailure:
@@ -64,7 +66,11 @@ class EngineHost:
         """Remove a container with its anonymous volumes; one that is gone already is fine."""
         done = await self.client.run(*self.client.dialect.remove, name)
         words = done.stderr.decode(errors="replace")
-        if done.exit_code != 0 and "no such container" not in words.lower() and "already in progress" not in words:
+        if (
+            done.exit_code != 0
+            and "no such container" not in words.lower()
+            and "already in progress" not in words
+        ):
             raise self.client.refusal("rm", done)
 
     async def remove_image(self, image: str) -> None:
@@ -75,13 +81,12 @@ class EngineHost:
         if done.exit_code != 0 and not any(text in words for text in expected):
             raise self.client.refusal("rmi", done)
 
-    def known_user(self, image: str) -> str | None:
-        """The unprivileged user of an image, if it was found out before."""
-        return self._users.get(image)
+    def known_home(self, image: str, user: str | None, workdir: str) -> Home | None:
+        """What was found out before about an image."""
+        return self._homes.get((image, user, workdir))
 
-    def learn_user(self, image: str, passwd: str) -> str:
-        """Find it out from the text of the image's `passwd`."""
-        return self._users.setdefault(image, default_user(passwd))
+    def learn_home(self, image: str, user: str | None, workdir: str, home: Home) -> None:
+        self._homes[image, user, workdir] = home
 
     async def _listed(self, *args: str) -> list[str]:
         return list(dict.fromkeys((await self.client.ask(*args)).split()))

@@ -71,5 +71,7 @@ def limit_arguments(limits: Limits) -> list[str]:
 def mount_arguments(source: str, target: str) -> list[str]:
     """A read-only mount; written as CSV, so that commas and quotes in paths are no trouble."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(["type=bind", f"source={source}", f"target={target}", "readonly"])
+    csv.writer(line, lineterminator="").writerow(
+        ["type=bind", f"source={source}", f"target={target}", "readonly"]
+    )
     return ["--mount", line.getvalue()]

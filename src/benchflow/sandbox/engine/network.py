@@ -50,7 +50,9 @@ class ContainerNetwork:
     async def switch(self, container: EngineContainer, policy: NetworkPolicy) -> None:
         """Change the policy; connections of the old one end."""
         if f"network.{policy.mode}" not in self._host.facts.capabilities:
-            raise UnsupportedError(f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode")
+            raise UnsupportedError(
+                f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode"
+            )
         if not self._switchable and (policy.mode == "public") != (self.policy.mode == "public"):
             raise UnsupportedError("A rootless engine cannot change the network of a running container.")
         await self.close()

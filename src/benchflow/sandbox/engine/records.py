@@ -72,7 +72,8 @@ class RecordReader:
             left -= len(part)
             yield part
 
-    async def bytes(self, size: int) -> bytes:
+    async def take(self, size: int) -> bytes:
+        """The data of the record that was read last, whole."""
         return await self._take(size)
 
     async def _take(self, size: int, *, at_end: bytes | None = None) -> bytes:

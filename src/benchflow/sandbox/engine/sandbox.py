@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
-from benchflow.sandbox.engine.accounts import AGENT_HOME, UNNAMED_AGENT, numeric_owner
 from benchflow.sandbox.engine.changes import lay_over, make_changes, parse_diff
 from benchflow.sandbox.engine.container import EngineContainer, absolute
 from benchflow.sandbox.engine.facts import needed
+from benchflow.sandbox.engine.home import Home, find_home
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.engine.launch import run_arguments
 from benchflow.sandbox.engine.network import ContainerNetwork
@@ -48,8 +48,10 @@ class EngineSandbox(Sandbox):
         own_image: str | None = None,
         network_of: str | None = None,
         purpose: str = "sandbox",
+        home: Home | None = None,
     ) -> None:
-        """`own_image` is removed when the sandbox stops; `network_of` names a container whose network it shares."""
+        """`own_image` is removed when the sandbox stops; `network_of` names a container whose network it shares; `home`
+        is known when the sandbox continues another one."""
         self.id = f"benchcube-{secrets.token_hex(8)}"
         self.spec = spec
         self._backend = backend
@@ -57,6 +59,7 @@ class EngineSandbox(Sandbox):
         self._own_image = own_image
         self._network_of = network_of
         self._purpose = purpose
+        self._home = home
         self._made: frozenset[str] = frozenset()
         self._host: EngineHost | None = None
         self._container: EngineContainer | None = None
@@ -68,7 +71,7 @@ class EngineSandbox(Sandbox):
 
     async def start(self) -> None:
         if self._host is not None:
-            raise UsageError(f"Sandbox {self.id} was started before.")
+            return
         _check_paths(self.spec)
         host = await self._backend.connect()
         refuse_what_is_missing(host, self.spec)
@@ -114,24 +117,17 @@ class EngineSandbox(Sandbox):
         await self._settle(host, self._container)
 
     async def _settle(self, host: EngineHost, container: EngineContainer) -> None:
-        """Find the user that commands run as, and give it its working folder."""
-        image = self.spec.image
-        user = self.spec.user or (image.user if image is not None else None)
-        if user is None:
-            user = host.known_user(self._image)
-        if user is None:
-            user = host.learn_user(self._image, await _text(container, "/etc/passwd"))
-        wanted = [self.spec.workdir]
-        if user == UNNAMED_AGENT:
-            container.set_defaults(user=user, env={"HOME": AGENT_HOME, **container.env})
-            wanted.append(AGENT_HOME)
-        container.set_defaults(user=user)
-        lacking = [record.path for record in await container.stat(wanted) if record.type != "d"]
-        if lacking:
-            passwd, group = [await _text(container, path) for path in ("/etc/passwd", "/etc/group")]
-            for path in lacking:
-                await container.make_folder(path, numeric_owner(user, passwd, group))
+        """Commands run as the sandbox's user, who has a working folder and a home."""
+        asked = self.spec.user or (self.spec.image.user if self.spec.image is not None else None)
+        home = self._home or host.known_home(self._image, asked, self.spec.workdir)
+        if home is None:
+            home = await find_home(container, asked, self.spec.workdir)
+            host.learn_home(self._image, asked, self.spec.workdir, home)
+        container.set_defaults(user=home.user, env={**home.env, **container.env})
+        if home.lacking:
+            await container.make_folders(home.lacking, home.owner)
             self._made = frozenset(parse_diff(await container.diff()))
+        self._home = replace(home, lacking=())
 
     async def _guard_mounts(self) -> None:
         """An agent may have planted a link where a mount goes; then the link is replaced and the start repeated."""
@@ -224,12 +220,12 @@ class EngineSandbox(Sandbox):
         if self._network is None or self._network_of is not None:
             raise UsageError("The network of this sandbox belongs to another.")
         await self._network.switch(self._box, policy)
-        home = {"HOME": self._box.env["HOME"]} if "HOME" in self._box.env else {}
+        home = self._home.env if self._home is not None else {}
         self._box.set_defaults(env={**home, **self.spec.env, **self._network.environment()})
 
     async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> Sandbox:
         spec, image, origin = await self._branch(mounts, network)
-        forked = EngineSandbox(self._backend, spec, origin=origin, own_image=image)
+        forked = EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home)
         await forked.start()
         return forked
 
@@ -326,10 +322,3 @@ def _check_paths(spec: SandboxSpec) -> None:
         absolute(mount.target)
         if not mount.source.exists():
             raise UsageError(f"'{mount.source}', to be mounted at {mount.target}, does not exist.")
-
-
-async def _text(container: EngineContainer, path: str) -> str:
-    try:
-        return (await container.read_file(path)).decode(errors="replace")
-    except SandboxFailure:
-        return ""

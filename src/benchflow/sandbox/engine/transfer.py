@@ -89,14 +89,24 @@ async def _exactly(path: Path, size: int) -> AsyncIterator[bytes]:
 
 async def receive_tree(reader: RecordReader, source: str, target: Path, bounds: Bounds) -> None:
     """Write the tree that the reader delivers to `target`; after an error nothing of it is left there."""
-    made = not target.exists()
+    there_before = _exists(target)
     try:
         await _Receiver(reader, source, target, bounds).run()
     except BaseException:
-        if made:
-            shutil.rmtree(target, ignore_errors=True)
-            target.unlink(missing_ok=True)
+        if not there_before:
+            _remove(target)
         raise
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class _Receiver:
@@ -138,7 +148,7 @@ class _Receiver:
             await self._file(record, path)
         elif record.type == "l":
             self._count(record)
-            value = os.fsdecode(await self._reader.bytes(record.size))
+            value = os.fsdecode(await self._reader.take(record.size))
             if not stays_inside(record.path, value):
                 raise self._refuse(record.path, f"is a link that leaves the copied tree ('{value}')")
             # Links come last, so that nothing is ever written through one.

@@ -519,13 +519,15 @@ static void pack_file(i64 parent, const char *name, const char *path)
     CALL(close, fd, 0, 0, 0, 0);
 }
 
+static char asked[PATH_LIMIT];
+
 /* `path` is what the driver sees: relative to the place that was asked for, empty for that place itself. */
 static void pack(i64 parent, const char *name, char *path, u64 n, int depth)
 {
     struct stat s;
     i64 found = CALL(newfstatat, parent, name, &s, AT_NOFOLLOW, 0);
     if (found < 0)
-        fail(n ? path : name, "cannot be read", found);
+        fail(n ? path : asked, "cannot be read", found);
     struct record r = describe(&s, n);
     if (r.type == 'f') {
         pack_file(parent, name, path);
@@ -550,7 +552,7 @@ static void pack(i64 parent, const char *name, char *path, u64 n, int depth)
         fail(path, "is nested too deep", -ENAMETOOLONG);
     i64 fd = CALL(openat, parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0);
     if (fd < 0)
-        fail(n ? path : name, "changed while it was read", fd);
+        fail(n ? path : asked, "changed while it was read", fd);
     u8 entries[2048];
     i64 got;
     while ((got = CALL(getdents64, fd, entries, sizeof entries, 0, 0)) > 0)
@@ -572,15 +574,15 @@ static void pack(i64 parent, const char *name, char *path, u64 n, int depth)
 
 static void pack_tree(char *place)
 {
-    static char path[PATH_LIMIT], shown[PATH_LIMIT];
+    static char path[PATH_LIMIT];
     char *last;
     u64 n = length(place);
     if (n >= PATH_LIMIT)
         fail(place, "path too long", -ENAMETOOLONG);
-    memcpy(shown, place, n + 1);
+    memcpy(asked, place, n + 1);
     i64 parent = walk(place, &last, 0);
     if (parent < 0)
-        fail(shown, parent == -ELOOP ? "is behind a link" : "cannot be read", parent);
+        fail(asked, parent == -ELOOP ? "is behind a link" : "cannot be read", parent);
     pack(parent, last, path, 0, 0);
 }
 
