@@ -13,13 +13,15 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
 from benchflow.sandbox.output import BoundedOutput, Stream
 
-DEFAULT_OUTPUT = 8 << 20
+DEFAULT_OUTPUT: Final = 8 << 20
+_DRAIN_SEC: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,14 @@ async def end(process: Process) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
+        if process.stdin is not None:
+            await process.stdin.aclose()
+        for stream in (process.stdout, process.stderr):
             if stream is not None:
+                # A pipe is only let go of at its end, and what nobody read stands before that.
+                with anyio.move_on_after(_DRAIN_SEC):
+                    async for _ in chunks(stream):
+                        pass
                 await stream.aclose()
 
 

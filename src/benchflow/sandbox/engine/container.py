@@ -86,14 +86,21 @@ class EngineContainer:
 
         argv, client_env = self._command(command, user, env, cwd, timeout, interactive=stdin is not None)
         limit = None if timeout is None else timeout + _GRACE_SEC
-        async with opened(argv, stdin=stdin is not None, env=client_env) as process:
-            with anyio.move_on_after(limit) as scope:
-                async with self._ended_when_left(greeting):
-                    await pump(process, stdin, collect)
+        with anyio.move_on_after(limit) as scope:
+            async with (
+                self._ended_when_left(greeting),
+                opened(argv, stdin=stdin is not None, env=client_env) as process,
+            ):
+                await pump(process, stdin, collect)
         duration = time.monotonic() - started
         if greeting.pid is None and not scope.cancelled_caught:
-            raise self._failure(greeting.words)
-        code = _KILLED if scope.cancelled_caught else shell_code(process.returncode or 0)
+            # Docker puts some of its complaints on stdout.
+            raise self._failure(greeting.words or output.kept("stdout").decode(errors="replace"))
+        code = (
+            _KILLED
+            if scope.cancelled_caught or process.returncode is None
+            else shell_code(process.returncode)
+        )
         late = timeout is not None and duration >= timeout and code in (_TIMED_OUT, _KILLED)
         return ExecResult(
             _KILLED if late else code,
@@ -183,9 +190,11 @@ class EngineContainer:
 
     async def kill_processes(self) -> None:
         """End every process but the anchor; where that cannot be done from inside, by a restart of the container."""
-        try:
+        killed = False
+        with contextlib.suppress(SandboxFailure), anyio.move_on_after(_GRACE_SEC):
             await self._anchor("kill", "9", "-1")
-        except SandboxFailure:
+            killed = True
+        if not killed:
             await self._restart()
         await self._close_processes()
 
@@ -239,9 +248,11 @@ class EngineContainer:
             output.add(stream, greeting.feed(data) if stream == "stderr" else data)
 
         argv = self._anchor_argv(*args, interactive=stdin is not None)
-        async with opened(argv, stdin=stdin is not None, env=self._client.environment()[1]) as process:
-            async with self._ended_when_left(greeting):
-                await pump(process, stdin, collect)
+        async with (
+            self._ended_when_left(greeting),
+            opened(argv, stdin=stdin is not None, env=self._client.environment()[1]) as process,
+        ):
+            await pump(process, stdin, collect)
         if greeting.pid is None:
             raise self._failure(greeting.words)
         if process.returncode:
@@ -255,7 +266,10 @@ class EngineContainer:
                 rest = greeting.feed(data)
                 if greeting.pid is not None:
                     return rest
-        raise self._failure(greeting.words)
+        words = greeting.words
+        if not words and process.stdout is not None:
+            words = b"".join([data async for data in chunks(process.stdout)]).decode(errors="replace")
+        raise self._failure(words)
 
     async def _unpack(self, stream: AsyncIterator[bytes]) -> None:
         await self._anchor("unpack", stdin=stream)
@@ -264,8 +278,11 @@ class EngineContainer:
     async def _packed(self, path: str) -> AsyncIterator[RecordReader]:
         """The records of a file or tree. Leaving with an error stops the anchor."""
         argv = self._anchor_argv("pack", absolute(path), interactive=False)
-        async with opened(argv, stdin=False, env=self._client.environment()[1]) as process:
-            greeting = Greeting()
+        greeting = Greeting()
+        async with (
+            self._ended_when_left(greeting),
+            opened(argv, stdin=False, env=self._client.environment()[1]) as process,
+        ):
             complaint = await self._greeted(process, greeting)
 
             async def content() -> AsyncIterator[bytes]:
@@ -279,12 +296,12 @@ class EngineContainer:
                 if await process.wait():
                     raise _file_failure(process.returncode or 1, complaint + rest)
 
-            async with self._ended_when_left(greeting):
-                yield RecordReader(content())
+            yield RecordReader(content())
 
     @contextlib.asynccontextmanager
     async def _ended_when_left(self, greeting: Greeting) -> AsyncIterator[None]:
-        """Whoever leaves the block early takes the command inside with them."""
+        """Whoever leaves the block early takes the command inside with them. It stands around the engine's client, which
+        goes first: an engine that waits for it to read would not start the messenger."""
         try:
             yield
         except BaseException:
@@ -294,7 +311,7 @@ class EngineContainer:
 
     async def _end_tree(self, pid: int | None) -> None:
         if pid is not None:
-            with contextlib.suppress(RuntimeFailure):
+            with contextlib.suppress(RuntimeFailure), anyio.move_on_after(_GRACE_SEC):
                 await self._anchor("kill", "15", str(pid))
 
     async def _owner(self, owner: str | None) -> Owner:

@@ -10,6 +10,8 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.process import chunks, end, shell_code
 from benchflow.sandbox.protocol import SandboxProcess
 
+_KILLED = 137
+
 
 class EngineProcess(SandboxProcess):
     """The client of the engine on this side, the anchor with the command below it on the other."""
@@ -20,6 +22,7 @@ class EngineProcess(SandboxProcess):
         self._client = client
         self._first_stderr = first_stderr
         self._end_inside = end_inside
+        self._killed = False
 
     async def send(self, data: bytes) -> None:
         if self._client.stdin is None:
@@ -44,10 +47,12 @@ class EngineProcess(SandboxProcess):
                 yield data
 
     async def wait(self) -> int:
-        return shell_code(await self._client.wait())
+        code = await self._client.wait()
+        return _KILLED if self._killed else shell_code(code)
 
     async def kill(self) -> None:
         if self._client.returncode is None:
+            self._killed = True
             await self._end_inside()
         await self.close()
 

@@ -11,7 +11,7 @@ import posixpath
 import shutil
 import stat
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio.to_thread
@@ -51,9 +51,12 @@ async def upload_stream(source: Path, target: str, owner: Owner) -> AsyncIterato
 
 def _listing(source: Path, target: str, owner: Owner) -> Iterator[tuple[Record, Path]]:
     """Every file below `source` with the record it becomes, folders before what they hold."""
-    yield _entry(source, target, owner), source
-    if not source.is_dir() or source.is_symlink():
+    root = _entry(source, target, owner)
+    if root.type != "d":
+        yield root, source
         return
+    # Its contents are copied, not the folder itself, which may be closed to others on this side.
+    yield replace(root, mode=0o755), source
     for folder, folders, names in os.walk(source, followlinks=False):
         folders.sort()
         for name in sorted([*folders, *names]):
