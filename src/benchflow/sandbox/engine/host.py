@@ -75,7 +75,7 @@ class EngineHost:
 
     async def remove_image(self, image: str) -> None:
         """Remove an image; one that is gone already, or that another sandbox still builds on, is fine."""
-        done = await self.client.run("rmi", "--force", image)
+        done = await self.client.run("rmi", image)
         words = done.stderr.decode(errors="replace").lower()
         expected = ("no such image", "image not known", "dependent child", "in use", "being used")
         if done.exit_code != 0 and not any(text in words for text in expected):

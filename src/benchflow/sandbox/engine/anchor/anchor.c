@@ -1,6 +1,7 @@
 /* The one program of ours inside a container: its first process, the parent of every command, and its file mover.
  *
- *   anchor hold [LEASE]          stay, reap, and leave as soon as nobody holds a lock on the file LEASE any more
+ *   anchor hold LEASE [CMD...]   stay, reap, and leave as soon as nobody holds a lock on the file LEASE (-: none) any more,
+ *                                or as soon as CMD, which is started first, ends
  *   anchor run SEC USEC CMD...   run CMD; a timeout (0 0: none) or SIGTERM kills all its descendants
  *   anchor kill SIGNAL PID       send a signal (PID -1: to every process but the first)
  *   anchor unpack                make files from the records on stdin (see struct record)
@@ -171,24 +172,7 @@ static void greet(void)
     send_all(2, &greeting, sizeof greeting);
 }
 
-/* ---- hold, kill ---- */
-
-static void hold(const char *lease)
-{
-    u64 ignore[4] = {1, 0, 0, 0}; /* SIG_IGN: the kernel reaps what ends */
-    CALL(rt_sigaction, SIGCHLD, ignore, 0, 8, 0);
-    for (;;) {
-        pause_for(1, 0);
-        if (!lease)
-            continue;
-        i64 fd = CALL(openat, AT_FDCWD, lease, O_RDONLY | O_CLOEXEC, 0, 0);
-        if (fd < 0 || CALL(flock, fd, 1 | 4, 0, 0, 0) == 0) /* LOCK_SH | LOCK_NB: the owner is gone */
-            leave(0);
-        CALL(close, fd, 0, 0, 0, 0);
-    }
-}
-
-/* ---- run ---- */
+/* ---- commands ---- */
 
 static int status_code(int status)
 {
@@ -257,6 +241,39 @@ static i64 execute(char **command, char **environment)
     }
     return worst;
 }
+
+/* ---- hold ---- */
+
+static void hold(const char *lease, char **command, char **environment)
+{
+    i64 child = -1;
+    if (command) {
+        child = CALL(clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            execute(command, environment);
+            fail(command[0], "cannot be executed", -127);
+        }
+    } else {
+        u64 ignore[4] = {1, 0, 0, 0}; /* SIG_IGN: the kernel reaps what ends */
+        CALL(rt_sigaction, SIGCHLD, ignore, 0, 8, 0);
+    }
+    for (int beats = 0;; beats++) {
+        i64 ended;
+        int status;
+        pause_for(0, 250000000);
+        while (child > 0 && (ended = CALL(wait4, -1, &status, 1, 0, 0)) > 0)
+            if (ended == child)
+                leave(status_code(status));
+        if (beats % 4 || same(lease, "-"))
+            continue;
+        i64 fd = CALL(openat, AT_FDCWD, lease, O_RDONLY | O_CLOEXEC, 0, 0);
+        if (fd < 0 || CALL(flock, fd, 1 | 4, 0, 0, 0) == 0) /* LOCK_SH | LOCK_NB: the owner is gone */
+            leave(0);
+        CALL(close, fd, 0, 0, 0, 0);
+    }
+}
+
+/* ---- run ---- */
 
 /* No families but local, internet and routing sockets: AF_VSOCK for one reaches the host past every network namespace. */
 static void restrict_sockets(void)
@@ -619,8 +636,8 @@ __attribute__((used, noreturn)) void start(i64 *stack)
     i64 count = *stack;
     char **args = (char **)(stack + 1), **environment = args + count + 1;
     const char *what = count > 1 ? args[1] : "";
-    if (same(what, "hold"))
-        hold(count > 2 ? args[2] : 0);
+    if (same(what, "hold") && count > 2)
+        hold(args[2], count > 3 ? args + 3 : 0, environment);
     greet();
     if (same(what, "run") && count > 4)
         run(args + 2, environment);
