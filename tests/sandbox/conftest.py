@@ -13,7 +13,7 @@ from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSp
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engines import BASE_IMAGE, Engines, EngineUnavailable  # noqa: E402 - found beside this file
+from engines import BASE_IMAGE, Engines, EngineUnavailable
 
 ENGINE_MARKS = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 BACKENDS = [

@@ -1,6 +1,7 @@
 """Starts real container engines for tests, in namespaces and folders of their own, and makes a base image for them.
 
-Nothing of the machine is touched: the engines' networks, mounts and data vanish with the process that holds their namespaces.
+Nothing of the machine is touched: the engines' networks, mounts and data vanish with the process that holds their
+namespaces.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ import time
 from pathlib import Path
 
 BASE_IMAGE = "benchcube-test/base:1"
+PASSWD = """\
+root:x:0:0:root:/root:/bin/sh
+agent:x:1000:1000::/home/agent:/bin/sh
+other:x:1001:1001::/tmp:/bin/sh
+"""
 CONTAINERS_CONF = """
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
@@ -39,7 +45,10 @@ class Engines:
         self._folder = folder
         self._dockerd: subprocess.Popen[bytes] | None = None
         self._podman_used = False
-        script = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo ready && exec setpriv --pdeathsig KILL sleep infinity"
+        script = (
+            "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo ready"
+            " && exec setpriv --pdeathsig KILL sleep infinity"
+        )
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "sh", "-c", script],
             stdout=subprocess.PIPE,
@@ -47,9 +56,7 @@ class Engines:
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != b"ready":
-            raise EngineUnavailable(
-                "Namespaces for a test engine cannot be made here; run the tests as root."
-            )
+            raise EngineUnavailable("Namespaces for a test engine cannot be made here; run the tests as root.")
 
     def inside(self, *argv: str) -> list[str]:
         """The command, run where the engines live."""
@@ -68,9 +75,7 @@ class Engines:
         """The command and environment of a podman with its own storage."""
         require_root_and("podman", "runc")
         conf = self._folder / "containers.conf"
-        command = self.inside(
-            "podman", "--root", str(self._folder / "pr"), "--runroot", str(self._folder / "pn")
-        )
+        command = self.inside("podman", "--root", str(self._folder / "pr"), "--runroot", str(self._folder / "pn"))
         env = {**os.environ, "CONTAINERS_CONF": str(conf)}
         if not self._podman_used:
             conf.write_text(CONTAINERS_CONF, encoding="utf-8")
@@ -94,10 +99,7 @@ class Engines:
                 start_new_session=True,
             )
         for _ in range(300):
-            if (
-                subprocess.run(["docker", "version"], env=env, capture_output=True, check=False).returncode
-                == 0
-            ):
+            if subprocess.run(["docker", "version"], env=env, capture_output=True, check=False).returncode == 0:
                 return
             if self._dockerd.poll() is not None:
                 break
@@ -109,17 +111,11 @@ class Engines:
         """Remove all containers, end the engines, and remove their data."""
         if self._podman_used:
             command, env = self.podman()
-            subprocess.run(
-                [*command, "rm", "--all", "--force", "-t", "0"], env=env, capture_output=True, check=False
-            )
-            subprocess.run(
-                [*command, "system", "reset", "--force"], env=env, capture_output=True, check=False
-            )
+            subprocess.run([*command, "rm", "--all", "--force", "-t", "0"], env=env, capture_output=True, check=False)
+            subprocess.run([*command, "system", "reset", "--force"], env=env, capture_output=True, check=False)
         if self._dockerd is not None:
             env = self.docker()
-            ids = subprocess.run(
-                ["docker", "ps", "-aq"], env=env, capture_output=True, check=False
-            ).stdout.split()
+            ids = subprocess.run(["docker", "ps", "-aq"], env=env, capture_output=True, check=False).stdout.split()
             if ids:
                 subprocess.run(
                     ["docker", "rm", "-f", *map(os.fsdecode, ids)], env=env, capture_output=True, check=False
@@ -183,11 +179,7 @@ def base_rootfs() -> bytes:
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 archive.addfile(link)
         for path, text in (
-            (
-                "etc/passwd",
-                "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
-                "other:x:1001:1001::/tmp:/bin/sh\n",
-            ),
+            ("etc/passwd", PASSWD),
             ("etc/group", "root:x:0:\nagent:x:1000:\nother:x:1001:\n"),
             ("opt/built.txt", "from the image\n"),
             ("opt/doomed.txt", "to be deleted\n"),

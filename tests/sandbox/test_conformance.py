@@ -160,9 +160,7 @@ async def test_output_is_streamed_while_the_command_runs(box):
             first.set()
 
         async def run():
-            await box.exec(
-                "echo early; while ! test -e /tmp/go; do sleep 0.05; done; echo late >&2", on_output=sink
-            )
+            await box.exec("echo early; while ! test -e /tmp/go; do sleep 0.05; done; echo late >&2", on_output=sink)
 
         tasks.start_soon(run)
         with anyio.fail_after(30):
@@ -250,9 +248,7 @@ async def test_a_written_file_is_read_back_with_owner_and_mode(box):
 async def test_writing_a_file_replaces_a_link_instead_of_following_it(box):
     await box.exec("echo precious > /tmp/precious; ln -s /tmp/precious /tmp/planted", user="root")
     await box.write_file("/tmp/planted", b"new")
-    assert (
-        await box.exec("cat /tmp/precious; test -L /tmp/planted || echo plain")
-    ).stdout == b"precious\nplain\n"
+    assert (await box.exec("cat /tmp/precious; test -L /tmp/planted || echo plain")).stdout == b"precious\nplain\n"
 
 
 @pytest.mark.parametrize("path", ["relative", "/tmp/../etc/passwd", ""])
@@ -321,8 +317,8 @@ async def test_an_upload_adds_to_a_folder_and_replaces_planted_links(box, tmp_pa
 async def test_planted_links_special_files_and_oversized_trees_do_not_come_out(box, tmp_path):
     await box.exec(
         "cd /tmp && mkdir -p out/links out/pipes out/inner out/many && ln -s /etc/passwd out/links/absolute"
-        " && mkfifo out/pipes/p && ln -s ../../.. out/inner/up && for i in 1 2 3 4 5; do head -c 999 /dev/zero > out/many/$i;"
-        " done && ln -s /tmp/out/many out/alias"
+        " && mkfifo out/pipes/p && ln -s ../../.. out/inner/up && ln -s /tmp/out/many out/alias"
+        " && for i in 1 2 3 4 5; do head -c 999 /dev/zero > out/many/$i; done"
     )
     for name in ("links", "pipes", "inner", "alias", "missing"):
         with anyio.fail_after(60), pytest.raises(SandboxFailure):
@@ -355,9 +351,7 @@ async def test_changes_name_what_was_added_changed_and_deleted(bench):
             user="root",
         )
         found = await changed(sandbox)
-        assert {
-            path: (change.kind, change.type) for path, change in found.items() if change.kind != "deleted"
-        } == {
+        assert {path: (change.kind, change.type) for path, change in found.items() if change.kind != "deleted"} == {
             "/app/mine": ("added", "file"),
             "/opt/built.txt": ("changed", "file"),
             "/opt/new": ("added", "directory"),
@@ -367,6 +361,7 @@ async def test_changes_name_what_was_added_changed_and_deleted(bench):
         }
         assert [path for path, change in found.items() if change.kind == "deleted"] == ["/opt/doomed.txt"]
         assert found["/opt/new/file"].size == 6
+        assert found["/opt/new/link"].target == "file"
         assert list(found) == sorted(found)
 
 
@@ -393,13 +388,36 @@ async def test_a_fork_has_the_files_and_goes_its_own_way(bench):
         assert (await origin.exec("true")).ok
 
 
+async def test_a_fork_can_have_chosen_paths_as_they_were_built(bench):
+    async with bench.sandbox() as origin:
+        await origin.exec(
+            "echo mine > /app/mine; echo bad >> /opt/built.txt; rm /opt/doomed.txt; mkdir /opt/new;"
+            "echo x > /opt/new/x; ln -s /etc /opt/link; echo evil > /usr/bin/evil",
+            user="root",
+        )
+        told = []
+
+        def revert(changes):
+            told.extend(changes)
+            return ["/opt", "/usr/bin/evil"]
+
+        async with await origin.fork(revert=revert) as fork:
+            shown = await fork.exec("cat /app/mine /opt/built.txt /opt/doomed.txt; ls /opt /usr/bin")
+            assert shown.stdout.decode().split("\n")[:3] == ["mine", "from the image", "to be deleted"]
+            assert b"new" not in shown.stdout
+            assert b"evil" not in shown.stdout
+            assert set(await changed(fork)) == {"/app/mine"}
+        assert {change.path for change in told} == {
+            *("/app/mine", "/opt/built.txt", "/opt/doomed.txt", "/opt/link", "/opt/new", "/opt/new/x", "/usr/bin/evil")
+        }
+        assert await origin.read_file("/opt/new/x") == b"x\n"
+
+
 async def test_a_fork_can_mount_at_a_place_where_a_link_was_planted(bench, tmp_path):
     (tmp_path / "test.sh").write_text("real\n")
     tmp_path.chmod(0o755)
     async with bench.sandbox() as origin:
-        await origin.exec(
-            "mkdir /opt/evil && echo planted > /opt/evil/test.sh && ln -s /opt/evil /tests", user="root"
-        )
+        await origin.exec("mkdir /opt/evil && echo planted > /opt/evil/test.sh && ln -s /opt/evil /tests", user="root")
         async with await origin.fork(mounts=[Mount(tmp_path, "/tests")]) as fork:
             shown = await fork.exec("cat /tests/test.sh /opt/evil/test.sh; test -L /tests || echo plain")
             assert shown.stdout == b"real\nplanted\nplain\n"
@@ -446,9 +464,7 @@ async def test_a_snapshot_outlives_its_sandbox_and_starts_many(bench):
 async def test_kill_processes_ends_everything_and_keeps_files_and_sandbox(bench):
     async with bench.sandbox() as sandbox:
         await sandbox.exec("(setsid sleep 7107 &) >/dev/null 2>&1; echo kept > /app/kept")
-        await sandbox.exec(
-            "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 7107' &) >/dev/null 2>&1", user="root"
-        )
+        await sandbox.exec("(setsid sh -c 'trap \"\" TERM HUP INT; sleep 7107' &) >/dev/null 2>&1", user="root")
         assert await alive(sandbox, "7107") == 2
         await sandbox.kill_processes()
         assert await alive(sandbox, "7107") == 0
@@ -547,3 +563,21 @@ async def test_an_allowlist_lets_nothing_else_out(bench):
         await sandbox.set_network(NetworkPolicy("none"))
         assert await interfaces(sandbox) == ["lo"]
         assert "HTTP_PROXY" not in (await sandbox.exec("env")).stdout.decode()
+
+
+async def test_a_port_inside_can_be_dialled(bench):
+    async with bench.sandbox(network=NetworkPolicy("none")) as sandbox:
+        server = await sandbox.process("nc -l -p 7200 -e cat")
+        connected = None
+        with anyio.fail_after(30):
+            while connected is None:
+                try:
+                    connected = await sandbox.dial(7200)
+                except ConnectionError:
+                    await anyio.sleep(0.1)
+        with connected:
+            connected.sendall(b"ping\n")
+            assert connected.recv(16) == b"ping\n"
+        await server.kill()
+        with pytest.raises(ConnectionError):
+            await sandbox.dial(7201)

@@ -41,7 +41,7 @@ async def run_process(
     *,
     stdin: bytes | AsyncIterator[bytes] | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - the process group has to be killed, which a cancel scope outside cannot do
+    timeout: float | None = None,
     on_output: Callable[[Stream, bytes], None] | None = None,
     max_output: int = DEFAULT_OUTPUT,
     merge_stderr: bool = False,
@@ -57,9 +57,7 @@ async def run_process(
             on_output(stream, data)
 
     timed_out = False
-    async with opened(
-        argv, stdin=stdin is not None, env=env, merge_stderr=merge_stderr, pass_fds=pass_fds
-    ) as process:
+    async with opened(argv, stdin=stdin is not None, env=env, merge_stderr=merge_stderr, pass_fds=pass_fds) as process:
         with anyio.move_on_after(timeout) as scope:
             await pump(process, stdin, collect)
         if scope.cancelled_caught:
@@ -161,9 +159,7 @@ async def chunks(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
             return
 
 
-async def _collect(
-    source: ByteReceiveStream, stream: Stream, collect: Callable[[Stream, bytes], None]
-) -> None:
+async def _collect(source: ByteReceiveStream, stream: Stream, collect: Callable[[Stream, bytes], None]) -> None:
     async for data in chunks(source):
         collect(stream, data)
 

@@ -1,7 +1,7 @@
 """Environments from Dockerfiles: one build per digest, however many ask, in this process or in others.
 
-The digest covers every file of the build context, the Dockerfile's name and the build arguments. What was built carries it
-as its tag, so a second build is a look-up.
+The digest covers every file of the build context, the Dockerfile's name and the build arguments. What was built
+carries it as its tag, so a second build is a look-up.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Builder:
                 await self._build(context, dockerfile, options, tag)
                 found = await find_image(self._client, tag)
         if found is None:
-            raise EnvironmentFailure(
-                f"{self._client.dialect.name} built '{context}' but lost it.", code="build-failed"
-            )
+            raise EnvironmentFailure(f"{self._client.dialect.name} built '{context}' but lost it.", code="build-failed")
         return found
 
     @contextlib.asynccontextmanager
@@ -70,11 +68,9 @@ class Builder:
         """Alone with a digest, in this process and on this machine."""
         async with self._locks.setdefault(digest, anyio.Lock()):
             self._locks_folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(
-                self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            lock = os.open(self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                while not _try_lock(lock):
+                while not _try_lock(lock):  # noqa: ASYNC110 - another process holds it, which sets no event here
                     await anyio.sleep(_RETRY_SEC)
                 yield
             finally:
@@ -117,9 +113,7 @@ class Builder:
             )
         if done.exit_code != 0:
             self._client.raise_if_engine_failed(done.stdout.decode(errors="replace"))
-            raise EnvironmentFailure(
-                f"The build of '{context / dockerfile}' failed:\n{shown}", code="build-failed"
-            )
+            raise EnvironmentFailure(f"The build of '{context / dockerfile}' failed:\n{shown}", code="build-failed")
 
     async def _command(self) -> tuple[list[str], dict[str, str]]:
         """BuildKit where there is one, else the builder that every Docker has; Podman has its own."""
@@ -133,9 +127,7 @@ class Builder:
 def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str:
     """A digest over everything that a build sees, and over how it is asked for."""
     if not (context / dockerfile).is_file():
-        raise UsageError(
-            f"There is no '{dockerfile}' in '{context}'.", code="dockerfile-missing", file=dockerfile
-        )
+        raise UsageError(f"There is no '{dockerfile}' in '{context}'.", code="dockerfile-missing", file=dockerfile)
     total = hashlib.sha256()
     arguments = sorted(options.build_args.items())
     total.update(repr((dockerfile, arguments, options.target)).encode())

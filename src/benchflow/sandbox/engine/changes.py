@@ -1,7 +1,7 @@
 """What an engine says about changed files, brought into the protocol's form. Pure.
 
-Engines list folders as changed because something in them changed; those are left out. A fork is compared with the image it
-came from, so its own list is laid over the list of its origin.
+Engines list folders as changed because something in them changed; those are left out. A fork is compared with the
+image it came from, so its own list is laid over the list of its origin.
 """
 
 from __future__ import annotations
@@ -35,40 +35,49 @@ def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
     return found
 
 
-def make_changes(diff: Mapping[str, ChangeKind], records: Iterable[Record]) -> list[Change]:
+def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> list[Change]:
     """Changes with type and size, sorted by path. A folder counts when it is new, not when something in it is."""
     known = {record.path: record for record in records}
     found = []
-    for path in sorted(diff):
-        kind, record = diff[path], known.get(path)
-        if kind == "deleted" or record is None or record.type == "-":
+    for path in sorted(kinds):
+        kind, record = kinds[path], known.get(path)
+        if kind == "deleted":
             found.append(Change(path, "deleted", "file"))
-        elif not (kind == "changed" and record.type == "d"):
-            found.append(Change(path, kind, _TYPES.get(record.type, "special"), record.size))
+        elif record is not None and record.type != "-" and not (kind == "changed" and record.type == "d"):
+            size = record.size if record.type == "f" else 0
+            found.append(Change(path, kind, _TYPES.get(record.type, "special"), size, record.target))
     return found
 
 
-def lay_over(origin: Iterable[Change], later: Iterable[Change]) -> list[Change]:
-    """The changes since the environment was built, from those of the origin and those made after the fork."""
-    merged = {change.path: change for change in origin}
-    for change in later:
-        before = merged.get(change.path)
-        if change.kind == "deleted":
-            for path in [
-                path for path in merged if path == change.path or path.startswith(change.path + "/")
-            ]:
-                del merged[path]
-            if before is None or before.kind != "added":
-                merged[change.path] = change
+def lay_over(origin: Mapping[str, ChangeKind], later: Mapping[str, ChangeKind]) -> dict[str, ChangeKind]:
+    """What changed since the environment was built, from what changed before a fork and what changed after it."""
+    merged = dict(origin)
+    for path, kind in later.items():
+        before = merged.get(path)
+        if kind == "deleted":
+            for gone in [known for known in merged if known == path or known.startswith(path + "/")]:
+                del merged[gone]
+            if before != "added":
+                merged[path] = "deleted"
+        elif before is None:
+            merged[path] = kind
         else:
-            kind: ChangeKind = change.kind
-            if before is not None:
-                kind = "added" if before.kind == "added" else "changed"
-            merged[change.path] = Change(change.path, kind, change.type, change.size)
-    return [merged[path] for path in sorted(merged)]
+            merged[path] = "added" if before == "added" else "changed"
+    return merged
+
+
+def without(kinds: Mapping[str, ChangeKind], places: Iterable[str]) -> dict[str, ChangeKind]:
+    """Those outside of the places."""
+    gone = tuple(places)
+    return {path: kind for path, kind in kinds.items() if not any(below(path, place) for place in gone)}
+
+
+def below(path: str, place: str) -> bool:
+    """Whether a path is a place or inside it."""
+    return path == place or path.startswith(place.rstrip("/") + "/")
 
 
 def _is_engines(path: str, mounted: tuple[str, ...]) -> bool:
     if path in _ENGINE_PATHS:
         return True
-    return any(path == place or path.startswith(place + "/") for place in (*_ENGINE_FOLDERS, *mounted))
+    return any(below(path, place) for place in (*_ENGINE_FOLDERS, *mounted))

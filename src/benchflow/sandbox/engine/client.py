@@ -79,7 +79,7 @@ class EngineClient:
         *args: str,
         stdin: bytes | AsyncIterator[bytes] | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float | None = SHORT_TIMEOUT,  # noqa: ASYNC109 - passed to the process runner, which kills the client
+        timeout: float | None = SHORT_TIMEOUT,
     ) -> Completed:
         """Run the client, whatever comes out; a missing client, a dead engine and a timeout are errors."""
         try:

@@ -1,7 +1,7 @@
 """One running container: commands, files and processes in it, all through the anchor.
 
-A greeting of the anchor proves that the engine did its part; what is wrong before it is the engine's trouble and raised,
-what comes after it is the command's own result.
+A greeting of the anchor proves that the engine did its part; what is wrong before it is the engine's trouble and
+raised, what comes after it is the command's own result.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +68,7 @@ class EngineContainer:
         user: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the anchor kills the process tree inside
+        timeout: float | None = None,
         stdin: bytes | None = None,
         on_output: OutputSink | None = None,
         max_output: int = 8 << 20,
@@ -92,15 +93,12 @@ class EngineContainer:
                 opened(argv, stdin=stdin is not None, env=client_env) as process,
             ):
                 await pump(process, stdin, collect)
+                greeting.over = True
         duration = time.monotonic() - started
         if greeting.pid is None and not scope.cancelled_caught:
             # Docker puts some of its complaints on stdout.
             raise self._failure(greeting.words or output.kept("stdout").decode(errors="replace"))
-        code = (
-            _KILLED
-            if scope.cancelled_caught or process.returncode is None
-            else shell_code(process.returncode)
-        )
+        code = _KILLED if scope.cancelled_caught or process.returncode is None else shell_code(process.returncode)
         late = timeout is not None and duration >= timeout and code in (_TIMED_OUT, _KILLED)
         return ExecResult(
             _KILLED if late else code,
@@ -136,9 +134,7 @@ class EngineContainer:
         """As `Sandbox.upload`."""
         await self._unpack(upload_stream(source, absolute(target), await self._owner(owner)))
 
-    async def write_file(
-        self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644
-    ) -> None:
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
         """As `Sandbox.write_file`."""
         who = await self._owner(owner)
         record = Record("f", absolute(path), len(data), mode, who.uid, who.gid, time.time_ns())
@@ -158,9 +154,7 @@ class EngineContainer:
         empty = Record("d", absolute(path), mode=0o755) if folder else Record("f", absolute(path))
         await self._unpack(_whole(empty.header()))
 
-    async def download(
-        self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000
-    ) -> None:
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         """As `Sandbox.download`."""
         async with self._packed(source) as reader:
             await receive_tree(reader, source, target, Bounds(max_bytes, max_files))
@@ -178,12 +172,24 @@ class EngineContainer:
     async def stat(self, paths: Sequence[str]) -> list[Record]:
         """A record for each path, of type `-` for what is not there or is behind a link."""
         asked = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
-        data = await self._anchor("stat", stdin=asked, max_output=(len(asked) + 64 * len(paths)) * 4)
+        data = await self._anchor("stat", stdin=asked, max_output=(len(asked) + 4200 * len(paths)) * 4)
         reader = RecordReader(_whole(data))
         found = []
         while (record := await reader.next()) is not None:
+            if record.type == "l":
+                target = (await reader.take(record.size)).decode("utf-8", "surrogateescape")
+                record = replace(record, target=target)
             found.append(record)
         return found
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and folders with all below them; what is not there is fine."""
+        await self._unpack(_whole(b"".join(Record("x", absolute(path)).header() for path in paths)))
+
+    async def copy_from(self, other: EngineContainer, path: str) -> None:
+        """Make a file or tree what it is in another container, with owners, modes and times."""
+        async with other._packed(path) as reader:
+            await self._unpack(_moved(reader, path))
 
     async def diff(self) -> str:
         return await self._client.ask("diff", self.id)
@@ -253,6 +259,7 @@ class EngineContainer:
             opened(argv, stdin=stdin is not None, env=self._client.environment()[1]) as process,
         ):
             await pump(process, stdin, collect)
+            greeting.over = True
         if greeting.pid is None:
             raise self._failure(greeting.words)
         if process.returncode:
@@ -293,20 +300,26 @@ class EngineContainer:
                 if process.stderr is not None:
                     # A sentence at most, so it waits in the pipe until the data is through.
                     rest = b"".join([data async for data in chunks(process.stderr)])
-                if await process.wait():
+                failed = await process.wait()
+                greeting.over = True
+                if failed:
                     raise _file_failure(process.returncode or 1, complaint + rest)
 
             yield RecordReader(content())
 
     @contextlib.asynccontextmanager
     async def _ended_when_left(self, greeting: Greeting) -> AsyncIterator[None]:
-        """Whoever leaves the block early takes the command inside with them. It stands around the engine's client, which
-        goes first: an engine that waits for it to read would not start the messenger."""
+        """Whoever leaves the block early takes the command inside with them.
+
+        It stands around the engine's client, which goes first: an engine that waits for it to read would not start
+        the messenger.
+        """
         try:
             yield
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._end_tree(greeting.pid)
+            if not greeting.over:
+                with anyio.CancelScope(shield=True):
+                    await self._end_tree(greeting.pid)
             raise
 
     async def _end_tree(self, pid: int | None) -> None:
@@ -329,20 +342,16 @@ class EngineContainer:
         """Why the engine could not start something in this container."""
         self._client.raise_if_engine_failed(words)
         lowered = words.lower()
-        if any(
-            text in lowered for text in ("is not running", "no such container", "no container with name")
-        ) or ("container state improper" in lowered):
+        if any(text in lowered for text in ("is not running", "no such container", "no container with name")) or (
+            "container state improper" in lowered
+        ):
             return SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
         if "unable to find user" in lowered or "no matching entries in passwd" in lowered:
             return SandboxFailure(f"The environment lacks the user: {last_words(words)}", code="unknown-user")
         if "chdir to cwd" in lowered or "workdir" in lowered:
-            return SandboxFailure(
-                "The working folder does not exist in the environment.", code="no-such-folder"
-            )
+            return SandboxFailure("The working folder does not exist in the environment.", code="no-such-folder")
         if "resource temporarily unavailable" in lowered:
-            return SandboxFailure(
-                "The sandbox has no process left to start another.", code="sandbox-exhausted"
-            )
+            return SandboxFailure("The sandbox has no process left to start another.", code="sandbox-exhausted")
         return SandboxFailure(f"The engine could not run a command: {last_words(words)}", code="exec-failed")
 
 
@@ -357,6 +366,17 @@ def _file_failure(code: int, complaint: bytes) -> SandboxFailure:
     words = complaint.decode(errors="replace").strip() or f"The transfer ended with {code}"
     known = {2: "no-such-file", 40: "refused-file", 28: "disk-full", 20: "no-such-file"}
     return SandboxFailure(f"{words}.", code=known.get(code, "transfer-failed"))
+
+
+async def _moved(reader: RecordReader, place: str) -> AsyncIterator[bytes]:
+    """The records of a tree again, under the absolute path they came from."""
+    while (record := await reader.next()) is not None:
+        if record.type in "s-":
+            continue
+        path = f"{place.rstrip('/')}/{record.path}" if record.path else place
+        yield replace(record, path=path).header()
+        async for part in reader.data(record.size if record.type in "fl" else 0):
+            yield part
 
 
 async def _whole(data: bytes) -> AsyncIterator[bytes]:

@@ -19,9 +19,9 @@ class Dialect:
     remove: tuple[str, ...]
     """Arguments that end and remove a container with its volumes at once; its name follows."""
     commit: tuple[str, ...]
-    """Arguments that make an image of a container's files, which stand still meanwhile."""
+    """Arguments that make an image of a container's files."""
     detached_by_disconnecting: bool
-    """A container that is to get a network later must begin with one, which is taken away before anything runs in it."""
+    """A container that is to get a network later begins with one, which is taken away before anything runs in it."""
     extra_run: tuple[str, ...] = ()
     build_environment: Mapping[str, str] = field(default_factory=dict)
     install: str = ""
@@ -45,7 +45,7 @@ PODMAN: Final = Dialect(
     network="podman",
     info=("info", "--format", "json"),
     remove=("rm", "--force", "--volumes", "--time", "0"),
-    commit=("commit", "--quiet", "--pause"),
+    commit=("commit", "--quiet"),
     detached_by_disconnecting=True,
     extra_run=("--image-volume", "ignore"),
     install="install Podman (on Debian: apt-get install podman)",

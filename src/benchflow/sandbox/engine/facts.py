@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.sandbox.protocol import Limits, Missing, NetworkPolicy, SandboxSpec
+from benchflow.sandbox.protocol import Limits, Missing, SandboxSpec
 
 ALWAYS: Final = frozenset(
     {
@@ -83,9 +83,7 @@ class EngineFacts:
 def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -> EngineFacts:
     """From the JSON of `docker info`."""
     if info.get("ServerErrors"):
-        raise InfrastructureFailure(
-            f"docker does not work: {'; '.join(info['ServerErrors'])}", code="engine-stopped"
-        )
+        raise InfrastructureFailure(f"docker does not work: {'; '.join(info['ServerErrors'])}", code="engine-stopped")
     rootless = any("rootless" in option for option in info.get("SecurityOptions") or [])
     same = local and info.get("KernelVersion") == kernel
     driver = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)
@@ -141,21 +139,15 @@ def needed(spec: SandboxSpec) -> dict[str, str]:
     """The capabilities that a specification asks for, each with the words for it."""
     wanted = {f"network.{spec.network.mode}": f"the network mode '{spec.network.mode}'"}
     limits: Limits = spec.limits
-    for value, name, words in (
+    asked = (
         (limits.cpus, "limits.cpu", "a limit on cpus"),
         (limits.memory_mb, "limits.memory", "a limit on memory"),
         (limits.pids, "limits.pids", "a limit on processes"),
         (limits.storage_mb, "limits.disk", "a limit on storage"),
         (limits.inodes, "limits.inodes", "a limit on the number of files"),
         (limits.gpus, "gpu", "graphics processors"),
-    ):
-        if value is not None:
-            wanted[name] = words
-    return wanted
-
-
-def network_needed(policy: NetworkPolicy) -> str:
-    return f"network.{policy.mode}"
+    )
+    return wanted | {name: words for value, name, words in asked if value is not None}
 
 
 def _can_limit_disk(driver: str, filesystem: str) -> bool:

@@ -1,4 +1,4 @@
-"""Tells the engine's words on stderr from those of what runs inside: the anchor's greeting stands between them. Pure."""
+"""Tells the engine's words on stderr from those of a command: the anchor's greeting stands between them. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class Greeting:
 
     def __init__(self) -> None:
         self.pid: int | None = None
+        self.over = False
+        """Set once the command has ended, so that nobody goes after it."""
         self._before = b""
 
     @property

@@ -21,9 +21,7 @@ _ENDS_WITH_OWNER: Final = ("sandbox", "service", "fork")
 class EngineHost:
     """A connection to an engine for the life of a backend."""
 
-    def __init__(
-        self, client: EngineClient, gate: EngineGate, state: Path, facts: EngineFacts, owner: Owner
-    ) -> None:
+    def __init__(self, client: EngineClient, gate: EngineGate, state: Path, facts: EngineFacts, owner: Owner) -> None:
         self.client: Final = client
         self.gate: Final = gate
         self.state: Final = state
@@ -41,10 +39,8 @@ class EngineHost:
         return host
 
     async def reap(self) -> None:
-        """Remove containers and fork images of owners whose processes are gone. Trouble with one is left for next time."""
-        for dead in await anyio.to_thread.run_sync(
-            lambda: list(dead_owners(self.state, self.client.endpoint))
-        ):
+        """Remove containers and fork images of owners whose processes are gone; trouble is left for next time."""
+        for dead in await anyio.to_thread.run_sync(lambda: list(dead_owners(self.state, self.client.endpoint))):
             try:
                 await self.remove_owned(dead.id)
             except RuntimeFailure:
@@ -66,11 +62,7 @@ class EngineHost:
         """Remove a container with its anonymous volumes; one that is gone already is fine."""
         done = await self.client.run(*self.client.dialect.remove, name)
         words = done.stderr.decode(errors="replace")
-        if (
-            done.exit_code != 0
-            and "no such container" not in words.lower()
-            and "already in progress" not in words
-        ):
+        if done.exit_code != 0 and "no such container" not in words.lower() and "already in progress" not in words:
             raise self.client.refusal("rm", done)
 
     async def remove_image(self, image: str) -> None:
@@ -80,6 +72,10 @@ class EngineHost:
         expected = ("no such image", "image not known", "dependent child", "in use", "being used")
         if done.exit_code != 0 and not any(text in words for text in expected):
             raise self.client.refusal("rmi", done)
+
+    async def first_process(self, container: str) -> int:
+        """The process id, on this machine, of a container's anchor."""
+        return int(await self.client.ask("inspect", "--format", "{{.State.Pid}}", container))
 
     def known_home(self, image: str, user: str | None, workdir: str) -> Home | None:
         """What was found out before about an image."""

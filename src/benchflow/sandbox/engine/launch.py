@@ -39,7 +39,7 @@ def run_arguments(
     args += mount_arguments(str(owner.folder), INSIDE)
     for mount in mounts:
         args += mount_arguments(str(mount.source), mount.target)
-    return [*args, *dialect.extra_run, image, "hold", *([LEASE] if lease else [])]
+    return [*args, *dialect.extra_run, image, "hold", LEASE if lease else "-"]
 
 
 def confinement() -> list[str]:
@@ -71,7 +71,5 @@ def limit_arguments(limits: Limits) -> list[str]:
 def mount_arguments(source: str, target: str) -> list[str]:
     """A read-only mount; written as CSV, so that commas and quotes in paths are no trouble."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(
-        ["type=bind", f"source={source}", f"target={target}", "readonly"]
-    )
+    csv.writer(line, lineterminator="").writerow(["type=bind", f"source={source}", f"target={target}", "readonly"])
     return ["--mount", line.getvalue()]

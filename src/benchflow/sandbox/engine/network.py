@@ -1,7 +1,7 @@
 """How far one container can reach, and how that changes from phase to phase.
 
-`none` is an empty network namespace, `public` the engine's own network, `allowlist` an empty namespace whose only way out is
-the filtering proxy of this process, entered through the kernel and not through any network of the machine.
+`none` is an empty network namespace, `public` the engine's own network, `allowlist` an empty namespace whose only way
+out is the filtering proxy of this process, reached through passed sockets and not through any network.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ class ContainerNetwork:
     async def switch(self, container: EngineContainer, policy: NetworkPolicy) -> None:
         """Change the policy; connections of the old one end."""
         if f"network.{policy.mode}" not in self._host.facts.capabilities:
-            raise UnsupportedError(
-                f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode"
-            )
+            raise UnsupportedError(f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode")
         if not self._switchable and (policy.mode == "public") != (self.policy.mode == "public"):
             raise UnsupportedError("A rootless engine cannot change the network of a running container.")
         await self.close()
@@ -97,8 +95,7 @@ class ContainerNetwork:
         from benchflow.sandbox.engine.gateway import open_gateway_of
 
         plan = plan_egress(self.policy)
-        pid = int(await self._host.client.ask("inspect", "--format", "{{.State.Pid}}", container.id))
-        sockets = await open_gateway_of(pid, self.policy)
+        sockets = await open_gateway_of(await self._host.first_process(container.id), self.policy)
         egress = Egress(self.policy)
         await egress.start(zip([listener.role for listener in plan.listeners], sockets, strict=True))
         self._egress = egress

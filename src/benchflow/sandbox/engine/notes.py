@@ -7,36 +7,35 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.protocol import Change
+from benchflow.sandbox.protocol import ChangeKind
 
 
 class SnapshotNotes:
-    """Lists of changes by image id, below one folder."""
+    """Paths and how they were changed, by image id, below one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, image: str, changes: Iterable[Change]) -> None:
+    def write(self, image: str, kinds: Mapping[str, ChangeKind]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(image)
         draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        draft.write_text(json.dumps([asdict(change) for change in changes]), encoding="utf-8")
+        draft.write_text(json.dumps(dict(kinds)), encoding="utf-8")
         draft.replace(path)
 
-    def read(self, image: str) -> list[Change]:
+    def read(self, image: str) -> dict[str, ChangeKind]:
         try:
-            found = json.loads(self._path(image).read_text(encoding="utf-8"))
+            found: dict[str, ChangeKind] = json.loads(self._path(image).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SandboxFailure(
                 f"What was changed before the snapshot {image[:12]} is not known on this machine.",
                 code="snapshot-unknown",
             ) from None
-        return [Change(**item) for item in found]
+        return found
 
     def forget(self, image: str) -> None:
         self._path(image).unlink(missing_ok=True)

@@ -16,9 +16,7 @@ _KILLED = 137
 class EngineProcess(SandboxProcess):
     """The client of the engine on this side, the anchor with the command below it on the other."""
 
-    def __init__(
-        self, client: Process, first_stderr: bytes, end_inside: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, client: Process, first_stderr: bytes, end_inside: Callable[[], Awaitable[None]]) -> None:
         self._client = client
         self._first_stderr = first_stderr
         self._end_inside = end_inside

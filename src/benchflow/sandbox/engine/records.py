@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 
 from benchflow.errors import SandboxFailure
 
-RecordType = Literal["d", "f", "l", "i", "s", "-"]
+RecordType = Literal["d", "f", "l", "i", "x", "s", "-"]
 _HEADER: Final = struct.Struct("<cxHIIIQqq")
 _TYPES: Final = frozenset("dfls-")
 
@@ -28,16 +28,15 @@ class Record:
     uid: int = 0
     gid: int = 0
     mtime_ns: int = 0
+    target: str | None = None
+    """Where a link leads, when it was asked for."""
 
     def header(self) -> bytes:
         """The record as the anchor reads it, without its data."""
         path = self.path.encode("utf-8", "surrogateescape")
         seconds, rest = divmod(self.mtime_ns, 1_000_000_000)
         return (
-            _HEADER.pack(
-                self.type.encode(), len(path), self.mode, self.uid, self.gid, self.size, seconds, rest
-            )
-            + path
+            _HEADER.pack(self.type.encode(), len(path), self.mode, self.uid, self.gid, self.size, seconds, rest) + path
         )
 
 
@@ -56,9 +55,7 @@ class RecordReader:
         kind, length, mode, uid, gid, size, seconds, rest = _HEADER.unpack(first)
         name = kind.decode("latin-1")
         if name not in _TYPES:
-            raise SandboxFailure(
-                "The sandbox sent a file stream that cannot be read.", code="transfer-failed"
-            )
+            raise SandboxFailure("The sandbox sent a file stream that cannot be read.", code="transfer-failed")
         path = (await self._take(length)).decode("utf-8", "surrogateescape")
         return Record(cast("RecordType", name), path, size, mode, uid, gid, seconds * 1_000_000_000 + rest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
-from benchflow.sandbox.engine.changes import lay_over, make_changes, parse_diff
+from benchflow.sandbox.engine.changes import below, lay_over, make_changes, parse_diff, without
 from benchflow.sandbox.engine.container import EngineContainer, absolute
 from benchflow.sandbox.engine.facts import needed
 from benchflow.sandbox.engine.home import Home, find_home
@@ -22,10 +23,12 @@ from benchflow.sandbox.engine.network import ContainerNetwork
 from benchflow.sandbox.engine.ownership import OWNED, PURPOSE
 from benchflow.sandbox.protocol import (
     Change,
+    ChangeKind,
     ExecResult,
     Mount,
     NetworkPolicy,
     OutputSink,
+    Revert,
     Sandbox,
     SandboxProcess,
     SandboxSpec,
@@ -145,12 +148,15 @@ class EngineSandbox(Sandbox):
             folder = mount.source.is_dir()
             await self._box.replace_by_empty(mount.target, folder=folder)
         cleaned = await self._commit("fork")
+        self._backend.notes.write(cleaned, without(self._backend.notes.read(self._origin.reference), targets))
         await host.remove_container(self.id)
         old, self._own_image = self._own_image, cleaned
+        self._origin = replace(self._origin, reference=cleaned)
         self.spec = replace(self.spec, mounts=mounts)
         await self._start(host)
         if old is not None:
             await host.remove_image(old)
+            self._backend.notes.forget(old)
 
     async def exec(
         self,
@@ -159,7 +165,7 @@ class EngineSandbox(Sandbox):
         user: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the protocol's: a timeout kills the process tree inside
+        timeout: float | None = None,
         stdin: bytes | None = None,
         on_output: OutputSink | None = None,
         max_output: int = 8 << 20,
@@ -188,30 +194,27 @@ class EngineSandbox(Sandbox):
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
         await self._box.upload(source, target, owner=owner)
 
-    async def write_file(
-        self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644
-    ) -> None:
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
         await self._box.write_file(path, data, owner=owner, mode=mode)
 
-    async def download(
-        self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000
-    ) -> None:
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         await self._box.download(source, target, max_bytes=max_bytes, max_files=max_files)
 
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
         return await self._box.read_file(path, max_bytes=max_bytes)
 
     async def changes(self) -> list[Change]:
-        diff = parse_diff(await self._box.diff(), [mount.target for mount in self.spec.mounts])
-        present = [path for path, kind in diff.items() if kind != "deleted"]
-        found = [
-            change
-            for change in make_changes(diff, await self._box.stat(present) if present else [])
-            if not (change.path in self._made and change.type == "directory")
-        ]
+        return await describe(self._box, await self._kinds())
+
+    async def _kinds(self) -> dict[str, ChangeKind]:
+        """Path and kind of everything that was changed since the environment was built."""
+        mounted = [mount.target for mount in self.spec.mounts]
+        own = parse_diff(await self._box.diff(), mounted)
+        for path in self._made:
+            own.pop(path, None)
         if self._origin is None:
-            return found
-        return lay_over(self._backend.notes.read(self._origin.reference), found)
+            return own
+        return without(lay_over(self._backend.notes.read(self._origin.reference), own), mounted)
 
     async def kill_processes(self) -> None:
         await self._box.kill_processes()
@@ -223,16 +226,67 @@ class EngineSandbox(Sandbox):
         home = self._home.env if self._home is not None else {}
         self._box.set_defaults(env={**home, **self.spec.env, **self._network.environment()})
 
-    async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> Sandbox:
-        spec, image, origin = await self._branch(mounts, network)
-        forked = EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home)
+    async def dial(self, port: int) -> socket.socket:
+        if not self._running.facts.may_enter:
+            return await super().dial(port)
+        from benchflow.sandbox.engine.gateway import dial_into
+
+        return await dial_into(await self._running.first_process(self.id), port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        image = await self._save("fork")
+        if revert is not None:
+            image = await self._reverted(image, revert)
+        forked = EngineSandbox(
+            self._backend,
+            self.branch_spec(mounts, network),
+            origin=Snapshot(self._backend.name, image, self.spec.image),
+            own_image=image,
+            home=self._home,
+        )
         await forked.start()
         return forked
 
     async def snapshot(self) -> Snapshot:
-        reference = await self._commit("snapshot")
-        self._backend.notes.write(reference, await self.changes())
-        return Snapshot(self._backend.name, reference, self.spec.image)
+        return Snapshot(self._backend.name, await self._save("snapshot"), self.spec.image)
+
+    def branch_spec(self, mounts: Sequence[Mount], network: NetworkPolicy | None) -> SandboxSpec:
+        """The description of a copy of this sandbox."""
+        current = self._network.policy if self._network is not None else self.spec.network
+        added = {mount.target for mount in mounts}
+        kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
+        return replace(self.spec, mounts=(*kept, *mounts), network=network or current)
+
+    async def _reverted(self, image: str, revert: Revert) -> str:
+        """The image with the paths that `revert` names as the environment was built, in place of the given one."""
+        spec = replace(self.spec, mounts=(), network=NetworkPolicy("none"))
+        origin = Snapshot(self._backend.name, image, self.spec.image)
+        editing = EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home)
+        async with editing:
+            kinds = await editing._kinds()
+            found = await describe(editing._box, kinds)
+            places = tuple(revert(found))
+            touched = [change for change in found if any(below(change.path, place) for place in places)]
+            if not touched:
+                editing._own_image = None
+                return image
+            await self._restore(editing._box, touched)
+            cleaned = await editing._commit("fork")
+            self._backend.notes.write(cleaned, without(kinds, [change.path for change in touched]))
+        return cleaned
+
+    async def _restore(self, box: EngineContainer, touched: Sequence[Change]) -> None:
+        """Take away what was added, and bring back what was changed or deleted from a pristine container."""
+        await box.remove([change.path for change in touched])
+        lost = [change.path for change in touched if change.kind != "added"]
+        if not lost:
+            return
+        spec = replace(self.spec, mounts=(), network=NetworkPolicy("none"))
+        async with EngineSandbox(self._backend, spec, home=self._home) as pristine:
+            for path in lost:
+                await box.copy_from(pristine._box, path)
 
     async def stop(self) -> None:
         host, self._host = self._host, None
@@ -247,21 +301,23 @@ class EngineSandbox(Sandbox):
                 await host.remove_container(self.id)
             if self._own_image is not None:
                 await host.remove_image(self._own_image)
-                if self._origin is not None:
-                    self._backend.notes.forget(self._origin.reference)
+                self._backend.notes.forget(self._own_image)
         self._container = self._network = None
 
-    async def _branch(
-        self, mounts: Sequence[Mount], network: NetworkPolicy | None
-    ) -> tuple[SandboxSpec, str, Snapshot]:
-        """What a copy of this sandbox is made from: its description, the image it owns, and where it comes from."""
-        image = await self._commit("fork")
-        self._backend.notes.write(image, await self.changes())
-        current = self._network.policy if self._network is not None else self.spec.network
-        added = {mount.target for mount in mounts}
-        kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
-        spec = replace(self.spec, mounts=(*kept, *mounts), network=network or current)
-        return spec, image, Snapshot(self._backend.name, image, self.spec.image)
+    async def _save(self, purpose: str) -> str:
+        """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
+        client = self._running.client
+        # A rootless engine without control groups of its own cannot pause; its files may move by a moment.
+        paused = (await client.run("pause", self.id)).exit_code == 0
+        try:
+            kinds = await self._kinds()
+            image = await self._commit(purpose)
+        finally:
+            if paused:
+                with anyio.CancelScope(shield=True):
+                    await client.ask("unpause", self.id)
+        self._backend.notes.write(image, kinds)
+        return image
 
     async def _commit(self, purpose: str) -> str:
         """An image of the files as they are now."""
@@ -322,3 +378,9 @@ def _check_paths(spec: SandboxSpec) -> None:
         absolute(mount.target)
         if not mount.source.exists():
             raise UsageError(f"'{mount.source}', to be mounted at {mount.target}, does not exist.")
+
+
+async def describe(box: EngineContainer, kinds: Mapping[str, ChangeKind]) -> list[Change]:
+    """Changes with what the files are now."""
+    present = [path for path, kind in kinds.items() if kind != "deleted"]
+    return make_changes(kinds, await box.stat(present) if present else [])

@@ -1,7 +1,7 @@
 """Host folders to records and records to host folders, with every trick refused on the way.
 
-Going in, the host's tree is read without following links. Coming out, nothing in the stream is trusted: links that leave the
-copied tree, special files, odd names and oversized trees end the transfer, and what was written so far is removed.
+Going in, the host's tree is read without following links. Coming out, nothing in the stream is trusted: links that
+leave the copied tree, special files, odd names and oversized trees end the transfer, and what was written is removed.
 """
 
 from __future__ import annotations
@@ -170,9 +170,7 @@ class _Receiver:
     def _count(self, record: Record) -> None:
         self._bytes += record.size
         if self._bytes > self._bounds.max_bytes:
-            raise self._refuse(
-                record.path, f"makes the copy larger than {self._bounds.max_bytes} bytes", "too-large"
-            )
+            raise self._refuse(record.path, f"makes the copy larger than {self._bounds.max_bytes} bytes", "too-large")
 
     def _refuse(self, inside: str, why: str, code: str = "refused-file") -> SandboxFailure:
         return SandboxFailure(f"'{posixpath.join(self._source, inside).rstrip('/')}' {why}.", code=code)

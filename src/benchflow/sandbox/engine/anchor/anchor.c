@@ -6,7 +6,7 @@
  *   anchor kill SIGNAL PID       send a signal (PID -1: to every process but the first)
  *   anchor unpack                make files from the records on stdin (see struct record)
  *   anchor pack PATH             write the file or tree at PATH as records to stdout
- *   anchor stat                  a record without data for each NUL-ended path on stdin
+ *   anchor stat                  a record for each NUL-ended path on stdin, without the contents of files
  *
  * All but `hold` begin with a greeting on stderr, which tells their words from the engine's.
  * It needs nothing from the image, neither a shell nor a library, so nothing that was changed in there can act on it. It
@@ -78,7 +78,8 @@ enum { SIGKILL = 9, SIGALRM = 14, SIGTERM = 15, SIGCHLD = 17 };
 enum { PATH_LIMIT = 4096, DEPTH_LIMIT = 200 };
 
 /* What `unpack` reads and `pack` and `stat` write, little-endian, followed by the path and then `size` bytes of data.
- * type: d directory, f file, l link (data is where it points), i file to be overwritten in place, s special, - missing. */
+ * type: d directory, f file, l link (data is where it points), i file to be overwritten in place, x to be removed with all
+ * below, s special, - missing. */
 struct record { u8 type, pad; u16 path_length; u32 mode, uid, gid; u64 size; i64 mtime, mtime_ns; };
 
 static u8 buffer[1 << 16];
@@ -471,6 +472,28 @@ static void make_directory(i64 parent, const char *name, const char *path, const
     CALL(close, fd, 0, 0, 0, 0);
 }
 
+static void remove_all(i64 parent, const char *name, const char *path, int depth)
+{
+    i64 gone = CALL(unlinkat, parent, name, 0, 0, 0);
+    if (gone == 0 || gone == -ENOENT)
+        return;
+    i64 fd = CALL(openat, parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0);
+    if (fd < 0 || depth >= DEPTH_LIMIT)
+        fail(path, "cannot be removed", fd < 0 ? gone : -ENAMETOOLONG);
+    u8 entries[2048];
+    i64 got;
+    while ((got = CALL(getdents64, fd, entries, sizeof entries, 0, 0)) > 0)
+        for (i64 at = 0; at < got; at += *(u16 *)(entries + at + 16)) {
+            const char *entry = (const char *)entries + at + 19;
+            if (!same(entry, ".") && !same(entry, ".."))
+                remove_all(fd, entry, path, depth + 1);
+        }
+    CALL(close, fd, 0, 0, 0, 0);
+    gone = CALL(unlinkat, parent, name, AT_REMOVEDIR, 0, 0);
+    if (gone < 0)
+        fail(path, "cannot be removed", gone);
+}
+
 static void unpack(void)
 {
     static char path[PATH_LIMIT], shown[PATH_LIMIT], target[PATH_LIMIT];
@@ -481,10 +504,14 @@ static void unpack(void)
             fail("input", "path too long", -ENAMETOOLONG);
         path[r.path_length] = 0;
         memcpy(shown, path, r.path_length + 1UL);
-        i64 parent = walk(path, &last, 1);
+        i64 parent = walk(path, &last, r.type != 'x');
+        if (r.type == 'x' && (parent == -ENOENT || parent == -ENOTDIR || parent == -ELOOP))
+            continue;
         if (parent < 0)
             fail(shown, "cannot be reached", parent);
-        if (r.type == 'f' || r.type == 'i') {
+        if (r.type == 'x') {
+            remove_all(parent, last, shown, 0);
+        } else if (r.type == 'f' || r.type == 'i') {
             make_file(parent, last, shown, &r);
         } else if (r.type == 'd') {
             make_directory(parent, last, shown, &r);
@@ -605,7 +632,7 @@ static void pack_tree(char *place)
 
 static void describe_paths(void)
 {
-    static char path[PATH_LIMIT], shown[PATH_LIMIT];
+    static char path[PATH_LIMIT], shown[PATH_LIMIT], target[PATH_LIMIT];
     u64 n = 0;
     for (i64 got; (got = CALL(read, 0, buffer, sizeof buffer, 0, 0)) > 0;)
         for (i64 i = 0; i < got; i++) {
@@ -621,13 +648,20 @@ static void describe_paths(void)
             n = 0;
             i64 parent = walk(path, &last, 0);
             struct record r = {0};
+            i64 target_length = 0;
             r.type = '-';
             r.path_length = (u16)shown_length;
             if (parent >= 0 && CALL(newfstatat, parent, last, &s, AT_NOFOLLOW, 0) == 0)
                 r = describe(&s, shown_length);
+            if (r.type == 'l') {
+                target_length = CALL(readlinkat, parent, last, target, sizeof target, 0);
+                r.size = target_length > 0 ? (u64)target_length : 0;
+            }
             CALL(close, parent, 0, 0, 0, 0);
             send_all(1, &r, sizeof r);
             send_all(1, shown, shown_length);
+            if (target_length > 0)
+                send_all(1, target, (u64)target_length);
         }
 }
 
