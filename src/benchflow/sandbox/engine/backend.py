@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.to_thread
 
-from benchflow.errors import RuntimeFailure, UsageError
+from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
 from benchflow.sandbox.engine.build import Builder, BuildOptions
 from benchflow.sandbox.engine.client import EngineClient
+from benchflow.sandbox.engine.compose import MAIN, Service, read_compose
+from benchflow.sandbox.engine.compose_sandbox import ComposeSandbox, Part
 from benchflow.sandbox.engine.dialect import DIALECTS
 from benchflow.sandbox.engine.gate import EngineGate, GateLimits
 from benchflow.sandbox.engine.host import EngineHost, find_facts
@@ -68,6 +72,37 @@ class EngineBackend(SandboxBackend):
             raise UsageError(f"A snapshot of '{snapshot.backend}' cannot be used by '{self.name}'.")
         return EngineSandbox(self, spec, origin=snapshot)
 
+    async def compose(
+        self, spec: SandboxSpec, file: Path, *, variables: Mapping[str, str] | None = None
+    ) -> ComposeSandbox:
+        """A sandbox of all services of a compose file, not started yet; their images are built or found first.
+
+        `spec` describes `main`. Its image wins over the file's; `variables` fill `${NAME}` in the file.
+        """
+        services = await anyio.to_thread.run_sync(read_compose, file, variables or {})
+        main = services.pop(MAIN, Service(MAIN))
+        image = spec.image or await self._image_of(main)
+        parts = [Part(service, await self._image_of(service)) for service in services.values()]
+        whole = replace(
+            spec,
+            image=image,
+            env={**main.env, **spec.env},
+            workdir=main.workdir or spec.workdir,
+            user=spec.user or main.user,
+        )
+        return ComposeSandbox(self, whole, parts, needed=main.depends_on)
+
+    async def _image_of(self, service: Service) -> Image:
+        build = service.build
+        if build is not None:
+            options = {"build_args": build.args, "target": build.target}
+            return await self.build(build.context, dockerfile=build.dockerfile, **options)
+        if service.image is None:
+            raise EnvironmentFailure(
+                "The compose file gives `main` no image, and neither does the package.", code="image-missing"
+            )
+        return await self.resolve(service.image)
+
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
         """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`)."""
         return await self._builder.build(context, dockerfile, _build_options(options))
@@ -93,7 +128,12 @@ class EngineBackend(SandboxBackend):
 def _build_options(options: Mapping[str, object]) -> BuildOptions:
     timeout, network, target = (options.get(key) for key in ("timeout_sec", "network", "target"))
     arguments = options.get("build_args") or {}
-    unknown = set(options) - {"timeout_sec", "build_args", "network", "target"}
+    if options.get("base_image") is not None:
+        raise UnsupportedError(
+            "A container engine builds on the base image that the Dockerfile names; only `local` can replace it.",
+            path="base_image",
+        )
+    unknown = set(options) - {"timeout_sec", "build_args", "network", "target", "base_image"}
     if unknown:
         raise UsageError(f"Unknown build options: {', '.join(sorted(unknown))}.")
     if not isinstance(arguments, Mapping):

@@ -23,6 +23,8 @@ class Dialect:
     detached_by_disconnecting: bool
     """A container that is to get a network later begins with one, which is taken away before anything runs in it."""
     extra_run: tuple[str, ...] = ()
+    keep_output: tuple[str, ...] = ("--log-opt", "max-size=10m")
+    """Arguments that keep the output of a service within a bound."""
     build_environment: Mapping[str, str] = field(default_factory=dict)
     install: str = ""
     """What helps when the command is missing."""

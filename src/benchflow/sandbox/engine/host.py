@@ -58,6 +58,13 @@ class EngineHost:
             for image in await self._listed("images", "--all", "--quiet", "--no-trunc", *filters):
                 await self.remove_image(image)
 
+    async def commit(self, container: str, purpose: str) -> str:
+        """An image of a container's files."""
+        labels = {OWNED: self.owner.id, PURPOSE: purpose}
+        changes = [part for name, value in labels.items() for part in ("--change", f"LABEL {name}={value}")]
+        answer = await self.client.ask(*self.client.dialect.commit, *changes, container)
+        return answer.split()[-1].removeprefix("sha256:")
+
     async def remove_container(self, name: str) -> None:
         """Remove a container with its anonymous volumes; one that is gone already is fine."""
         done = await self.client.run(*self.client.dialect.remove, name)

@@ -1,10 +1,11 @@
-"""The arguments that start a container from a sandbox's description. Pure."""
+"""The arguments that start a container. Pure."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from benchflow.sandbox.engine.dialect import Dialect
@@ -14,44 +15,45 @@ from benchflow.sandbox.protocol import Limits, Mount
 _NEVER_NEEDED: Final = ("MKNOD", "NET_RAW")
 
 
-def run_arguments(
-    dialect: Dialect,
-    *,
-    image: str,
-    name: str,
-    network: str,
-    owner: Owner,
-    lease: bool,
-    purpose: str,
-    limits: Limits,
-    hostname: str | None,
-    mounts: Iterable[Mount],
-    labels: Mapping[str, str],
-) -> list[str]:
-    """Everything after the command: a detached container whose first process is the anchor, running as root."""
-    args = ["run", "--detach", "--name", name, "--network", network, "--user", "0:0", "--workdir", "/"]
-    args += ["--entrypoint", ANCHOR, "--log-driver", "none", "--no-healthcheck", "--pull", "never"]
-    args += confinement()
-    if hostname is not None:
-        args += ["--hostname", hostname]
-    args += label_arguments(owner, purpose, labels)
-    args += limit_arguments(limits)
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One container: what it is made from and what it may do. Without `command` only the anchor runs in it."""
+
+    image: str
+    name: str
+    network: str
+    purpose: str
+    limits: Limits = field(default_factory=Limits)
+    hostname: str | None = None
+    hosts: tuple[str, ...] = ()
+    """Names that mean this very machine inside."""
+    mounts: tuple[Mount, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: str = "0:0"
+    workdir: str = "/"
+    extra: tuple[str, ...] = ("--log-driver", "none")
+    command: tuple[str, ...] = ()
+
+
+def run_arguments(dialect: Dialect, owner: Owner, launch: Launch, *, lease: bool) -> list[str]:
+    """Everything after the engine's command: a detached container whose first process is the anchor.
+
+    With `lease` the container ends by itself when its owner does.
+    """
+    args = ["run", "--detach", "--name", launch.name, "--network", launch.network]
+    args += ["--user", launch.user, "--workdir", launch.workdir]
+    args += ["--entrypoint", ANCHOR, "--no-healthcheck", "--pull", "never", "--security-opt", "no-new-privileges"]
+    args += [part for capability in _NEVER_NEEDED for part in ("--cap-drop", capability)]
+    if launch.hostname is not None:
+        args += ["--hostname", launch.hostname]
+    args += [part for name in launch.hosts for part in ("--add-host", f"{name}:127.0.0.1")]
+    ours = {**launch.labels, OWNED: owner.id, PURPOSE: launch.purpose}
+    args += [part for name, value in ours.items() for part in ("--label", f"{name}={value}")]
+    args += limit_arguments(launch.limits)
     args += mount_arguments(str(owner.folder), INSIDE)
-    for mount in mounts:
-        args += mount_arguments(str(mount.source), mount.target)
-    return [*args, *dialect.extra_run, image, "hold", LEASE if lease else "-"]
-
-
-def confinement() -> list[str]:
-    args = ["--security-opt", "no-new-privileges"]
-    for capability in _NEVER_NEEDED:
-        args += ["--cap-drop", capability]
-    return args
-
-
-def label_arguments(owner: Owner, purpose: str, labels: Mapping[str, str]) -> list[str]:
-    ours = {**labels, OWNED: owner.id, PURPOSE: purpose}
-    return [part for name, value in ours.items() for part in ("--label", f"{name}={value}")]
+    for mount in launch.mounts:
+        args += mount_arguments(str(mount.source.absolute()), mount.target)
+    return [*args, *launch.extra, *dialect.extra_run, launch.image, "hold", LEASE if lease else "-", *launch.command]
 
 
 def limit_arguments(limits: Limits) -> list[str]:

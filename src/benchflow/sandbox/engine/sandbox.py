@@ -18,9 +18,8 @@ from benchflow.sandbox.engine.container import EngineContainer, absolute
 from benchflow.sandbox.engine.facts import needed
 from benchflow.sandbox.engine.home import Home, find_home
 from benchflow.sandbox.engine.host import EngineHost
-from benchflow.sandbox.engine.launch import run_arguments
+from benchflow.sandbox.engine.launch import Launch, run_arguments
 from benchflow.sandbox.engine.network import ContainerNetwork
-from benchflow.sandbox.engine.ownership import OWNED, PURPOSE
 from benchflow.sandbox.protocol import (
     Change,
     ChangeKind,
@@ -49,18 +48,19 @@ class EngineSandbox(Sandbox):
         *,
         origin: Snapshot | None = None,
         own_image: str | None = None,
-        network_of: str | None = None,
         purpose: str = "sandbox",
         home: Home | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
-        """`own_image` is removed when the sandbox stops; `network_of` names a container whose network it shares; `home`
-        is known when the sandbox continues another one."""
+        """`own_image` is removed when the sandbox stops; `home` is known when it continues another sandbox; `hosts` are
+        names that mean the sandbox itself."""
         self.id = f"benchcube-{secrets.token_hex(8)}"
         self.spec = spec
         self._backend = backend
         self._origin = origin
         self._own_image = own_image
-        self._network_of = network_of
+        self._network_of: str | None = None
+        self._hosts = tuple(hosts)
         self._purpose = purpose
         self._home = home
         self._made: frozenset[str] = frozenset()
@@ -91,19 +91,18 @@ class EngineSandbox(Sandbox):
     async def _start(self, host: EngineHost) -> None:
         self._network = ContainerNetwork(host, self.spec.network)
         shared = self._network_of is not None
-        arguments = run_arguments(
-            host.client.dialect,
+        launch = Launch(
             image=self._image,
             name=self.id,
             network=f"container:{self._network_of}" if shared else self._network.argument(),
-            owner=host.owner,
-            lease=host.facts.same_kernel,
             purpose=self._purpose,
             limits=self.spec.limits,
             hostname=None if shared else self.spec.hostname,
+            hosts=self._hosts,
             mounts=self.spec.mounts,
             labels=self.spec.labels,
         )
+        arguments = run_arguments(host.client.dialect, host.owner, launch, lease=host.facts.same_kernel)
         done = await host.client.run(*arguments)
         if done.exit_code != 0:
             raise host.client.refusal("run", done)
@@ -112,7 +111,7 @@ class EngineSandbox(Sandbox):
             self.id,
             user="0:0",
             workdir=self.spec.workdir,
-            env={**self.spec.env, **self._network.environment()},
+            env={**self.spec.env, **({} if shared else self._network.environment())},
             restart=self._restart,
         )
         if not shared:
@@ -137,7 +136,7 @@ class EngineSandbox(Sandbox):
         targets = [mount.target for mount in self.spec.mounts]
         if not targets or self._origin is None:
             return
-        found = await self._box.stat(targets)
+        found = await self.container.stat(targets)
         if all(record.type in "df" for record in found):
             return
         host = self._running
@@ -146,8 +145,8 @@ class EngineSandbox(Sandbox):
         await self._start(host)
         for mount in mounts:
             folder = mount.source.is_dir()
-            await self._box.replace_by_empty(mount.target, folder=folder)
-        cleaned = await self._commit("fork")
+            await self.container.replace_by_empty(mount.target, folder=folder)
+        cleaned = await self._running.commit(self.id, "fork")
         self._backend.notes.write(cleaned, without(self._backend.notes.read(self._origin.reference), targets))
         await host.remove_container(self.id)
         old, self._own_image = self._own_image, cleaned
@@ -170,7 +169,7 @@ class EngineSandbox(Sandbox):
         on_output: OutputSink | None = None,
         max_output: int = 8 << 20,
     ) -> ExecResult:
-        return await self._box.exec(
+        return await self.container.exec(
             command,
             user=user,
             env=env,
@@ -189,27 +188,27 @@ class EngineSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> SandboxProcess:
-        return await self._box.process(command, user=user, env=env, cwd=cwd)
+        return await self.container.process(command, user=user, env=env, cwd=cwd)
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
-        await self._box.upload(source, target, owner=owner)
+        await self.container.upload(source, target, owner=owner)
 
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
-        await self._box.write_file(path, data, owner=owner, mode=mode)
+        await self.container.write_file(path, data, owner=owner, mode=mode)
 
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
-        await self._box.download(source, target, max_bytes=max_bytes, max_files=max_files)
+        await self.container.download(source, target, max_bytes=max_bytes, max_files=max_files)
 
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        return await self._box.read_file(path, max_bytes=max_bytes)
+        return await self.container.read_file(path, max_bytes=max_bytes)
 
     async def changes(self) -> list[Change]:
-        return await describe(self._box, await self._kinds())
+        return await describe(self.container, await self._kinds())
 
     async def _kinds(self) -> dict[str, ChangeKind]:
         """Path and kind of everything that was changed since the environment was built."""
         mounted = [mount.target for mount in self.spec.mounts]
-        own = parse_diff(await self._box.diff(), mounted)
+        own = parse_diff(await self.container.diff(), mounted)
         for path in self._made:
             own.pop(path, None)
         if self._origin is None:
@@ -217,14 +216,13 @@ class EngineSandbox(Sandbox):
         return without(lay_over(self._backend.notes.read(self._origin.reference), own), mounted)
 
     async def kill_processes(self) -> None:
-        await self._box.kill_processes()
+        await self.container.kill_processes()
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         if self._network is None or self._network_of is not None:
             raise UsageError("The network of this sandbox belongs to another.")
-        await self._network.switch(self._box, policy)
-        home = self._home.env if self._home is not None else {}
-        self._box.set_defaults(env={**home, **self.spec.env, **self._network.environment()})
+        await self._network.switch(self.container, policy)
+        self.set_network_environment(self._network.environment())
 
     async def dial(self, port: int) -> socket.socket:
         if not self._running.facts.may_enter:
@@ -236,28 +234,44 @@ class EngineSandbox(Sandbox):
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
+        forked = await self.fork_unstarted(mounts=mounts, network=network, revert=revert)
+        await forked.start()
+        return forked
+
+    async def fork_unstarted(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> EngineSandbox:
+        """A copy that has yet to be started."""
         image = await self._save("fork")
         if revert is not None:
             image = await self._reverted(image, revert)
-        forked = EngineSandbox(
+        added = {mount.target for mount in mounts}
+        kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
+        return EngineSandbox(
             self._backend,
-            self.branch_spec(mounts, network),
+            replace(self.spec, mounts=(*kept, *mounts), network=network or self.current_policy()),
             origin=Snapshot(self._backend.name, image, self.spec.image),
             own_image=image,
             home=self._home,
         )
-        await forked.start()
-        return forked
+
+    def join(self, container: str) -> None:
+        """Share the network of a container instead of having one; before the start."""
+        self._network_of = container
+
+    def current_policy(self) -> NetworkPolicy:
+        return self._network.policy if self._network is not None else self.spec.network
+
+    def network_environment(self) -> Mapping[str, str]:
+        """Variables that the current policy gives to every command."""
+        return self._network.environment() if self._network is not None else {}
+
+    def set_network_environment(self, environment: Mapping[str, str]) -> None:
+        home = self._home.env if self._home is not None else {}
+        self.container.set_defaults(env={**home, **self.spec.env, **environment})
 
     async def snapshot(self) -> Snapshot:
         return Snapshot(self._backend.name, await self._save("snapshot"), self.spec.image)
-
-    def branch_spec(self, mounts: Sequence[Mount], network: NetworkPolicy | None) -> SandboxSpec:
-        """The description of a copy of this sandbox."""
-        current = self._network.policy if self._network is not None else self.spec.network
-        added = {mount.target for mount in mounts}
-        kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
-        return replace(self.spec, mounts=(*kept, *mounts), network=network or current)
 
     async def _reverted(self, image: str, revert: Revert) -> str:
         """The image with the paths that `revert` names as the environment was built, in place of the given one."""
@@ -266,14 +280,14 @@ class EngineSandbox(Sandbox):
         editing = EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home)
         async with editing:
             kinds = await editing._kinds()
-            found = await describe(editing._box, kinds)
+            found = await describe(editing.container, kinds)
             places = tuple(revert(found))
             touched = [change for change in found if any(below(change.path, place) for place in places)]
             if not touched:
                 editing._own_image = None
                 return image
-            await self._restore(editing._box, touched)
-            cleaned = await editing._commit("fork")
+            await self._restore(editing.container, touched)
+            cleaned = await editing._running.commit(editing.id, "fork")
             self._backend.notes.write(cleaned, without(kinds, [change.path for change in touched]))
         return cleaned
 
@@ -286,7 +300,7 @@ class EngineSandbox(Sandbox):
         spec = replace(self.spec, mounts=(), network=NetworkPolicy("none"))
         async with EngineSandbox(self._backend, spec, home=self._home) as pristine:
             for path in lost:
-                await box.copy_from(pristine._box, path)
+                await box.copy_from(pristine.container, path)
 
     async def stop(self) -> None:
         host, self._host = self._host, None
@@ -311,7 +325,7 @@ class EngineSandbox(Sandbox):
         paused = (await client.run("pause", self.id)).exit_code == 0
         try:
             kinds = await self._kinds()
-            image = await self._commit(purpose)
+            image = await self._running.commit(self.id, purpose)
         finally:
             if paused:
                 with anyio.CancelScope(shield=True):
@@ -319,20 +333,12 @@ class EngineSandbox(Sandbox):
         self._backend.notes.write(image, kinds)
         return image
 
-    async def _commit(self, purpose: str) -> str:
-        """An image of the files as they are now."""
-        host = self._running
-        labels = {OWNED: host.owner.id, PURPOSE: purpose}
-        changes = [part for name, value in labels.items() for part in ("--change", f"LABEL {name}={value}")]
-        answer = await host.client.ask(*host.client.dialect.commit, *changes, self.id)
-        return answer.split()[-1].removeprefix("sha256:")
-
     async def _restart(self) -> None:
         """The last resort against processes that cannot be killed from inside."""
         host = self._running
         await host.client.ask("restart", "-t", "0", self.id)
         if self._network is not None and self._network_of is None:
-            await self._network.again(self._box)
+            await self._network.again(self.container)
 
     @property
     def _image(self) -> str:
@@ -355,7 +361,8 @@ class EngineSandbox(Sandbox):
         return self._host
 
     @property
-    def _box(self) -> EngineContainer:
+    def container(self) -> EngineContainer:
+        """The running container."""
         if self._container is None:
             raise SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
         return self._container

@@ -247,25 +247,24 @@ static i64 execute(char **command, char **environment)
 
 static void hold(const char *lease, char **command, char **environment)
 {
-    i64 child = -1;
-    if (command) {
+    u64 ended_signal = 1UL << (SIGCHLD - 1), before = 0;
+    i64 child = -1, second[2] = {1, 0};
+    CALL(rt_sigprocmask, 0, &ended_signal, &before, 8, 0);
+    if (command)
         child = CALL(clone, SIGCHLD, 0, 0, 0, 0);
-        if (child == 0) {
-            execute(command, environment);
-            fail(command[0], "cannot be executed", -127);
-        }
-    } else {
-        u64 ignore[4] = {1, 0, 0, 0}; /* SIG_IGN: the kernel reaps what ends */
-        CALL(rt_sigaction, SIGCHLD, ignore, 0, 8, 0);
+    if (child == 0) {
+        CALL(rt_sigprocmask, 2, &before, 0, 8, 0);
+        execute(command, environment);
+        fail(command[0], "cannot be executed", -127);
     }
-    for (int beats = 0;; beats++) {
+    for (;;) {
         i64 ended;
         int status;
-        pause_for(0, 250000000);
-        while (child > 0 && (ended = CALL(wait4, -1, &status, 1, 0, 0)) > 0)
+        CALL(rt_sigtimedwait, &ended_signal, 0, second, 8, 0);
+        while ((ended = CALL(wait4, -1, &status, 1, 0, 0)) > 0)
             if (ended == child)
                 leave(status_code(status));
-        if (beats % 4 || same(lease, "-"))
+        if (same(lease, "-"))
             continue;
         i64 fd = CALL(openat, AT_FDCWD, lease, O_RDONLY | O_CLOEXEC, 0, 0);
         if (fd < 0 || CALL(flock, fd, 1 | 4, 0, 0, 0) == 0) /* LOCK_SH | LOCK_NB: the owner is gone */
