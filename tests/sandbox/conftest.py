@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import sys
+import tarfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +16,15 @@ from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSp
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engines import BASE_IMAGE, Engines, EngineUnavailable
+from engines import BASE_IMAGE, Engines, EngineUnavailable, base_rootfs
 
 ENGINE_MARKS = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 BACKENDS = [
     pytest.param("docker", marks=ENGINE_MARKS),
     pytest.param("podman", marks=ENGINE_MARKS),
 ]
+if importlib.util.find_spec("benchflow.sandbox.local") is not None:
+    BACKENDS.append(pytest.param("local", marks=pytest.mark.xdist_group("local-conformance")))
 
 
 @pytest.fixture(scope="session")
@@ -50,10 +55,9 @@ class Bench:
         return self.backend.create(SandboxSpec(image=self.image, **spec))  # type: ignore[arg-type]
 
 
-def make_backend(name: str, request: pytest.FixtureRequest, state: Path) -> SandboxBackend:
+def engine_backend(name: str, engines: Engines, state: Path) -> SandboxBackend:
     from benchflow.sandbox.engine import EngineBackend
 
-    engines: Engines = request.getfixturevalue("engines")
     try:
         if name == "docker":
             return EngineBackend("docker", env=engines.docker(), state=state)
@@ -63,14 +67,31 @@ def make_backend(name: str, request: pytest.FixtureRequest, state: Path) -> Sand
         pytest.fail(str(error), pytrace=False)
 
 
+def local_backend(folder: Path) -> tuple[SandboxBackend, Image]:
+    """The embedded backend with the same base image, unpacked as its one layer."""
+    from benchflow.sandbox.local.backend import LocalBackend
+
+    layer = folder / "layer"
+    with tarfile.open(fileobj=io.BytesIO(base_rootfs())) as archive:
+        archive.extractall(layer, numeric_owner=True)
+    path = "/usr/local/bin:/usr/bin:/bin"
+    image = Image(str(layer), "sha256:base", layers=(layer,), env={"PATH": path}, base=BASE_IMAGE)
+    return LocalBackend(folder / "store"), image
+
+
 @pytest.fixture(scope="module", params=BACKENDS)
 async def bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
 ) -> AsyncIterator[Bench]:
-    backend = make_backend(request.param, request, tmp_path_factory.mktemp("state"))
+    folder = tmp_path_factory.mktemp("state")
+    if request.param == "local":
+        backend, image = local_backend(folder)
+    else:
+        backend = engine_backend(request.param, request.getfixturevalue("engines"), folder)
+        image = await backend.resolve(BASE_IMAGE)
     status = await backend.status()
     assert status.usable, status.reason
-    yield Bench(backend, await backend.resolve(BASE_IMAGE), status.capabilities)
+    yield Bench(backend, image, status.capabilities)
     await backend.close()
 
 
