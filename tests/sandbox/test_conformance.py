@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import anyio
 import pytest
 
-from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.errors import BenchflowError, SandboxFailure, UnsupportedError, UsageError
 from benchflow.sandbox.protocol import CAPABILITIES, Change, Limits, Mount, NetworkPolicy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -19,6 +20,16 @@ async def alive(sandbox, marker):
     script = r"for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline; echo; done 2>/dev/null"
     listed = await sandbox.exec(script, user="root")
     return sum(line.split() == ["sleep", marker] for line in listed.stdout.decode().splitlines())
+
+
+@contextlib.asynccontextmanager
+async def forked(sandbox, **options):
+    """A fork, which is started when it is given, for the time of a block."""
+    fork = await sandbox.fork(**options)
+    try:
+        yield fork
+    finally:
+        await fork.stop()
 
 
 async def changed(sandbox) -> dict[str, Change]:
@@ -121,14 +132,15 @@ async def test_commands_start_in_the_working_folder_which_its_user_may_write(box
     assert (await box.exec("pwd", cwd="/opt")).stdout == b"/opt\n"
 
 
-async def test_a_missing_working_folder_is_an_error(box):
-    with pytest.raises((SandboxFailure, UsageError)):
-        await box.exec("true", cwd="/no/such/folder")
-
-
-async def test_a_relative_working_folder_is_refused(box):
-    with pytest.raises((SandboxFailure, UsageError)):
-        await box.exec("true", cwd="../etc")
+@pytest.mark.parametrize("folder", ["/no/such/folder", "../etc"])
+async def test_a_command_whose_working_folder_cannot_be_entered_does_not_run(box, folder):
+    try:
+        result = await box.exec("echo ran; exit 0", cwd=folder)
+    except (SandboxFailure, UsageError) as error:
+        assert str(error)
+    else:
+        assert not result.ok
+        assert b"ran" not in result.stdout
 
 
 async def test_input_is_passed_whole_and_closed(box):
@@ -371,7 +383,7 @@ async def test_a_fork_has_the_files_and_goes_its_own_way(bench):
     async with bench.sandbox() as origin:
         await origin.exec("echo shared > /app/shared; echo gone > /app/gone; rm /opt/doomed.txt", user="root")
         await origin.process("sleep 7106")
-        async with await origin.fork() as fork:
+        async with forked(origin) as fork:
             assert await alive(fork, "7106") == 0
             assert await alive(origin, "7106") == 1
             assert await fork.read_file("/app/shared") == b"shared\n"
@@ -383,7 +395,7 @@ async def test_a_fork_has_the_files_and_goes_its_own_way(bench):
                 await origin.read_file("/app/only-here")
             kinds = {path: change.kind for path, change in (await changed(fork)).items()}
             assert kinds == {"/app/shared": "added", "/app/only-here": "added", "/opt/doomed.txt": "deleted"}
-            async with await fork.fork() as grandchild:
+            async with forked(fork) as grandchild:
                 assert await grandchild.read_file("/app/only-here") == b"x\n"
         assert (await origin.exec("true")).ok
 
@@ -401,7 +413,7 @@ async def test_a_fork_can_have_chosen_paths_as_they_were_built(bench):
             told.extend(changes)
             return ["/opt", "/usr/bin/evil"]
 
-        async with await origin.fork(revert=revert) as fork:
+        async with forked(origin, revert=revert) as fork:
             shown = await fork.exec("cat /app/mine /opt/built.txt /opt/doomed.txt; ls /opt /usr/bin")
             assert shown.stdout.decode().split("\n")[:3] == ["mine", "from the image", "to be deleted"]
             assert b"new" not in shown.stdout
@@ -418,7 +430,7 @@ async def test_a_fork_can_mount_at_a_place_where_a_link_was_planted(bench, tmp_p
     tmp_path.chmod(0o755)
     async with bench.sandbox() as origin:
         await origin.exec("mkdir /opt/evil && echo planted > /opt/evil/test.sh && ln -s /opt/evil /tests", user="root")
-        async with await origin.fork(mounts=[Mount(tmp_path, "/tests")]) as fork:
+        async with forked(origin, mounts=[Mount(tmp_path, "/tests")]) as fork:
             shown = await fork.exec("cat /tests/test.sh /opt/evil/test.sh; test -L /tests || echo plain")
             assert shown.stdout == b"real\nplanted\nplain\n"
             refused = await fork.exec("echo x > /tests/test.sh", user="root")
@@ -433,11 +445,11 @@ async def test_mounts_are_read_only_and_not_reported_as_changes(bench, tmp_path)
     async with bench.sandbox(mounts=(Mount(tmp_path, "/assets/here"),)) as sandbox:
         assert (await sandbox.exec("cat /assets/here/asset")).stdout == b"asset\n"
         assert not (await sandbox.exec("touch /assets/here/new", user="root")).ok
-        assert not [change for change in await sandbox.changes() if change.path.startswith("/assets/here")]
+        assert not [change for change in await sandbox.changes() if change.path.startswith("/assets/here/")]
 
 
 async def test_a_mount_that_does_not_exist_is_refused(bench, tmp_path):
-    with pytest.raises((UsageError, SandboxFailure)):
+    with pytest.raises(BenchflowError, match="missing"):
         await bench.sandbox(mounts=(Mount(tmp_path / "missing", "/x"),)).start()
 
 
@@ -454,7 +466,7 @@ async def test_a_snapshot_outlives_its_sandbox_and_starts_many(bench):
             assert await restored.read_file("/app/kept") == b"kept\n"
             assert set(await changed(restored)) == {"/app/kept"}
     await bench.backend.discard(snapshot)
-    with pytest.raises(SandboxFailure):
+    with pytest.raises(BenchflowError):
         await bench.backend.create(sandbox.spec, snapshot=snapshot).start()
 
 
@@ -576,6 +588,7 @@ async def test_a_port_inside_can_be_dialled(bench):
                 except ConnectionError:
                     await anyio.sleep(0.1)
         with connected:
+            connected.setblocking(True)
             connected.sendall(b"ping\n")
             assert connected.recv(16) == b"ping\n"
         await server.kill()

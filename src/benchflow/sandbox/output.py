@@ -22,7 +22,7 @@ class _Kept:
 
 
 class BoundedOutput:
-    """Collects chunks of two streams; keeps all up to `limit` bytes, then drops from the middle of the longer."""
+    """Collects chunks of two streams; holds all up to `limit` bytes, then drops from the middle of the longer."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(limit, 0)

@@ -93,7 +93,8 @@ def main(request: str) -> int:
         sockets = open_gateway(plan, unshare_network=_unshare, enter_network=_enter)
     descriptors = array.array("i", [opened.fileno() for opened in sockets])
     with socket.socket(fileno=wanted["socket"]) as channel:
-        channel.sendmsg([b"sockets"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)] if sockets else []
+        channel.sendmsg([b"sockets"], passed)
     return 0
 
 

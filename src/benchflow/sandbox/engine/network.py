@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from benchflow.errors import SandboxFailure, UnsupportedError
 from benchflow.sandbox.engine.container import EngineContainer
+from benchflow.sandbox.engine.gateway import open_gateway_of
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.plan import plan_egress
@@ -53,7 +54,11 @@ class ContainerNetwork:
             raise UnsupportedError(f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode")
         if not self._switchable and (policy.mode == "public") != (self.policy.mode == "public"):
             raise UnsupportedError("A rootless engine cannot change the network of a running container.")
+        was_served = self._egress is not None
         await self.close()
+        if was_served and policy.mode != "allowlist":
+            # The wire goes with its sockets, but in the kernel's own time.
+            await open_gateway_of(await self._host.first_process(container.id), NetworkPolicy("none"))
         if (policy.mode == "public") != (self.policy.mode == "public"):
             await self._plug(container, public=policy.mode == "public")
         self.policy = policy
@@ -92,8 +97,6 @@ class ContainerNetwork:
                 await container.overwrite("/etc/resolv.conf", self._resolv_conf)
                 self._resolv_conf = None
             return
-        from benchflow.sandbox.engine.gateway import open_gateway_of
-
         plan = plan_egress(self.policy)
         sockets = await open_gateway_of(await self._host.first_process(container.id), self.policy)
         egress = Egress(self.policy)

@@ -16,6 +16,7 @@ from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
 from benchflow.sandbox.engine.changes import below, lay_over, make_changes, parse_diff, without
 from benchflow.sandbox.engine.container import EngineContainer, absolute
 from benchflow.sandbox.engine.facts import needed
+from benchflow.sandbox.engine.gateway import dial_into
 from benchflow.sandbox.engine.home import Home, find_home
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.engine.launch import Launch, run_arguments
@@ -227,8 +228,6 @@ class EngineSandbox(Sandbox):
     async def dial(self, port: int) -> socket.socket:
         if not self._running.facts.may_enter:
             return await super().dial(port)
-        from benchflow.sandbox.engine.gateway import dial_into
-
         return await dial_into(await self._running.first_process(self.id), port)
 
     async def fork(
