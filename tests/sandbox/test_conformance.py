@@ -48,26 +48,31 @@ async def test_declared_capabilities_are_known_and_missing_ones_say_how_to_get_t
         assert missing.how
 
 
-@pytest.mark.parametrize(
-    ("capability", "spec"),
-    [
-        ("limits.cpu", {"limits": Limits(cpus=0.5)}),
-        ("limits.memory", {"limits": Limits(memory_mb=64)}),
-        ("limits.pids", {"limits": Limits(pids=64)}),
-        ("limits.disk", {"limits": Limits(storage_mb=64)}),
-        ("gpu", {"limits": Limits(gpus=1)}),
-        ("network.allowlist", {"network": NetworkPolicy("allowlist", ("example.com",))}),
-        ("network.public", {"network": NetworkPolicy("public")}),
-    ],
-)
-async def test_what_a_backend_lacks_is_refused_before_anything_starts(bench, capability, spec):
-    sandbox = bench.sandbox(**spec)
-    if capability in bench.capabilities:
-        async with sandbox:
-            assert (await sandbox.exec("true")).ok
-    else:
+NEEDS = {
+    "limits.cpu": {"cpus": 0.5},
+    "limits.memory": {"memory_mb": 256},
+    "limits.pids": {"pids": 64},
+    "limits.disk": {"storage_mb": 64},
+    "gpu": {"gpus": 1},
+}
+
+
+async def test_limits_that_are_declared_are_honoured_together(bench):
+    limits = {
+        name: value for capability in NEEDS.keys() & bench.capabilities for name, value in NEEDS[capability].items()
+    }
+    async with bench.sandbox(limits=Limits(**limits)) as sandbox:
+        assert (await sandbox.exec("true")).ok
+
+
+async def test_what_a_backend_lacks_is_refused_before_anything_starts(bench):
+    for capability in NEEDS.keys() - bench.capabilities:
         with pytest.raises(UnsupportedError):
-            await sandbox.start()
+            await bench.sandbox(limits=Limits(**NEEDS[capability])).start()
+    for mode in ("public", "allowlist"):
+        if f"network.{mode}" not in bench.capabilities:
+            with pytest.raises(UnsupportedError):
+                await bench.sandbox(network=NetworkPolicy(mode, ("example.com",))).start()
 
 
 # --- commands ---
@@ -136,11 +141,10 @@ async def test_commands_start_in_the_working_folder_which_its_user_may_write(box
 async def test_a_command_whose_working_folder_cannot_be_entered_does_not_run(box, folder):
     try:
         result = await box.exec("echo ran; exit 0", cwd=folder)
-    except (SandboxFailure, UsageError) as error:
-        assert str(error)
-    else:
-        assert not result.ok
-        assert b"ran" not in result.stdout
+    except (SandboxFailure, UsageError):
+        return
+    assert not result.ok
+    assert b"ran" not in result.stdout
 
 
 async def test_input_is_passed_whole_and_closed(box):
