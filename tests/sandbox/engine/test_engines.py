@@ -160,7 +160,7 @@ async def main():
     await sandbox.start()
     await sandbox.process("sleep 7300")
     fork = await sandbox.fork()
-    print(sandbox.id, fork.id, flush=True)
+    print(f'{sandbox.id} {fork.id}', flush=True)
     await anyio.sleep_forever()
 anyio.run(main)
 """
