@@ -1,4 +1,4 @@
-"""What a verifier document says of its outputs: where the reward files are, how metrics become one reward."""
+"""What a verifier document says of its outputs: how metrics become one reward, and what else is kept."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchflow.errors import Issue
+from benchflow.errors import Issue, SandboxFailure
+from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards import AggregatePolicy, RewardError, parse_policy
-from benchflow.rewards.files import REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
+from benchflow.rewards.files import MAX_BYTES, REWARD_JSON
 from benchflow.sandbox.protocol import ExecResult
+from benchflow.verifier.box import MAX_LOG_BYTES, Box
 from benchflow.verifier.run import Run
-from benchflow.verifier.scope import Scope
 from benchflow.verifier.staging import LOGS
 
 _INSTALL_MARKS: Final = (
@@ -21,33 +23,46 @@ _INSTALL_MARKS: Final = (
 )  # fmt: skip
 
 
-def declared_policy(scope: Scope) -> AggregatePolicy | None:
-    """The aggregate policy of the verifier document."""
-    policy = scope.document.outputs.aggregate_policy if scope.document is not None else None
-    return None if policy is None else parse_policy(policy.to_dict(), path="outputs.aggregate_policy")
-
-
-def rename_outputs(run: Run) -> None:
-    """Give reward files that the document put elsewhere below `/logs/verifier` their canonical names."""
+def declared_policy(run: Run) -> AggregatePolicy | None:
+    """How the package makes metrics one reward: by its aggregate policy, else by the dimensions of its rubric."""
     document = run.scope.document
     if document is None:
-        return
-    outputs = document.outputs
-    for declared, name in (
-        (outputs.reward_text, REWARD_TEXT),
-        (outputs.reward_json, REWARD_JSON),
-        (outputs.details_json, REWARD_DETAILS),
-    ):
-        if declared is None or declared == f"{LOGS}/{name}":
+        return None
+    policy = document.outputs.aggregate_policy
+    if policy is not None:
+        return parse_policy(policy.to_declared_dict(), path="outputs.aggregate_policy")
+    rubric = document.rubric
+    if rubric.combine is None or _bare_metrics(run.output / REWARD_JSON) != frozenset(rubric.dimensions):
+        return None
+    weights = {name: item.weight for name, item in rubric.dimensions.items() if item.weight is not None}
+    return parse_policy({"method": rubric.combine, "weights": weights} if weights else {"method": rubric.combine})
+
+
+def _bare_metrics(file: Path) -> frozenset[str] | None:
+    """The names of the metrics in a `reward.json` that states neither a reward nor an aggregate."""
+    try:
+        found = parse_json(read_regular(file, max_bytes=MAX_BYTES))
+    except (OSError, RefusedFileError, StrictJSONError):
+        return None
+    if not isinstance(found, dict) or {"reward", "aggregate"} & found.keys():
+        return None
+    metrics = found.get("metrics")
+    return frozenset(metrics) if isinstance(metrics, dict) else None
+
+
+async def keep_artifacts(run: Run, box: Box) -> None:
+    """Copy what the verifier document declares as artifacts; what lies in `/logs/verifier` is there already."""
+    document = run.scope.document
+    for path in document.outputs.artifacts if document is not None else ():
+        if not path.startswith("/") or path.startswith(f"{LOGS}/"):
             continue
-        source = run.output / declared.removeprefix(f"{LOGS}/")
-        if _is_plain(source, run.output):
-            source.replace(run.output / name)
-
-
-def _is_plain(path: Path, folder: Path) -> bool:
-    """Whether a path leads to something in the folder without a link on the way."""
-    return path.exists() and not any(part.is_symlink() for part in (path, *path.parents) if part.is_relative_to(folder))
+        target = run.output / "artifacts" / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await box.sandbox.download(path, target, max_bytes=MAX_LOG_BYTES)
+        except SandboxFailure as error:
+            message = f"The artifact {path} could not be kept: {error}"
+            run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchflow.errors import Issue, PackageError, UsageError
+from benchflow.errors import PackageError, UsageError
 from benchflow.rewards import UNIT, RewardRange
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.task.config import ArtifactConfig, VerifierConfig
@@ -51,7 +51,6 @@ class Scope:
     artifacts: tuple[ArtifactConfig, ...]
     prompt: str
     opt_outs: OptOuts
-    notes: tuple[Issue, ...] = ()
     step: str | None = None
 
     @property
@@ -84,18 +83,20 @@ class Scope:
 
     def _undeclared(self) -> Strategy:
         """What runs without a verifier document: the test script, or the judge of the configuration."""
+        wiring = self.view.namespace.verifier
         if self.config.type == "llm-judge":
             judge = self.config.judge
+            rubric = wiring.rubric if wiring is not None and wiring.rubric is not None else judge.rubric_path
             return LLMJudgeStrategy(
-                type="llm-judge", rubric=judge.rubric_path, model=judge.model, input_dir=judge.input_dir,
+                type="llm-judge", rubric=rubric, model=judge.model, input_dir=judge.input_dir,
                 context=judge.context or None,
             )  # fmt: skip
-        if self.file(TEST_SCRIPT) is None:
+        script = wiring.entrypoint if wiring is not None and wiring.entrypoint is not None else TEST_SCRIPT
+        script = script.removeprefix(f"{self.mount[1:]}/")
+        if self.file(script) is None:
             place = f"steps/{self.step}" if self.step else self.view.task_dir.name
-            raise PackageError(
-                f"{place} has no verifier: neither {VERIFIER_MD} nor {TEST_SCRIPT}.", code="missing-verifier"
-            )
-        return ScriptStrategy(type="script", command=f"{self.mount}/{TEST_SCRIPT}")
+            raise PackageError(f"{place} has no verifier: neither {VERIFIER_MD} nor {script}.", code="missing-verifier")
+        return ScriptStrategy(type="script", command=f"{self.mount}/{script}")
 
     def file(self, relative: str) -> Path | None:
         """A file of the verifier, where the topmost folder has it."""
@@ -128,9 +129,8 @@ def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
             folders.append(found.verifier_dir)
             if (found.verifier_dir / VERIFIER_MD).is_file():
                 document = load_verifier_document(found.verifier_dir)
-    opt_outs, notes = _opt_outs(view, config)
     present = tuple(folder for folder in folders if folder is not None)
-    return Scope(view, config, present, document, artifacts, prompt, opt_outs, notes, step)
+    return Scope(view, config, present, document, artifacts, prompt, _opt_outs(config), step)
 
 
 def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:
@@ -141,26 +141,13 @@ def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:
     return own.replace(**inherited)
 
 
-def _opt_outs(view: TaskRuntimeView, config: VerifierConfig) -> tuple[OptOuts, tuple[Issue, ...]]:
-    """The declared opt-outs; a split package promises the agent's live box, so it has both unless it says no."""
+def _opt_outs(config: VerifierConfig) -> OptOuts:
     hardening = config.hardening
-    split = view.entrypoint != "task.md" and config.isolation == "shared"
-    implied = {name: split and name not in hardening.declared for name in ("keep_system_changes", "keep_processes")}
-    notes: tuple[Issue, ...] = ()
-    if any(implied.values()):
-        message = (
-            "A split package is verified in the box as the agent left it: programs, settings and processes of the agent"
-            " can act on the verifier. Declare verifier.environment_mode: separate, or verifier.hardening, to end that."
-        )
-        notes = (Issue("live-box", "warning", "verifier.hardening", message),)
-    return (
-        OptOuts(
-            keep_system_changes=hardening.keep_system_changes or implied["keep_system_changes"],
-            keep_processes=hardening.keep_processes or implied["keep_processes"],
-            keep_hooks=not hardening.cleanup_conftests,
-            pytest_plugins=config.pytest_plugins,
-        ),
-        notes,
+    return OptOuts(
+        keep_system_changes=hardening.keep_system_changes,
+        keep_processes=hardening.keep_processes,
+        keep_hooks=not hardening.cleanup_conftests,
+        pytest_plugins=config.pytest_plugins,
     )
 
 

@@ -52,6 +52,9 @@ def transfers(scope: Scope, workdir: str) -> list[Transfer]:
         source = artifact.source if artifact.source.startswith("/") else f"{workdir}/{artifact.source}"
         found[source] = Transfer(source.rstrip("/"), artifact.exclude)
     wiring = scope.view.namespace.verifier
+    for source in wiring.inputs if wiring is not None else ():
+        if source.startswith("/"):
+            found.setdefault(source, Transfer(source.rstrip("/")))
     for item in wiring.transfer if wiring is not None else ():
         limit = int(item.max_mb * _MEGABYTE) if item.max_mb is not None else MAX_BYTES
         found[item.source] = Transfer(item.source.rstrip("/"), item.exclude, limit)

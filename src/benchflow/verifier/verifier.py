@@ -109,7 +109,7 @@ class Verifier:
             isolation = self.environment.preparation.view.config.verifier.isolation
             refused = attribute(error, "package", "verify")
             return Verification(refused, "none", "", "separate" if isolation == "separate" else "shared", step=step)
-        findings = Findings(notes=list(scope.notes))
+        findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
         if isinstance(verdict, Scored):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 
 from benchflow.errors import JudgeFailure
 
 RETRIES: Final = 3
 MAX_TOKENS: Final = 2048
-_PAUSE_SEC: Final = 1.0
+PAUSE_SEC = 1.0
+"""Before the second try; twice as long before each further one."""
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -45,28 +48,26 @@ class JudgeModel:
     """The verifier's, over the machine's."""
     timeout_sec: float = 120.0
     reasoning_effort: str | None = None
-    pause_sec: float = _PAUSE_SEC
 
     async def ask(self, messages: list[dict[str, str]]) -> Message:
         """The model's answer; raises `JudgeFailure` after the last try, or at once when trying again cannot help."""
-        complete = _completion()
         provider, model = route(self.model)
-        options = self._connection(provider)
+        call = partial(
+            _completion(),
+            model=f"{provider}/{model}" if provider else model,
+            messages=messages,
+            max_tokens=MAX_TOKENS,
+            timeout=self.timeout_sec,
+            max_retries=0,
+            **self._connection(provider),
+        )
         problem: Exception | None = None
         for attempt in range(RETRIES):
             if attempt:
-                await anyio.sleep(self.pause_sec * 2 ** (attempt - 1))
+                await anyio.sleep(PAUSE_SEC * 2 ** (attempt - 1))
             try:
                 with anyio.fail_after(self.timeout_sec):
-                    answer = await complete(
-                        model=f"{provider}/{model}" if provider else model,
-                        messages=messages,
-                        max_tokens=MAX_TOKENS,
-                        timeout=self.timeout_sec,
-                        num_retries=0,
-                        **options,
-                    )
-                return _message(answer)
+                    return _message(await anyio.to_thread.run_sync(call, abandon_on_cancel=True))
             except Exception as error:  # noqa: BLE001 - boundary: whatever a provider's client raises
                 problem = error
                 if type(error).__name__ in _PERMANENT:
@@ -95,7 +96,7 @@ def route(model: str) -> tuple[str, str]:
 
 
 def _completion() -> Any:
-    """LiteLLM's function, with the price list that comes with it instead of one from the network."""
+    """LiteLLM's blocking function (its other one leaves connections to event loops), with the price list that comes with it instead of one from the network."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         litellm: Any = import_module("litellm")
@@ -104,7 +105,7 @@ def _completion() -> Any:
         raise JudgeFailure(message, code="judge-not-installed") from error
     litellm.suppress_debug_info = True
     litellm.telemetry = False
-    return litellm.acompletion
+    return litellm.completion
 
 
 def _message(answer: Any) -> Message:

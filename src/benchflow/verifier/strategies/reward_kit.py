@@ -14,7 +14,7 @@ from benchflow.rewards.files import REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.task.strategies import RewardKitStrategy
 from benchflow.verifier.box import timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
-from benchflow.verifier.outputs import declared_policy, missing_reward, rename_outputs
+from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
 from benchflow.verifier.run import Run
 from benchflow.verifier.staging import LOGS, VERIFIER
 from benchflow.verifier.strategies.script import finish
@@ -40,8 +40,8 @@ async def score(run: Run) -> Scored:
         if result.timed_out:
             raise timed_out(timeout)
         await box.collect(run.output)
-    rename_outputs(run)
-    policy: AggregatePolicy | None = rubric.policy if rubric is not None else declared_policy(run.scope)
+        await keep_artifacts(run, box)
+    policy: AggregatePolicy | None = rubric.policy if rubric is not None else declared_policy(run)
     with missing_reward(run, result):
         return read_reward(run.output, reward_range=run.scope.reward_range, policy=policy)
 

@@ -9,7 +9,7 @@ from benchflow.rewards import Scored, read_reward
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.strategies import ScriptStrategy
 from benchflow.verifier.box import keep_output, timed_out
-from benchflow.verifier.outputs import declared_policy, missing_reward, rename_outputs
+from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
 from benchflow.verifier.run import Run
 from benchflow.verifier.staging import VERIFIER
 
@@ -31,9 +31,9 @@ async def score(run: Run) -> Scored:
         if result.timed_out:
             raise timed_out(timeout)
         await box.collect(run.output)
-    rename_outputs(run)
+        await keep_artifacts(run, box)
     with missing_reward(run, result):
-        return read_reward(run.output, reward_range=run.scope.reward_range, policy=declared_policy(run.scope))
+        return read_reward(run.output, reward_range=run.scope.reward_range, policy=declared_policy(run))
 
 
 async def finish(run: Run, result: ExecResult) -> None:
