@@ -24,7 +24,8 @@ _OFFICE: Final = {
     ".pptx": ("ppt/slides/",),
     ".xlsx": ("xl/sharedStrings.xml", "xl/worksheets/"),
 }
-_FOLDERS: Final = ("", "output", "workspace/output")
+FOLDERS: Final = ("", "output", "workspace/output")
+"""Where deliverables lie, below the folder that is judged."""
 _HIDDEN: Final = frozenset({"rubric.json", "rubric.toml"})
 
 
@@ -40,7 +41,7 @@ class Deliverable:
 def read_deliverables(folder: Path) -> list[Deliverable]:
     """The files of a folder and its output folders, by name; hidden, linked, huge and unreadable ones are left out."""
     found: dict[str, Deliverable] = {}
-    for part in _FOLDERS:
+    for part in FOLDERS:
         place = folder / part if part else folder
         if not place.is_dir() or place.is_symlink():
             continue

@@ -14,13 +14,14 @@ from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
 from benchflow.task.strategies import LLMJudgeStrategy
 from benchflow.verifier.judging.answers import parse_answer
 from benchflow.verifier.judging.client import JudgeModel, Message
-from benchflow.verifier.judging.deliverables import Deliverable, matching, read_deliverables
+from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables
 from benchflow.verifier.judging.prompts import criterion_messages
 from benchflow.verifier.judging.transcript import Transcript
 from benchflow.verifier.run import Run
 
 DELIVERABLES: Final = "deliverables"
 MAX_BYTES: Final = 256 << 20
+MAX_FILES: Final = 500
 _MAX_CONTEXT: Final = 1 << 20
 _OPTIONS: Final = frozenset({"samples", "reasoning_effort"})
 _MOST_SAMPLES: Final = 15
@@ -49,15 +50,27 @@ async def score(run: Run) -> Scored:
 
 
 async def fetch(run: Run, source: str, target: Path) -> None:
-    """Copy a folder that the agent worked in to the output, as the verifier may see it."""
+    """Copy the plain files of a folder that the agent worked in, and of its output folders, as the verifier sees them.
+
+    What is too large for a judge stays behind; an agent cannot prevent its judgement by leaving too much.
+    """
+    places = [source, *(f"{source}/{folder}" for folder in FOLDERS if folder)]
+    command = ["find", *places, "-maxdepth", "1", "-type", "f", "-size", f"-{MAX_FILE_BYTES}c", "-print0"]
     await anyio.Path(target).mkdir()
+    left = MAX_BYTES
     async with run.box() as box:
-        try:
-            await box.sandbox.download(source, target, max_bytes=MAX_BYTES)
-        except SandboxFailure as error:
-            if error.code in ("refused", "too-large"):
-                raise JudgeFailure(f"The deliverables cannot be read: {error}", code="deliverables-refused") from error
-            raise PackageError(f"There is no folder {source} to judge: {error}", code="deliverables-missing") from error
+        listed = await box.sandbox.exec(command, user=box.user, cwd="/", timeout=run.scope.config.timeout_sec)
+        if not (await box.sandbox.exec(["test", "-d", source], user=box.user, cwd="/", timeout=60)).ok:
+            raise PackageError(f"There is no folder {source} to judge.", code="deliverables-missing")
+        for name in sorted(filter(None, listed.stdout.decode(errors="surrogateescape").split("\0")))[:MAX_FILES]:
+            try:
+                data = await box.sandbox.read_file(name, max_bytes=min(left, MAX_FILE_BYTES))
+            except SandboxFailure:
+                continue
+            left -= len(data)
+            place = target / name.removeprefix(source).lstrip("/")
+            await anyio.Path(place.parent).mkdir(parents=True, exist_ok=True)
+            await anyio.Path(place).write_bytes(data)
 
 
 async def _items(
