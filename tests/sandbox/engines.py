@@ -30,6 +30,7 @@ network_backend = "netavark"
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+tmp_dir = "{folder}/pt"
 """
 
 
@@ -78,7 +79,7 @@ class Engines:
         command = self.inside("podman", "--root", str(self._folder / "pr"), "--runroot", str(self._folder / "pn"))
         env = {**os.environ, "CONTAINERS_CONF": str(conf)}
         if not self._podman_used:
-            conf.write_text(CONTAINERS_CONF, encoding="utf-8")
+            conf.write_text(CONTAINERS_CONF.format(folder=self._folder), encoding="utf-8")
             self._podman_used = True
             make_base_image(command, env)
         return command, env
@@ -112,7 +113,6 @@ class Engines:
         if self._podman_used:
             command, env = self.podman()
             subprocess.run([*command, "rm", "--all", "--force", "-t", "0"], env=env, capture_output=True, check=False)
-            subprocess.run([*command, "system", "reset", "--force"], env=env, capture_output=True, check=False)
         if self._dockerd is not None:
             env = self.docker()
             ids = subprocess.run(["docker", "ps", "-aq"], env=env, capture_output=True, check=False).stdout.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +56,17 @@ class EngineHost:
             filters = ("--filter", mine, "--filter", f"label={PURPOSE}={purpose}")
             for container in await self._listed("ps", "--all", "--quiet", "--no-trunc", *filters):
                 await self.remove_container(container)
-            for image in await self._listed("images", "--all", "--quiet", "--no-trunc", *filters):
+            await self._remove_images(filters)
+
+    async def _remove_images(self, filters: Sequence[str]) -> None:
+        """Remove all that match. One that another was made from can only go after it, so again while it helps."""
+        left: list[str] | None = None
+        while True:
+            found = await self._listed("images", "--all", "--quiet", "--no-trunc", *filters)
+            if not found or found == left:
+                return
+            left = found
+            for image in found:
                 await self.remove_image(image)
 
     async def commit(self, container: str, purpose: str) -> str:
