@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from benchflow.cli import progress
+from benchflow.task.filemap import MAX_FILE_BYTES
 
 BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 
@@ -127,9 +129,9 @@ def test_progress_is_cleaned_up_when_the_work_fails(clock, monkeypatch):
 def test_an_interrupt_ends_with_130_at_once_and_leaves_no_process(make_package, tmp_path, count):
     for index in range(count):
         make_package(f"tasks/t{index:03}")
-    for index in range(0, count, 10):
-        with (tmp_path / f"tasks/t{index:03}/environment/huge").open("wb") as stream:
-            stream.truncate(1 << 40)
+    for index, part in product(range(0, count, 10), range(4)):
+        with (tmp_path / f"tasks/t{index:03}/environment/part-{part}").open("wb") as stream:
+            stream.truncate(MAX_FILE_BYTES)
     process = subprocess.Popen(
         [*BENCH, "tasks", "check", "tasks", "--json"],
         cwd=tmp_path,

@@ -173,5 +173,12 @@ def test_a_file_of_absurd_size_is_reported_and_not_read(make_files) -> None:
     with (folder / "sparse").open("wb") as stream:
         stream.truncate(1 << 40)
     found = scan(folder)
-    assert [(issue.code, issue.file) for issue in found.issues] == [("unreadable", "sparse")]
+    assert [(issue.code, issue.file) for issue in found.issues] == [("too-large", "sparse")]
     assert list(found.files) == ["a"]
+
+
+def test_a_package_of_absurd_size_is_reported_and_its_rest_not_read(make_files, monkeypatch) -> None:
+    monkeypatch.setattr(filemap, "MAX_PACKAGE_BYTES", 10)
+    found = scan(make_files(dict.fromkeys("abc", "123456")))
+    assert [issue.code for issue in found.issues] == ["too-large", "too-large"]
+    assert len(found.files) == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
 from benchflow.task import TaskPackage, load_package
+from benchflow.task.checks import check_folder, check_package
 
 SPLIT = {
     "task.toml": 'schema_version = "1.3"\n'
@@ -167,6 +168,7 @@ def test_an_unreadable_twin_is_reported(make_package) -> None:
         ({"task.md": "broken"}, "pkg"),
         ({"task.toml": "broken"}, "pkg"),
         ({"task.toml": ""}, "pkg"),
+        ({"task.toml": '[task]\nname = "not valid"\n'}, "not valid"),
         ({}, "pkg"),
     ],
 )
@@ -330,4 +332,69 @@ def test_oversized_texts_are_refused_unread(make_package) -> None:
     assert [(issue.code, issue.file) for issue in issues] == [
         ("too-large", "task.md"),
         ("too-large", "verifier/verifier.md"),
+    ]
+
+
+def test_unknown_keys_of_a_twin_are_shown(make_package) -> None:
+    package = load_package(make_package({**SPLIT, "task.toml": 'runner = "x"\n' + SPLIT["task.toml"]}))
+    found = [(issue.code, issue.severity, issue.path, issue.file, issue.line) for issue in package.issues]
+    assert found == [("unknown-key", "warning", "runner", "task.toml", 1)]
+
+
+def test_problems_of_a_projection_and_of_a_manifest_have_lines(make_package) -> None:
+    text = "---\nbenchflow: {environment: {manifest: environment.toml}}\n---\nx\n"
+    files = {
+        "task.md": text,
+        "environment.toml": '[environment]\nname = "desk"\nimage = "desk"\nimages = 1\n',
+        "verifier/task.toml": '[verifier]\nname = "rotate"\nwho = 1\n'
+        '[verifier.strategies.exact]\ntype = "script"\ncommand = "./test.sh"\n',
+    }
+    issues = load_package(make_package(files)).issues
+    assert {(issue.code, issue.path, issue.file, issue.line) for issue in issues} == {
+        ("unknown-key", "verifier.who", "verifier/task.toml", 3),
+        ("unknown-key", "environment.images", "environment.toml", 4),
+    }
+
+
+STEPS = {
+    "task.md": "---\ntask: {name: acme/steps}\nsteps: [{name: one}, {name: two}]\n---\n",
+    "steps/one/instruction.md": b"\xef\xbb\xbfFirst.\r\nThen.\r\n",
+    "steps/one/verifier/verifier.md": "---\nverifier:\n  strategies:\n    all: {type: script, command: all.sh}\n---\n",
+    "steps/one/verifier/all.sh": "true\n",
+    "steps/two/instruction.md": "Second.\n",
+    "steps/two/verifier/test.sh": "true\n",
+}
+
+
+def test_a_step_may_have_a_verifier_document_of_its_own(make_files) -> None:
+    package = load_package(make_files(STEPS))
+    assert check_package(package) == ()
+    one, two = package.view.steps
+    assert one.instruction == "First.\nThen."
+    assert one.verifier_document is not None
+    assert (one.verifier_document.default_strategy, two.verifier_document) == ("all", None)
+
+
+def test_the_verifier_document_of_a_step_is_judged(make_files) -> None:
+    missing = {name: content for name, content in STEPS.items() if not name.endswith("all.sh")}
+    issues = check_folder(make_files(missing)).issues
+    file = "steps/one/verifier/verifier.md"
+    assert [(issue.code, issue.path, issue.file, issue.line) for issue in issues] == [
+        ("verifier-file-missing", "verifier.strategies.all.command", file, 4)
+    ]
+    broken = {**STEPS, file: "---\nverifier: {strategies: {all: {type: magic}}}\n---\n"}
+    issues = check_folder(make_files(broken, name="broken")).issues
+    assert ("unknown-strategy", file) in [(issue.code, issue.file) for issue in issues]
+
+
+def test_a_verifier_profile_may_stand_in_for_the_document(make_package, tmp_path) -> None:
+    (tmp_path / "tasks").mkdir(exist_ok=True)
+    (tmp_path / "tasks/score.yaml").write_text("strategies: {all: {type: script, command: ./all.sh}}\n")
+    text = "---\ntask: {name: acme/x}\nverifier-profile: ../score.yaml\n---\nx\n"
+    drop = ("verifier/verifier.md", "verifier/test.sh")
+    folder = make_package({"task.md": text, "verifier/all.sh": "true\n"}, drop=drop)
+    assert check_folder(folder).issues == ()
+    (folder / "verifier/all.sh").rename(folder / "verifier/other.sh")
+    assert [(issue.code, issue.file) for issue in check_folder(folder).issues] == [
+        ("verifier-file-missing", "../score.yaml")
     ]

@@ -19,6 +19,7 @@ from benchflow.task import (
 )
 from benchflow.task import runtime_capabilities as gate
 from benchflow.task.capability_table import SANDBOXES, TABLE
+from benchflow.task.checks import check_folder
 from benchflow.task.manifest import ManifestRoot
 from benchflow.task.records import Record, walk_models
 from benchflow.task.root import DocumentRoot
@@ -218,8 +219,32 @@ def test_a_launch_is_refused_with_every_reason() -> None:
         gate.require_task_runtime_support(config, sandbox="local")
     assert {feature.path for feature in caught.value.features} == {"environment.os", "environment.gpus"}
     assert caught.value.category == "unsupported"
-    issue = caught.value.features[0].issue(file="task.md", line=3)
-    assert (issue.code, issue.severity, issue.line) == ("unsupported-feature", "error", 3)
+    issue = caught.value.features[0].issue(definition="task.md")
+    assert (issue.code, issue.severity, issue.file) == ("unsupported-feature", "error", "task.md")
+
+
+def test_a_refused_section_is_named_once(make_package) -> None:
+    text = "---\nenvironment: {tpu: {type: v5, topology: 2x2}}\n---\nx\n"
+    package = load_package(make_package({"task.md": text}), sandbox="local")
+    assert [feature.path for feature in package.runtime_issues] == ["environment.tpu"]
+
+
+def test_what_is_refused_is_shown_in_the_file_that_declares_it(make_package) -> None:
+    text = "---\nsandbox: {cpus: 1}\nbenchflow: {environment: {manifest: environment.toml}}\n---\nx\n"
+    manifest = '[environment]\nname = "desk"\nimage = "desk"\nisolation = "persistent"\n'
+    verifier = "---\nverifier:\n  strategies:\n    peer: {type: assessor, role: judge}\n---\n## role:judge\nJudge.\n"
+    files = {
+        "task.md": text,
+        "environment.toml": manifest,
+        "environment/compose.yaml": "services: {}\n",
+        "verifier/verifier.md": verifier,
+    }
+    issues = check_folder(make_package(files), sandbox="local").issues
+    assert [(issue.path, issue.file, issue.line) for issue in issues if issue.code == "unsupported-feature"] == [
+        ("environment/compose.yaml", "environment/compose.yaml", None),
+        ("environment.isolation", "environment.toml", None),
+        ("verifier.strategies.peer.type", "verifier/verifier.md", 4),
+    ]
 
 
 class Plugin:

@@ -117,6 +117,8 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
         *losses,
         *files.losses,
     ]
+    collisions = tuple(sorted(issue.path for issue in package.issues if issue.code == "alias-drift"))
+    ordered += [CompatibilityExportLoss(path, "both say something else; an export is refused") for path in collisions]
     prompt = _prompt(package)
     report = CompatibilityExportReport(
         target=target,
@@ -127,7 +129,7 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
         selected_verifier_dir=package.verifier_dir,
         input_hashes=package.source_hashes,
         restored_extension_paths=tuple(restored),
-        alias_collisions=tuple(sorted(issue.path for issue in package.issues if issue.code == "alias-drift")),
+        alias_collisions=collisions,
         losses=tuple(ordered),
     )
     return _Plan(tomli_w.dumps(data), prompt, script, files, report)

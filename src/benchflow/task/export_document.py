@@ -59,8 +59,9 @@ def verifier_losses(package: TaskPackage, *, runs_strategy: bool) -> Iterator[Co
     """What the verifier declares; `runs_strategy` says that `tests/test.sh` does what the strategy does."""
     document = package.verifier_document
     if document is not None:
+        own = f"{package.verifier_dir}/verifier.md" in package.files
         reason = "Harbor runs tests/test.sh and does not read the verifier document"
-        yield CompatibilityExportLoss("verifier.verifier_md", reason)
+        yield CompatibilityExportLoss("verifier.verifier_md" if own else "verifier-profile", reason)
         if not runs_strategy:
             path = f"verifier.strategies.{document.default_strategy}"
             yield CompatibilityExportLoss(path, f"Harbor cannot run the {document.selected.type} strategy")

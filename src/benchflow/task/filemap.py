@@ -22,7 +22,9 @@ from benchflow.task.issues import MAX_ISSUES
 KEEP_BYTES: Final = 256 << 10
 KEEP_TOTAL: Final = 16 << 20
 READ_BYTES: Final = 64 << 20
-MAX_FILE_BYTES: Final = 32 << 30
+MAX_FILE_BYTES: Final = 1 << 30
+MAX_PACKAGE_BYTES: Final = 4 << 30
+"""What is hashed of one file and of a whole package; more would keep whoever looks at a package busy."""
 MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 128
 _CHUNK: Final = 1 << 20
@@ -111,6 +113,10 @@ def _read(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
+class _TooLargeError(Exception):
+    """A file beyond what is hashed; the message continues the sentence that starts with its path."""
+
+
 class _Scan:
     """State of one walk through a folder."""
 
@@ -121,6 +127,7 @@ class _Scan:
         self.links: dict[str, str] = {}
         self.issues: list[Issue] = []
         self.kept = 0
+        self.hashed = 0
 
     def problem(self, code: str, path: str, message: str) -> None:
         if len(self.issues) >= MAX_ISSUES:
@@ -169,6 +176,9 @@ class _Scan:
                 self.files[path] = self.entry(descriptor)
             finally:
                 os.close(descriptor)
+        except _TooLargeError as error:
+            self.problem("too-large", path, str(error))
+            return
         except OSError as error:
             self.problem("unreadable", path, f"cannot be read: {error.strerror or error}")
             return
@@ -181,7 +191,10 @@ class _Scan:
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if size > MAX_FILE_BYTES:
-            raise OSError(f"larger than {MAX_FILE_BYTES >> 30} GiB")
+            raise _TooLargeError(f"is larger than {MAX_FILE_BYTES >> 30} GiB and is not looked at")
+        self.hashed += size
+        if self.hashed > MAX_PACKAGE_BYTES:
+            raise _TooLargeError(f"is not looked at: the package is larger than {MAX_PACKAGE_BYTES >> 30} GiB")
         executable = bool(status.st_mode & _EXECUTABLE)
         if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
             data = _read(descriptor, size)

@@ -18,7 +18,7 @@ from benchflow.task.harbor import express
 from benchflow.task.harbor_input import adapt_harbor_config
 from benchflow.task.issues import IssueLog
 from benchflow.task.records import split_unknown
-from benchflow.task.toml_source import key_lines, line_of, parse_toml
+from benchflow.task.toml_source import parse_toml, toml_locator
 
 TASK_TOML: Final = "task.toml"
 SOURCE: Final = "task.toml"
@@ -70,6 +70,8 @@ class TaskTomlReading:
     config: TaskConfig | None
     compatibility: InboundCompatibility
     issues: tuple[Issue, ...]
+    data: Mapping[str, Any]
+    """As written; empty when it is not TOML."""
 
 
 def import_task_config_toml(text: str, *, source: str = SOURCE) -> ImportedTaskConfig:
@@ -86,15 +88,8 @@ def read_task_toml(text: str, *, source: str = SOURCE) -> TaskTomlReading:
     try:
         data = parse_toml(text, file=TASK_TOML)
     except PackageError as error:
-        return TaskTomlReading(None, InboundCompatibility(source, {}, ()), (error.issue(),))
-    lines: dict[str, int] = {}
-
-    def locate(path: str) -> int | None:
-        if not lines:
-            lines.update(key_lines(text))
-        return line_of(path, lines)
-
-    problems = IssueLog(TASK_TOML, locate, foreign=True)
+        return TaskTomlReading(None, InboundCompatibility(source, {}, ()), (error.issue(),), {})
+    problems = IssueLog(TASK_TOML, toml_locator(text), foreign=True)
     adapted, moved = adapt_harbor_config(data, problems)
     config = TaskConfig.parse(adapted, "", problems)
     extra = _unknown(adapted, config)
@@ -103,7 +98,7 @@ def read_task_toml(text: str, *, source: str = SOURCE) -> TaskTomlReading:
         paths.update(lost.path for lost in express(config.to_declared_dict()).lost)
         config = _as_shared_box(config, problems)
     compatibility = InboundCompatibility(source, merge_compat_extra(extra, moved), tuple(sorted(paths)))
-    return TaskTomlReading(config, compatibility, tuple(problems.issues))
+    return TaskTomlReading(config, compatibility, tuple(problems.issues), data)
 
 
 def _unknown(adapted: Mapping[str, Any], config: TaskConfig | None) -> dict[str, Any]:

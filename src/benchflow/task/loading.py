@@ -7,6 +7,7 @@ hide the problems of the others.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +53,8 @@ class PackageLoader:
         self.config: TaskConfig | None = None
         self.instruction: str | None = None
         self.imported: InboundCompatibility | None = None
+        self.written: Mapping[str, Any] = {}
+        """The definition as its author wrote it, as far as it could be read."""
 
     def load(self, sandbox: str | None) -> TaskPackage:
         """The package, whatever was found."""
@@ -59,7 +62,6 @@ class PackageLoader:
         verifier_dir, oracle_dir = (select(self.files, native, legacy) for native, legacy in ALIASES)
         check_parts(self.files, self.layout)
         check_aliases(self.files, self.layout)
-        self._steps()
         return TaskPackage(
             path=self.path,
             files=self.files,
@@ -70,6 +72,7 @@ class PackageLoader:
             verifier_dir=verifier_dir,
             oracle_dir=oracle_dir,
             verifier_document=self._verifier(verifier_dir),
+            step_verifiers=self._steps(),
             manifest=self._namespace(),
             profiles=self.profiles.profiles,
             imported=self.imported,
@@ -107,6 +110,7 @@ class PackageLoader:
         if self.document is not None:
             self.config = self.document.config
             self.instruction = self.document.instruction
+            self.written = self.document.frontmatter
 
     def _sidecars(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -130,16 +134,23 @@ class PackageLoader:
         text = self._text(TASK_TOML, self.issues)
         if text is not None:
             reading = read_task_toml(text)
-            self.config, self.imported = reading.config, reading.compatibility
+            self.config, self.imported, self.written = reading.config, reading.compatibility, reading.data
             self.issues += reading.issues
         if INSTRUCTION in self.files:
             self.instruction = self._text(INSTRUCTION, self.issues)
 
-    def _steps(self) -> None:
-        """The instructions of declared steps must be readable text."""
+    def _steps(self) -> dict[str, VerifierDocument]:
+        """The verifier documents of declared steps by name; their instructions must be readable text."""
+        documents: dict[str, VerifierDocument] = {}
         for step in (self.config.steps if self.config is not None else None) or ():
-            if f"steps/{step.name}/{INSTRUCTION}" in self.files:
-                self._text(f"steps/{step.name}/{INSTRUCTION}", self.layout.issues)
+            base = f"steps/{step.name}"
+            if f"{base}/{INSTRUCTION}" in self.files:
+                self._text(f"{base}/{INSTRUCTION}", self.layout.issues)
+            folder = select(self.files, *(f"{base}/{name}" for name in ALIASES[0]))
+            document = self._verifier(folder) if f"{folder}/{VERIFIER_MD}" in self.files else None
+            if document is not None:
+                documents[step.name] = document
+        return documents
 
     def _twin(self) -> None:
         """A split pair beside `task.md` must say the same."""
@@ -166,7 +177,7 @@ class PackageLoader:
         if text is None:
             return
         reading = read_task_toml(text)
-        self.layout.extend(issue for issue in reading.issues if issue.severity == "error")
+        self.layout.extend(issue for issue in reading.issues if issue.code != "shared-live-box")
         if reading.config is not None and _comparable(reading.config) != _comparable(self.config):
             message = "task.md and task.toml hold different configurations"
             self.layout.error("alias-drift", f"{TASK_MD}|{TASK_TOML}", message)
@@ -196,7 +207,7 @@ class PackageLoader:
 
     def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:
         """`verifier/task.toml` holds the mapping of `verifier.md` once more, and must hold the same."""
-        from benchflow.task.toml_source import parse_toml
+        from benchflow.task.toml_source import parse_toml, toml_locator
 
         text = self._text(projection, self.layout.issues)
         if text is None:
@@ -206,7 +217,7 @@ class PackageLoader:
         except PackageError as problem:
             self.layout.extend([problem.issue()])
             return
-        problems = IssueLog(projection)
+        problems = IssueLog(projection, toml_locator(text))
         root = VerifierRoot.parse({"document_version": document.document_version, **data}, "", problems)
         self.layout.extend(problems.issues)
         same = root is not None and root.verifier == document.spec
@@ -259,9 +270,8 @@ class PackageLoader:
     def _name(self) -> str:
         if self.config is not None and self.config.task is not None:
             return self.config.task.name
-        raw = self.document.frontmatter if self.document is not None else {}
-        section = raw.get("task")
-        written = section.get("name") if isinstance(section, dict) else raw.get("name")
+        section = self.written.get("task")
+        written = section.get("name") if isinstance(section, dict) else self.written.get("name")
         return written if isinstance(written, str) and written.strip() else folder_name(self.path)
 
 

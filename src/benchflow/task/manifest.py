@@ -14,7 +14,7 @@ from benchflow.task.issues import IssueLog
 from benchflow.task.kinds import flag, integer, listing, number, some_text
 from benchflow.task.markdown import MarkdownError, decode
 from benchflow.task.records import FrozenMap, Record, field, join
-from benchflow.task.toml_source import parse_toml
+from benchflow.task.toml_source import parse_toml, toml_locator
 
 port: Final = integer(least=1, most=65535)
 
@@ -96,11 +96,13 @@ def read_manifest(data: bytes, *, file: str) -> tuple[EnvironmentManifest | None
     """Parse an environment manifest; every problem is an issue."""
     problems = IssueLog(file)
     try:
-        mapping = parse_toml(decode(data), file=file)
+        text = decode(data)
+        mapping = parse_toml(text, file=file)
     except MarkdownError as problem:
         problems.error(problem.code, "", f"{file} {problem}", line=problem.line)
         return None, problems.issues
     except PackageError as problem:
         return None, [problem.issue()]
+    problems = IssueLog(file, toml_locator(text))
     root = ManifestRoot.parse(mapping, "", problems)
     return (root.environment if root is not None else None), problems.issues

@@ -57,6 +57,8 @@ class TaskPackage:
     verifier_dir: str | None
     oracle_dir: str | None
     verifier_document: VerifierDocument | None = field(repr=False)
+    step_verifiers: Mapping[str, VerifierDocument] = field(repr=False)
+    """Verifier documents that steps have of their own, by the name of the step."""
     manifest: EnvironmentManifest | None = field(repr=False)
     """The services of the environment, when the document names a manifest."""
     profiles: Mapping[str, Profile] = field(repr=False)

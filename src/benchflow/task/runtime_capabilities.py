@@ -16,11 +16,13 @@ from benchflow.errors import Issue, UnsupportedError
 from benchflow.task.capability_table import SANDBOXES, TABLE, Refused
 from benchflow.task.config import TaskConfig
 from benchflow.task.document import TaskDocument
+from benchflow.task.layout import ALIASES, select
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.records import Record, join
 from benchflow.task.root import DocumentRoot
 from benchflow.task.strategies import GainStrategy, HybridStrategy, Strategy
 from benchflow.task.user_runtime import compile_user_runtime
+from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument
 
 ENTRY_POINTS: Final = "benchflow.sandboxes"
 COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -33,14 +35,16 @@ class UnsupportedTaskFeature:
     path: str
     reason: str
     sandbox: str
+    file: str | None = None
+    """Where it is declared, relative to the package; None for the definition."""
 
     def to_dict(self) -> dict[str, str]:
         return {"path": self.path, "reason": self.reason, "sandbox": self.sandbox}
 
-    def issue(self, *, file: str | None = None, line: int | None = None) -> Issue:
-        """As a record of a check."""
+    def issue(self, *, definition: str | None = None) -> Issue:
+        """As a record of a check; `definition` names the file that defines the task."""
         message = f"{self.path}: {self.reason} (sandbox {self.sandbox})"
-        return Issue("unsupported-feature", "error", self.path, message, file, line)
+        return Issue("unsupported-feature", "error", self.path, message, self.file or definition)
 
 
 class UnsupportedTaskFeatureError(UnsupportedError):
@@ -116,11 +120,14 @@ class _Gate:
         self.capabilities = capabilities
         self.found: list[UnsupportedTaskFeature] = []
         self.spelling: Mapping[str, str] = {}
+        self.file: str | None = None
+        """What is being judged, when it is not the definition."""
 
     def refuse(self, path: str, reason: str) -> None:
-        head, dot, rest = path.partition(".")
-        path = f"{self.spelling.get(head, head)}{dot}{rest}"
-        self.found.append(UnsupportedTaskFeature(path, reason, self.sandbox))
+        if self.file is None:
+            head, dot, rest = path.partition(".")
+            path = f"{self.spelling.get(head, head)}{dot}{rest}"
+        self.found.append(UnsupportedTaskFeature(path, reason, self.sandbox, self.file))
 
     def demand(self, path: str, capability: str) -> None:
         if capability not in self.capabilities:
@@ -133,6 +140,7 @@ class _Gate:
         for field, value in record.items():
             where = join(path, field.key)
             rule = table[field.name]
+            before = len(self.found)
             for capability in rule.demands:
                 self.demand(where, capability)
             if rule.judge is not None and value is not None:
@@ -141,6 +149,8 @@ class _Gate:
                         self.refuse(where, asked.reason)
                     else:
                         self.demand(where, asked)
+            if len(self.found) > before:
+                continue  # what is inside a refused section would only repeat the reason
             for inner, inner_path in _records(value, where):
                 self.record(inner, inner_path)
 
@@ -184,18 +194,28 @@ class _Gate:
         """Judge what the files ask for: a Dockerfile, a compose file, the selected strategy."""
         config = package.config
         image = config.environment.docker_image if config is not None else None
-        if "environment/Dockerfile" in package.files and image is None:
-            self.demand("environment/Dockerfile", "build.dockerfile")
-        if f"{package.verifier_dir}/Dockerfile" in package.files:
-            self.demand(f"{package.verifier_dir}/Dockerfile", "build.dockerfile")
-        for name in COMPOSE_FILES:
-            if f"environment/{name}" in package.files:
-                self.demand(f"environment/{name}", "compose")
-        if package.manifest is not None:
-            self.record(package.manifest, "environment-manifest")
-        document = package.verifier_document
-        if document is None:
-            return
+        builds = ["environment/Dockerfile"] if image is None else []
+        for file in (*builds, f"{package.verifier_dir}/Dockerfile"):
+            if file in package.files:
+                self.file = file
+                self.demand(file, "build.dockerfile")
+        for file in (f"environment/{name}" for name in COMPOSE_FILES):
+            if file in package.files:
+                self.file = file
+                self.demand(file, "compose")
+        wiring = package.document.namespace.environment if package.document is not None else None
+        if package.manifest is not None and wiring is not None:
+            self.file = wiring.manifest
+            self.record(package.manifest, "environment")
+        if package.verifier_document is not None:
+            self._verifier(package, package.verifier_document, package.verifier_dir)
+        for step, document in package.step_verifiers.items():
+            self._verifier(package, document, select(package.files, *(f"steps/{step}/{name}" for name in ALIASES[0])))
+
+    def _verifier(self, package: TaskPackage, document: VerifierDocument, folder: str | None) -> None:
+        self.file = f"{folder}/{VERIFIER_MD}"
+        if self.file not in package.files:
+            self.file = package.profiles["verifier-profile"].path
         self.record(document.outputs, "verifier.outputs")
         for name, strategy in _selected(document.strategies, document.default_strategy):
             self.record(strategy, f"verifier.strategies.{name}")

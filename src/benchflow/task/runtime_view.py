@@ -15,6 +15,7 @@ from benchflow.errors import PackageError
 from benchflow.task.config import StepConfig, TaskConfig
 from benchflow.task.interaction import Role, Scene
 from benchflow.task.manifest import EnvironmentManifest
+from benchflow.task.markdown import decode
 from benchflow.task.namespace import Namespace
 from benchflow.task.profiles import Profile
 from benchflow.task.prompts import TaskPromptPlan, materialize_prompt_plan_scenes
@@ -35,6 +36,8 @@ class StepView:
     config: StepConfig
     instruction: str | None = field(repr=False)
     verifier_dir: Path | None
+    verifier_document: VerifierDocument | None = field(repr=False)
+    """Its own; without one the package's counts."""
     oracle_dir: Path | None
     workdir_dir: Path | None
     """Files that are put into the working folder before the step."""
@@ -118,11 +121,12 @@ def _folder(package: TaskPackage, name: str | None) -> Path | None:
 def _step(package: TaskPackage, config: StepConfig) -> StepView:
     base = f"steps/{config.name}"
     file = f"{base}/instruction.md"
-    text = package.files.read(file).decode("utf-8", "replace").strip() if file in package.files else None
+    text = decode(package.files.read(file)).strip() if file in package.files else None
     return StepView(
         config=config,
         instruction=text,
         verifier_dir=_folder(package, f"{base}/verifier") or _folder(package, f"{base}/tests"),
+        verifier_document=package.step_verifiers.get(config.name),
         oracle_dir=_folder(package, f"{base}/oracle") or _folder(package, f"{base}/solution"),
         workdir_dir=_folder(package, f"{base}/workdir"),
     )

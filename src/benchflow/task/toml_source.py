@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchflow.errors import PackageError
@@ -78,6 +78,18 @@ def _refuse_size(data: dict[str, Any]) -> None:
         if not level:
             return
     raise RecursionError
+
+
+def toml_locator(text: str) -> Callable[[str], int | None]:
+    """A function that finds the line of a path in a valid text, which is walked when it is first asked."""
+    lines: dict[str, int] = {}
+
+    def locate(path: str) -> int | None:
+        if not lines:
+            lines.update(key_lines(text))
+        return line_of(path, lines)
+
+    return locate
 
 
 def line_of(path: str, lines: Mapping[str, int]) -> int | None:

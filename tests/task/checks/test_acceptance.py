@@ -45,9 +45,10 @@ def rewrite(root: Path, name: str, change) -> None:
     (root / name).write_text(json.dumps(content))
 
 
-def test_complete_and_pinned_evidence_is_accepted_with_a_warning_about_task_md(evidence_folder):
+def test_consistent_evidence_that_is_pinned_by_task_md_alone_is_refused(evidence_folder):
     root, claims = evidence_folder()
-    assert [(issue.code, issue.severity) for issue in check(root, claims)] == [("pins-missing", "warning")]
+    assert check(root, claims, with_pins_file=False) == []
+    assert errors(root, claims) == [("pins-missing", "benchflow.evidence.pins")]
 
 
 def test_no_evidence_at_all_is_an_error(tmp_path):
@@ -91,7 +92,7 @@ def test_claims_must_be_there_and_strong_enough(evidence_folder, section, key, v
 def test_an_oracle_run_may_be_named_by_its_job(evidence_folder):
     root, claims = evidence_folder()
     claims["oracle_runs"] = {"required_reward": 1.0, "last_job": "jobs/2026-01-01"}
-    assert errors(root, claims) == []
+    assert errors(root, claims, with_pins_file=False) == []
     del claims["oracle_runs"]["last_job"]
     assert ("evidence-missing", "benchflow.evidence.oracle_runs.artifact") in errors(root, claims)
 
@@ -163,44 +164,50 @@ def test_a_file_that_is_missing_is_reported_where_it_is_named(evidence_folder):
 def test_a_changed_file_fails_its_pin_though_it_is_consistent(evidence_folder):
     root, claims = evidence_folder()
     rewrite(root, "evidence/oracle.json", set_key("note", to="touched"))
-    assert [code for code, _ in errors(root, claims)] == ["pin-mismatch"]
+    assert [code for code, _ in errors(root, claims, with_pins_file=False)] == ["pin-mismatch"]
 
 
 def test_a_primary_file_without_a_pin_is_reported(evidence_folder):
     root, claims = evidence_folder()
     claims["artifacts"] = [pin for pin in claims["artifacts"] if pin["path"] != "evidence/review.json"]
-    assert errors(root, claims) == [("evidence-unpinned", "benchflow.evidence.review.artifact")]
+    assert ("evidence-unpinned", "benchflow.evidence.review.artifact") in errors(root, claims)
 
 
 def test_the_pins_file_covers_task_md_and_the_verifier(evidence_folder):
     root, claims = evidence_folder()
     del claims["artifacts"]
     (root / "task.md").write_text("task")
-    (root / "verifier").mkdir()
-    (root / "verifier/test.sh").write_text("test")
+    for name in ("verifier/test.sh", "steps/one/verifier/test.sh"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text("test")
     (root / "notes.txt").write_text("free")
     pins = build_pins(parsed(claims), file_map(root))
     (root / DEFAULT_PINS).write_text(render_pins(pins))
     assert check(root, claims) == []
     (root / "notes.txt").write_text("changed")
     assert check(root, claims) == []
-    (root / "verifier/test.sh").write_text("easier")
+    for name in ("verifier/test.sh", "steps/one/verifier/test.sh"):
+        (root / name).write_text("easier")
     (root / "verifier/extra.py").write_text("added")
     (root / "task.md").unlink()
     assert {issue.path for issue in check(root, claims)} == {
         "files.verifier/test.sh",
+        "files.steps/one/verifier/test.sh",
         "files.verifier/extra.py",
         "files.task.md",
     }
 
 
-def test_pins_are_required_where_they_are_declared_or_a_leaderboard_is(evidence_folder):
+def test_pins_that_leave_out_task_md_or_the_verifier_are_refused(evidence_folder):
     root, claims = evidence_folder()
-    claims["pins"] = "evidence/other-pins.json"
-    assert errors(root, claims) == [("pins-missing", "benchflow.evidence.pins")]
-    del claims["pins"]
-    claims["acceptance_live"] = {"report": "evidence/live.json", "leaderboard": {"required": True}}
-    assert errors(root, claims) == [("pins-missing", "benchflow.evidence.pins")]
+    (root / "task.md").write_text("task")
+    (root / "verifier").mkdir()
+    (root / "verifier/test.sh").write_text("test")
+    (root / DEFAULT_PINS).write_text(json.dumps({"kind": "evidence-pins", "files": {}}))
+    assert errors(root, claims) == [
+        ("pin-mismatch", "files.task.md"),
+        ("pin-mismatch", "files.verifier/test.sh"),
+    ]
 
 
 def test_a_malformed_pins_file_pins_nothing(evidence_folder):

@@ -333,7 +333,9 @@ def test_an_alias_collision_is_refused_and_named_in_a_report(native, tree, tmp_p
         export_task_to_split_layout(native, tmp_path / "out")
     assert caught.value.path == "verifier|tests"
     assert not (tmp_path / "out").exists()
-    assert build_compatibility_export_report(native).alias_collisions == ("verifier|tests",)
+    report = build_compatibility_export_report(native)
+    assert (report.status, report.alias_collisions) == ("degraded", ("verifier|tests",))
+    assert [loss.path for loss in report.losses] == ["verifier|tests"]
 
 
 def test_an_invalid_package_is_refused_with_all_its_issues(make_native, tmp_path):

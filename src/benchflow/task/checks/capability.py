@@ -16,4 +16,4 @@ def check_capabilities(package: TaskPackage, sandbox: str) -> Iterator[Issue]:
         return
     file = "task.md" if package.entrypoint == "task.md" else "task.toml"
     for feature in validate_task_runtime_support(package, sandbox=sandbox):
-        yield feature.issue(file=file)
+        yield feature.issue(definition=file)

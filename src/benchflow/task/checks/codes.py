@@ -36,8 +36,8 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unclosed-frontmatter": ("No second line `---` ends the settings.", "Add it before the prompt."),
         "not-utf8": ("The file is not UTF-8 text.", "Save it as UTF-8."),
         "too-large": (
-            "A definition is larger than the format allows.",
-            "Move data into files of the package.",
+            "A definition is larger than the format allows, a file larger than 1 GiB or the package than 4 GiB.",
+            "Move data into files of the package, and large files into an image or a download.",
         ),
         "too-many-issues": (
             "A file has so many problems that only the first are listed.",
@@ -103,7 +103,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "`schema_version` is not one that this release knows.",
             "Check that the settings mean what you expect.",
         ),
-        "no-effect": ("A key of the split layout has no effect here.", "Remove it if nothing else reads it."),
+        "no-effect": ("A setting has no effect here.", "Remove it if nothing else reads it."),
         "shared-live-box": (
             "An imported package is verified in the box the agent leaves, which could act on the verifier.",
             "Declare `verifier.environment_mode: separate`, or set `verifier.hardening` yourself.",
@@ -235,7 +235,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "evidence-unpinned": ("A file that a claim rests on has no SHA-256 pin.", "Run `bench tasks pin`."),
         "pins-missing": (
             "Nothing shows that the evidence is about this `task.md` and this verifier.",
-            "Run `bench tasks pin`. A warning, unless pins are declared or a leaderboard is required.",
+            "Run `bench tasks pin`.",
         ),
     },
     "Conversion": {

@@ -1,7 +1,7 @@
 """Pins: the SHA-256 that each file had when the evidence was taken.
 
 `bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, prompts, shared profiles,
-environment, oracle, verifier and every declared evidence file, so that evidence cannot outlive what it is about. A
+environment, oracle, verifier, steps and every declared evidence file: evidence cannot outlive what it is about. A
 digest that `task.md` itself declares for an evidence file counts as a pin of that file too.
 """
 
@@ -11,14 +11,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from benchflow.errors import Issue, Severity
+from benchflow.errors import Issue
 from benchflow.task.checks.evidence_files import EvidenceReader
 from benchflow.task.evidence_config import Evidence
 from benchflow.task.package import TaskPackage
 
 DEFAULT_PINS: Final = "evidence/pins.json"
 PINS_KIND: Final = "evidence-pins"
-_COVERED_FOLDERS: Final = ("prompts/", "environment/", "oracle/", "verifier/", "../")
+_COVERED_FILES: Final = frozenset({"task.md", "environment.toml"})
+_COVERED_FOLDERS: Final = ("prompts/", "environment/", "oracle/", "verifier/", "steps/", "../")
 
 
 def pins_file(evidence: Evidence) -> str:
@@ -80,7 +81,8 @@ def check_pins_file(reader: EvidenceReader, evidence: Evidence) -> frozenset[str
     """Compare the pins file with the package; the names it pins."""
     name = pins_file(evidence)
     if name not in reader.files:
-        _report_missing(reader, evidence, name)
+        message = f"{name} is missing: nothing shows that the evidence is about this task.md and verifier"
+        reader.report("pins-missing", "benchflow.evidence.pins", message)
         return frozenset()
     found = reader.read(name, "benchflow.evidence.pins", kind=PINS_KIND)
     pinned = None if found is None else found.get("files")
@@ -92,15 +94,6 @@ def check_pins_file(reader: EvidenceReader, evidence: Evidence) -> frozenset[str
     for file, message in _differences(pinned, reader.files):
         reader.issues.append(Issue("pin-mismatch", "error", f"files.{file}", message, name))
     return frozenset(pinned)
-
-
-def _report_missing(reader: EvidenceReader, evidence: Evidence, name: str) -> None:
-    live = evidence.acceptance_live
-    ranked = live is not None and live.leaderboard is not None and live.leaderboard.required
-    required = evidence.pins is not None or ranked
-    message = f"{name} is missing: nothing shows that the evidence is about this task.md and verifier"
-    severity: Severity = "error" if required else "warning"
-    reader.issues.append(Issue("pins-missing", severity, "benchflow.evidence.pins", message, "task.md"))
 
 
 def _differences(pinned: Mapping[str, Any], files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -115,4 +108,4 @@ def _differences(pinned: Mapping[str, Any], files: Mapping[str, str]) -> Iterato
 
 
 def _is_covered(name: str) -> bool:
-    return name == "task.md" or name.startswith(_COVERED_FOLDERS)
+    return name in _COVERED_FILES or name.startswith(_COVERED_FOLDERS)

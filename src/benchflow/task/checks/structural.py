@@ -16,7 +16,7 @@ from benchflow.task.checks.verifier_files import DEFAULT_SCRIPTS, missing_files
 from benchflow.task.config import TaskConfig
 from benchflow.task.layout import ALIASES
 from benchflow.task.package import TaskPackage
-from benchflow.task.verifier_document import VERIFIER_MD
+from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument
 
 _MARKED_FOLDERS: Final = ("verifier/", "tests/", "steps/")
 _MARKED_FILES: Final = frozenset({"oracle/solve.sh", "solution/solve.sh", "environment/Dockerfile"})
@@ -33,7 +33,7 @@ def check_structure(package: TaskPackage) -> Iterator[Issue]:
     if config is not None and config.steps:
         yield from _check_steps(package, config)
     else:
-        yield from _check_verifier(package, "")
+        yield from _check_verifier(package, "", package.verifier_document)
     yield from _check_report_path(package)
 
 
@@ -58,13 +58,13 @@ def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
             )
         own = [name for name in ALIASES[0] if f"{folder}/{name}" in package.files.folders]
         if own or not shared:
-            yield from _check_verifier(package, f"{folder}/")
+            yield from _check_verifier(package, f"{folder}/", package.step_verifiers.get(step.name))
     if shared:
-        yield from _check_verifier(package, "")
+        yield from _check_verifier(package, "", package.verifier_document)
 
 
-def _check_verifier(package: TaskPackage, base: str) -> Iterator[Issue]:
-    """The selected verifier folder holds something that scores."""
+def _check_verifier(package: TaskPackage, base: str, document: VerifierDocument | None) -> Iterator[Issue]:
+    """The selected verifier folder holds something that scores; a profile may stand in for its document."""
     native, legacy = (f"{base}{name}" for name in ALIASES[0])
     folder = next((name for name in (native, legacy) if name in package.files.folders), None)
     if folder is None:
@@ -76,13 +76,13 @@ def _check_verifier(package: TaskPackage, base: str) -> Iterator[Issue]:
     if not files:
         yield Issue("verifier-empty", "error", folder, f"{folder}/ holds no file: nothing scores the work")
         return
-    document = package.verifier_document if not base else None
-    if VERIFIER_MD in files and not base:
-        if document is not None:
-            for missing in missing_files(document, files):
-                message = f"{missing.path} names {missing.name}, which is not in {folder}/"
-                yield Issue("verifier-file-missing", "error", missing.path, message, f"{folder}/{VERIFIER_MD}")
-    elif not _has_default_entrypoint(package, files):
+    if document is not None:
+        own = f"{folder}/{VERIFIER_MD}"
+        file = own if own in package.files else package.profiles["verifier-profile"].path
+        for missing in missing_files(document, files):
+            message = f"{missing.path} names {missing.name}, which is not in {folder}/"
+            yield Issue("verifier-file-missing", "error", missing.path, message, file)
+    elif VERIFIER_MD not in files and not _has_default_entrypoint(package, files):
         message = f"{folder}/ has neither {VERIFIER_MD} nor {DEFAULT_SCRIPTS[0]}: nothing scores the work"
         yield Issue("verifier-entrypoint-missing", "error", folder, message)
 
