@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.sandbox.images.store import LayerStore, remove_tree
+from benchflow.sandbox.images.store import LayerStore
+from benchflow.sandbox.removal import remove_tree
 
 pytestmark = pytest.mark.anyio
 

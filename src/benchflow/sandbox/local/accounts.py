@@ -51,6 +51,32 @@ def read_account(user: str) -> Account:
     return find_account(user, _text("/etc/passwd"), _text("/etc/group"))
 
 
+class Accounts:
+    """The accounts of the current root, read again only when their files have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Account] = {}
+        self._seen: object = None
+
+    def find(self, user: str) -> Account:
+        state = [_state(path) for path in ("/etc/passwd", "/etc/group")]
+        if state != self._seen:
+            self._known.clear()
+            self._seen = state
+        if user not in self._known:
+            self._known[user] = read_account(user)
+        return self._known[user]
+
+
+def _state(path: str) -> tuple[int, int, int, int] | None:
+    """What tells two versions of a file apart; the time of change is the kernel's, nobody can set it back."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_ctime_ns
+
+
 def add_account(name: str) -> Account:
     """The account `name` in the files of the current root, with the first free number from 1000 on if it is new."""
     passwd, group = _text("/etc/passwd"), _text("/etc/group")

@@ -69,7 +69,10 @@ def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> N
     if wanted(mode):
         return
     if stat.S_ISDIR(mode):
-        shutil.rmtree(name, dir_fd=directory)
+        try:
+            shutil.rmtree(name, dir_fd=directory)
+        except RecursionError:
+            raise OSError(errno.ELOOP, f"The folders in '{name}' are nested too deep") from None
     else:
         os.unlink(name, dir_fd=directory)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
@@ -27,9 +26,6 @@ _NOT_FOUND: Final = 127
 def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
     """End this process with the result of `work`; its error is told through `reply`."""
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
         os._exit(work())
     except BaseException as error:  # noqa: BLE001 - nothing may return into the supervisor's loop
         with contextlib.suppress(BaseException):
@@ -47,13 +43,18 @@ def failure(error: BaseException) -> wire.Message:
 
 
 def execute(
-    plan: Plan, filters: tuple[bytes, bytes], groups: Sequence[int], message: wire.Message, fds: list[int]
+    plan: Plan,
+    account: accounts.Account,
+    program: bytes,
+    groups: Sequence[int],
+    message: wire.Message,
+    fds: list[int],
 ) -> int:
     """Become the command: never returns when it could be started."""
     os.setsid()
-    confinement.join_groups(groups)
-    sc.unshare(sc.CLONE_NEWCGROUP)
-    account = accounts.read_account(message["user"] or plan.user)
+    if groups:
+        confinement.join_groups(groups)
+        sc.unshare(sc.CLONE_NEWCGROUP)  # so that its own group is the root of what it sees
     environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
     environment |= plan.environment | message["env"]
     for number, fd in enumerate(fds[:3]):
@@ -63,7 +64,7 @@ def execute(
     try:
         confinement.limit(plan)
         confinement.become(account, plan)
-        confinement.load_filter(filters[0] if account.uid == 0 else filters[1])
+        confinement.load_filter(program)
     except OSError as error:
         return _complain(f"the sandbox could not be closed behind this command: {error}", _NOT_CONFINED)
     try:

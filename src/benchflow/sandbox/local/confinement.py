@@ -6,6 +6,7 @@ Order matters: control groups and limits first, then identity, then capabilities
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 from collections.abc import Iterable, Sequence
@@ -50,20 +51,24 @@ def limit(plan: Plan) -> None:
         resource.setrlimit(number, (ceiling, ceiling))
 
 
+def narrow() -> None:
+    """Called once by the supervisor: no program of the sandbox will ever have more than its root may."""
+    _drop_bounding(set(range(_LAST_CAPABILITY + 1)) - ROOT_CAPABILITIES)
+
+
 def become(account: Account, plan: Plan) -> None:
     """Take on an identity and drop every capability it does not need; there is no way back."""
     keep = ROOT_CAPABILITIES if account.uid == 0 else frozenset()
-    if plan.identity == "single":
-        if account.uid != 0:
-            _appear_as(account)
-        _drop_bounding(keep)
-    else:
-        _drop_bounding(keep)
+    if plan.identity != "single":
         if not (0 <= account.uid < IDS and 0 <= account.gid < IDS):
             raise OSError(f"The user id {account.uid} or group id {account.gid} is outside 0-{IDS - 1}.")
+        _drop_bounding(ROOT_CAPABILITIES - keep)
         os.setgroups([gid for gid in account.groups if gid < IDS])
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
+    elif account.uid != 0:
+        _appear_as(account)  # in a namespace of its own, which begins with every capability again
+        _drop_bounding(range(_LAST_CAPABILITY + 1))
     keep_capabilities(keep)
 
 
@@ -73,13 +78,14 @@ def keep_capabilities(keep: Iterable[int]) -> None:
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _drop_bounding(keep: frozenset[int]) -> None:
-    for number in range(_LAST_CAPABILITY + 1):
-        if number not in keep:
-            try:
-                sc.prctl(sc.PR_CAPBSET_DROP, number)
-            except OSError:  # beyond the last one this kernel knows
-                break
+def _drop_bounding(numbers: Iterable[int]) -> None:
+    for number in sorted(numbers):
+        try:
+            sc.prctl(sc.PR_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # beyond the last one this kernel knows
+                raise
+            return
 
 
 def _appear_as(account: Account) -> None:

@@ -59,6 +59,7 @@ class _Command:
         message = {"op": "exec", "argv": as_argv(command), "user": user, "env": dict(env or {}), "cwd": cwd}
         ours: dict[str, int] = {}
         theirs: list[int] = []
+        reply: socket.socket | None = None
         try:
             if stdin is None:
                 reader, ours["stdin"] = os.pipe2(os.O_CLOEXEC)
@@ -77,6 +78,8 @@ class _Command:
         except BaseException:
             for fd in ours.values():
                 os.close(fd)
+            if reply is not None:
+                reply.close()
             raise
         finally:
             for fd in theirs:

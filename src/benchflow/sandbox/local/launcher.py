@@ -30,6 +30,8 @@ class Launcher:
         """Start it and wait until its mounts stand; an `OSError` says what the machine refused."""
         self.identity: Identity = identity
         self.closed = False
+        self._janitor: socket.socket | None = None
+        """Removes what sandboxes leave, so that the zygote has time for others."""
         self._requests, theirs = wire.channel()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _PACKAGES],
@@ -53,21 +55,23 @@ class Launcher:
             os.close(driver)
 
     def _await_ready(self) -> None:
-        message, _ = wire.receive(self._requests)
+        message, fds = wire.receive(self._requests)
         if message and "map" in message:
             grant_range(message["map"])
             wire.send(self._requests, {})
-            message, _ = wire.receive(self._requests)
+            message, fds = wire.receive(self._requests)
         if message is None:
             raise InfrastructureFailure("The helper process of the local sandbox ended before it was ready.")
         if "error" in message:
             raise OSError(message["errno"], message["error"])
+        self._janitor = socket.socket(fileno=fds[0])
 
     def request(self, message: wire.Message, fds: Sequence[int] = ()) -> socket.socket:
         """Send a request; answers arrive at the socket that is returned."""
         mine, theirs = wire.channel()
+        helper = self._janitor if message["op"] == "remove" and self._janitor else self._requests
         try:
-            wire.send(self._requests, message, (theirs.fileno(), *fds))
+            wire.send(helper, message, (theirs.fileno(), *fds))
         except OSError as error:
             mine.close()
             raise SandboxFailure("The helper process of the local sandbox is gone.", code="helper-gone") from error
@@ -87,6 +91,8 @@ class Launcher:
         """End it; idempotent. The sandboxes it started end too, and the driver's part of the store goes with them."""
         self.closed = True
         self._requests.close()
+        if self._janitor is not None:
+            self._janitor.close()
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:

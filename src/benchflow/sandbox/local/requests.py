@@ -26,13 +26,12 @@ Handler = Callable[["Supervisor", wire.Message, socket.socket, list[int]], bool]
 
 def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Start a command with the three descriptors as its streams."""
+    plan, groups = supervisor.plan, supervisor.groups
+    account = supervisor.accounts.find(message["user"] or plan.user)
+    program = supervisor.filters[0 if account.uid == 0 else 1]
     tag = processes.new_tag()
     wire.send(reply, {"tag": tag})
-    return supervisor.fork(
-        reply,
-        lambda: children.execute(supervisor.plan, supervisor.filters, supervisor.groups, message, fds),
-        tag,
-    )
+    return supervisor.fork(reply, lambda: children.execute(plan, account, program, groups, message, fds), tag)
 
 
 def receive_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:

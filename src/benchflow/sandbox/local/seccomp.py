@@ -8,6 +8,7 @@ network namespace isolates.
 from __future__ import annotations
 
 import errno
+import functools
 import platform
 import struct
 from collections.abc import Iterable
@@ -108,6 +109,7 @@ class _Program:
         self.emit(_RETURN, inside)
 
 
+@functools.cache
 def build_filter(*, fake_root: bool = False, pin_cpus: bool = False, machine: str | None = None) -> bytes:
     """The program for `load_filter`.
 

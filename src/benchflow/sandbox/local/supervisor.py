@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 
 from benchflow.sandbox.local import children, processes, requests, wire
 from benchflow.sandbox.local import syscalls as sc
+from benchflow.sandbox.local.accounts import Accounts
 from benchflow.sandbox.local.plan import Plan
 from benchflow.sandbox.local.seccomp import build_filter
 
@@ -41,6 +42,7 @@ class Supervisor:
             build_filter(pin_cpus=plan.pin_cpus),
         )
         """For root, and for everybody else."""
+        self.accounts = Accounts()
         self.running: dict[int, socket.socket] = {}
         """Children and where their end is told."""
         self.tags: dict[int, int] = {}

@@ -73,6 +73,11 @@ SUPPORTED: Final = platform.machine() in _NUMBERS
 """Whether this machine's processor has its numbers here."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_libc.unshare.argtypes = (ctypes.c_int,)
+_libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
 _libc_holding_the_lock = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -92,22 +97,19 @@ def _path(value: str | None) -> bytes | None:
 
 
 def unshare(flags: int) -> None:
-    _checked(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+    _checked(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
 def setns(fd: int, kind: int) -> None:
-    _checked(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+    _checked(_libc.setns(fd, kind), "setns")
 
 
 def prctl(option: int, first: int = 0, second: int = 0) -> int:
-    arguments = (ctypes.c_ulong(first), ctypes.c_ulong(second), ctypes.c_ulong(0), ctypes.c_ulong(0))
-    return _checked(_libc.prctl(ctypes.c_int(option), *arguments), f"prctl({option})")
+    return _checked(_libc.prctl(option, first, second, 0, 0), f"prctl({option})")
 
 
 def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str = "") -> None:
-    result = _libc.mount(
-        _path(source), _path(target), _path(kind), ctypes.c_ulong(flags), _path(data) if data else None
-    )
+    result = _libc.mount(_path(source), _path(target), _path(kind), flags, _path(data) if data else None)
     _checked(result, f"mount {kind or 'bind'} at {target}")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.local import difference, hostprofile, reversion, rootfs, volumes, wire
 from benchflow.sandbox.local import syscalls as sc
+from benchflow.sandbox.removal import remove_tree
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.zygote import Zygote
@@ -40,8 +40,7 @@ def remove(message: wire.Message, zygote: Zygote) -> wire.Message:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
     for location in message["locations"]:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(zygote.plain(location))
+        remove_tree(Path(zygote.plain(location)))
     return {}
 
 
@@ -79,7 +78,7 @@ def copy(message: wire.Message, zygote: Zygote) -> wire.Message:
     command = ["cp", "-a", "--reflink=auto", "--", source, target]
     done = subprocess.run(command, capture_output=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, check=False)
     if done.returncode:
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(Path(target))
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["cp failed"]
         full = any("No space left" in line for line in lines)
         raise OSError(errno.ENOSPC if full else errno.EIO, f"A layer could not be copied: {lines[-1]}")
@@ -124,7 +123,7 @@ def publish(unfinished: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():
             raise
-        shutil.rmtree(unfinished)
+        remove_tree(unfinished)
 
 
 def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
@@ -134,7 +133,6 @@ def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
 
 
 TASKS: Final[Mapping[str, Task]] = {
-    "remove": remove,
     "make-volume": make_volume,
     "use-of-volume": use_of_volume,
     "copy": copy,

@@ -14,20 +14,24 @@ import gc
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Final, NoReturn
 
-from benchflow.sandbox.local import children, rootfs, tasks, wire
+from benchflow.sandbox.local import children, confinement, janitor, rootfs, tasks, wire
 from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.plan import IDS, Identity, Plan
+from benchflow.sandbox.local.seccomp import build_filter
 from benchflow.sandbox.local.supervisor import Supervisor, answer
+from benchflow.sandbox.removal import remove_tree
 
 ID_BASE: Final = 2_000_000_000
 """Where the user ids of sandboxes lie for a driver that is root: far from people, services and granted ranges."""
-_NAMESPACES: Final = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC
+_NAMESPACES: Final = (
+    sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP
+)
 _OOM_SCORE: Final = b"800"
 
 
@@ -51,6 +55,9 @@ class Zygote:
         self.held: dict[str, str] = {}
         self.sandboxes: set[int] = set()
         """Supervisors that have not been collected yet."""
+        self.helpers: set[int] = set()
+        self.janitor: socket.socket | None = None
+        """The driver's end of the janitor, handed out once."""
 
     def prepare(self) -> None:
         """Make the mounts; needs the rights to do so."""
@@ -61,6 +68,23 @@ class Zygote:
         if self.identity == "idmap":
             self.owners = _shifting_namespace()
         self.hold(self.store, rootfs.STORE)
+        rootfs.prime()
+        for fake_root in (False, True):
+            build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
+        self.janitor, far = wire.channel()
+        pid = os.fork()
+        if pid == 0:
+            self.janitor.close()
+            self.requests.close()
+            janitor.run(self, far)
+        far.close()
+        self.helpers.add(pid)
+
+    def greet(self) -> None:
+        """Tell the driver that everything stands, and hand it its end of the janitor."""
+        if self.janitor is not None:
+            wire.send(self.requests, {"ready": True}, (self.janitor.fileno(),))
+            self.janitor.close()
 
     def hold(self, path: str, target: str) -> None:
         """Mount `path` at `target` too, as sandboxes shall see it."""
@@ -119,7 +143,7 @@ class Zygote:
     def end(self) -> NoReturn:
         """End every sandbox, remove the driver's part of the store, end."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for pid in self.sandboxes:
+        for pid in self.sandboxes | self.helpers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -127,7 +151,8 @@ class Zygote:
                 pass
         for name in os.listdir(rootfs.PLAIN_VOLUMES):
             tasks.remove({"volumes": [name], "locations": []}, self)
-        shutil.rmtree(self.part, ignore_errors=True)
+        with contextlib.suppress(OSError):  # left for the next driver
+            remove_tree(Path(self.part))
         if not os.path.exists(self.part):
             with contextlib.suppress(OSError):
                 os.unlink(f"{self.part}.lock")
@@ -231,6 +256,7 @@ class Zygote:
             os.setsid()
             rootfs.loopback_up()
             socket.sethostname(plan.hostname)
+            confinement.narrow()
             resolver = rootfs.build_root(plan, self.locate, trees)
             rootfs.make_workdir(plan)
             supervisor = Supervisor(plan, socket.socket(fileno=fds[1]), groups, self.driver, resolver)
@@ -280,6 +306,8 @@ def main() -> NoReturn:
     requests = socket.socket(fileno=int(sys.argv[1]))
     os.umask(0o022)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored ones would stay so in commands, handled ones do not
+        signal.signal(number, lambda *_: None)
     sc.rename_process("sandbox")
     with contextlib.suppress(OSError):
         _write("/proc/self/oom_score_adj", _OOM_SCORE)
@@ -305,7 +333,7 @@ def main() -> NoReturn:
             sc.unshare(sc.CLONE_NEWNS)
         zygote = Zygote(requests, message["store"], message["part"], identity, fds[0], fds[1])
         zygote.prepare()
-        wire.send(requests, {"ready": True})
+        zygote.greet()
     except OSError as error:
         wire.send(requests, {"error": str(error), "errno": error.errno})
         os._exit(1)

@@ -1,0 +1,224 @@
+"""How long sandboxes of this machine take to start, run, copy and fork, beside `docker run` or `podman run`.
+
+The peer is whichever engine runs here (none is fine), with an image made of one static busybox. Medians; copies of
+small files are measured against `tar | tar` on the same disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+
+from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.protocol import Image, Limits, SandboxSpec
+from lib.side_by_side import Row, print_table
+
+BUSYBOX = "/bin/busybox"
+PEER_IMAGE = "benchcube-benchmark"
+LIMITED = SandboxSpec(limits=Limits(cpus=1, memory_mb=512, pids=128))
+
+
+async def median(times: int, action: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        await action()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken) * 1e3
+
+
+async def timed(action: Awaitable[object]) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    await action
+    return time.perf_counter() - start
+
+
+def find_engine() -> str | None:
+    """A container engine that answers, with the benchmark's image in it."""
+    for name in ("docker", "podman"):
+        if not shutil.which(name) or not Path(BUSYBOX).exists():
+            continue
+        if subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0:
+            archive = io.BytesIO()
+            with tarfile.open(fileobj=archive, mode="w") as tar:
+                for link in ("bin/busybox", "bin/true", "bin/sleep"):
+                    tar.add(BUSYBOX, link)
+            image = [name, "import", "-", PEER_IMAGE]
+            trial = [name, "run", "--rm", "--network", "none", PEER_IMAGE, "/bin/true"]
+            subprocess.run(image, input=archive.getvalue(), capture_output=True, check=False)
+            if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
+                return name
+    return None
+
+
+def measure_engine(name: str) -> tuple[float, float]:
+    """`run --rm true` and `exec true`, milliseconds."""
+
+    def run(*arguments: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([name, *arguments], check=True, capture_output=True)
+        return (time.perf_counter() - start) * 1e3
+
+    whole = statistics.median(run("run", "--rm", "--network", "none", PEER_IMAGE, "/bin/true") for _ in range(10))
+    box = subprocess.run(
+        [name, "run", "-d", "--network", "none", PEER_IMAGE, "/bin/sleep", "600"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    inside = statistics.median(run("exec", box, "/bin/true") for _ in range(10))
+    subprocess.run([name, "rm", "-f", box], check=True, capture_output=True)
+    return whole, inside
+
+
+def available_memory() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
+
+
+async def start_true_stop(backend: LocalBackend, spec: SandboxSpec) -> None:
+    async with backend.create(spec) as box:
+        await box.exec(["true"])
+
+
+async def at_once(backend: LocalBackend, count: int) -> tuple[float, float]:
+    """Seconds until all are up, and megabytes for each."""
+    boxes = [backend.create(SandboxSpec()) for _ in range(count)]
+    before = available_memory()
+    start = time.perf_counter()
+    async with anyio.create_task_group() as group:
+        for box in boxes:
+            group.start_soon(box.start)
+    taken = time.perf_counter() - start
+    each = (before - available_memory()) / count / 1e6
+    async with anyio.create_task_group() as group:
+        for box in boxes:
+            group.start_soon(box.stop)
+    return taken, each
+
+
+async def fork_after(backend: LocalBackend, megabytes: int) -> float:
+    async with backend.create(SandboxSpec()) as box:
+        await box.exec(f"head -c {megabytes}M /dev/urandom > data")
+
+        async def fork() -> None:
+            child = await box.fork()
+            forked.append(child)
+
+        forked: list[object] = []
+        taken = await median(15, fork)
+        for child in forked:
+            await child.stop()  # type: ignore[attr-defined] # they are sandboxes
+        return taken
+
+
+def by_tar(source: Path, target: Path) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    subprocess.run(f"tar -C {source} -cf - . | tar -C {target} -xf -", shell=True, check=True)
+    return time.perf_counter() - start
+
+
+async def small_files(backend: LocalBackend, scratch: Path) -> tuple[float, float, float]:
+    """Seconds of `tar | tar`, of an upload and of a download of 10,000 files."""
+    source = scratch / "small"
+    for folder in range(100):
+        (source / str(folder)).mkdir(parents=True)
+        for number in range(100):
+            (source / str(folder) / str(number)).write_bytes(os.urandom(2048))
+    target = scratch / "by-tar"
+    target.mkdir()
+    reference = by_tar(source, target)
+    async with backend.create(SandboxSpec()) as box:
+        up = await timed(box.upload(source, "/app/small"))
+        down = await timed(box.download("/app/small", scratch / "back"))
+    return reference, up, down
+
+
+async def large_file(backend: LocalBackend, scratch: Path) -> tuple[float, float]:
+    """Gigabytes per second in and out."""
+    source = scratch / "large"
+    with source.open("wb") as file:
+        for _ in range(1024):
+            file.write(os.urandom(1 << 20))
+    async with backend.create(SandboxSpec()) as box:
+        up = await timed(box.upload(source, "/app/large"))
+        down = await timed(box.download("/app/large", scratch / "large-back", max_bytes=2 << 30))
+    return (1 << 30) / up / 1e9, (1 << 30) / down / 1e9
+
+
+async def layered_image(backend: LocalBackend) -> Image:
+    """An environment of ten layers, as a Dockerfile leaves them."""
+    layers: list[Path] = []
+    for number in range(10):
+        upper = backend.store.layers / f"benchmark-{os.getpid()}-{number}"
+        upper.mkdir()
+        image = Image("benchmark", "sha256:0", layers=tuple(layers))
+        async with backend.create(SandboxSpec(image=image, user="root", workdir="/"), upper=upper) as box:
+            await box.exec(f"mkdir -p /srv && echo {number} > /srv/{number}")
+        layers.append(upper)
+    return Image("benchmark", "sha256:0", layers=tuple(layers))
+
+
+async def measure(rounds: int) -> list[Row]:
+    engine = find_engine()
+    whole, inside = measure_engine(engine) if engine else (None, None)
+    print(f"peer: {engine or 'no container engine runs here'}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="benchcube-sandbox-") as folder:
+        scratch = Path(folder)
+        backend = LocalBackend(scratch / "store")
+        try:
+            for _ in range(5):
+                await start_true_stop(backend, SandboxSpec())
+            empty = await median(rounds, lambda: start_true_stop(backend, SandboxSpec()))
+            limited = await median(rounds, lambda: start_true_stop(backend, LIMITED))
+            spec = SandboxSpec(image=await layered_image(backend))
+            await start_true_stop(backend, spec)
+            layered = await median(rounds, lambda: start_true_stop(backend, spec))
+            async with backend.create(SandboxSpec()) as box:
+                command = await median(2 * rounds, lambda: box.exec(["true"]))
+            together, each = await at_once(backend, 200)
+            little, much = await fork_after(backend, 1), await fork_after(backend, 1024)
+            reference, up, down = await small_files(backend, scratch)
+            speed_in, speed_out = await large_file(backend, scratch)
+        finally:
+            await backend.close()
+    return [
+        Row("start, `true`, stop", whole, empty, 18, "ms"),
+        Row("the same with cpu, memory and process limits", whole, limited, 18, "ms"),
+        Row("what a cached environment of ten layers adds", None, max(layered - empty, 0), 5, "ms"),
+        Row("exec in a running sandbox", inside, command, 5, "ms"),
+        Row("200 sandboxes at once", None, together, 2, "s"),
+        Row("memory of each of them", None, each, 2, "MB"),
+        Row("fork after 1 MB was written", None, little, 20, "ms"),
+        Row("fork after 1 GB was written", None, much, 20, "ms"),
+        Row("upload of 10,000 files, beside tar | tar", reference, up, 2 * reference, "s"),
+        Row("download of 10,000 files, beside tar | tar", reference, down, 2 * reference, "s"),
+        Row("upload of one large file", None, speed_in, 1, "GB/s", higher_is_better=True),
+        Row("download of one large file", None, speed_out, 1, "GB/s", higher_is_better=True),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    rows = anyio.run(measure, parser.parse_args().rounds)
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
