@@ -77,6 +77,7 @@ async def test_the_working_directory_can_be_chosen_and_must_exist(box: LocalSand
     assert await output(box, "pwd", cwd="/usr/bin") == "/usr/bin"
     result = await box.exec("pwd", cwd="/missing")
     assert (result.exit_code, b"/missing" in result.stderr) == (126, True)
+    assert (await box.exec("pwd", cwd="usr/bin")).exit_code == 126
 
 
 async def test_exit_codes_are_those_of_a_shell(box: LocalSandbox) -> None:

@@ -67,10 +67,13 @@ def execute(
         confinement.load_filter(program)
     except OSError as error:
         return _complain(f"the sandbox could not be closed behind this command: {error}", _NOT_CONFINED)
+    folder = message["cwd"] or plan.workdir
+    if not folder.startswith("/"):
+        return _complain(f"{folder}: not an absolute path", _NOT_EXECUTABLE)
     try:
-        os.chdir(message["cwd"] or plan.workdir)
+        os.chdir(folder)
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}", _NOT_EXECUTABLE)
+        return _complain(f"{folder}: {error.strerror}", _NOT_EXECUTABLE)
     return _replace(message["argv"], environment)
 
 
