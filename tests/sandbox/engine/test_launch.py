@@ -8,7 +8,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.engine.accounts import default_user, numeric_owner
 from benchflow.sandbox.engine.client import EngineClient, last_words
 from benchflow.sandbox.engine.dialect import DOCKER
-from benchflow.sandbox.engine.facts import ENGINE_CAPABILITIES, read_docker, read_podman
+from benchflow.sandbox.engine.facts import ENGINE_CAPABILITIES, has_project_quota, read_docker, read_podman
 from benchflow.sandbox.engine.greeting import Greeting
 from benchflow.sandbox.engine.images import read_image
 from benchflow.sandbox.engine.launch import limit_arguments, mount_arguments
@@ -68,6 +68,14 @@ def test_a_docker_says_what_it_can_limit():
     assert "network.allowlist" not in elsewhere.capabilities
     assert not elsewhere.same_kernel
     assert set(CAPABILITIES) >= ENGINE_CAPABILITIES
+
+
+def test_disk_limits_need_project_quotas_below_the_engines_data():
+    mounts = "/dev/a / ext4 rw 0 0\n/dev/b /data xfs rw,prjquota 0 0\n/dev/c /data/plain xfs rw 0 0\n"
+    assert has_project_quota(mounts, "/data/docker")
+    assert not has_project_quota(mounts, "/data/plain/docker")
+    assert not has_project_quota(mounts, "/var/lib/docker")
+    assert not has_project_quota("", "/x")
 
 
 def test_a_rootless_podman_without_controllers_limits_nothing():

@@ -80,13 +80,13 @@ class EngineFacts:
         return tuple(Missing(name, how[name]) for name in sorted(set(how) - self.capabilities))
 
 
-def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -> EngineFacts:
+def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool, mounts: str = "") -> EngineFacts:
     """From the JSON of `docker info`."""
     if info.get("ServerErrors"):
         raise InfrastructureFailure(f"docker does not work: {'; '.join(info['ServerErrors'])}", code="engine-stopped")
     rootless = any("rootless" in option for option in info.get("SecurityOptions") or [])
     same = local and info.get("KernelVersion") == kernel
-    driver = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)
+    data = str(info.get("DockerRootDir", ""))
     return EngineFacts(
         version=str(info.get("ServerVersion", "")),
         machine=str(info.get("Architecture", "")),
@@ -95,13 +95,13 @@ def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -
         cpu_limit=bool(info.get("CpuCfsQuota")),
         memory_limit=bool(info.get("MemoryLimit")),
         pids_limit=bool(info.get("PidsLimit")),
-        disk_limit=_can_limit_disk(str(info.get("Driver")), driver.get("Backing Filesystem", "")),
+        disk_limit=same and info.get("Driver") == "overlay2" and has_project_quota(mounts, data),
         same_kernel=same,
         may_enter=same and root and not rootless,
     )
 
 
-def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -> EngineFacts:
+def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool, mounts: str = "") -> EngineFacts:
     """From the JSON of `podman info`."""
     host = info.get("host", {})
     store = info.get("store", {})
@@ -116,10 +116,9 @@ def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -
         cpu_limit="cpu" in controllers,
         memory_limit="memory" in controllers,
         pids_limit="pids" in controllers,
-        disk_limit=_can_limit_disk(
-            "overlay2" if store.get("graphDriverName") == "overlay" else "",
-            (store.get("graphStatus") or {}).get("Backing Filesystem", ""),
-        ),
+        disk_limit=same
+        and store.get("graphDriverName") == "overlay"
+        and has_project_quota(mounts, str(store.get("graphRoot", ""))),
         same_kernel=same,
         may_enter=same and root and not rootless,
     )
@@ -150,6 +149,13 @@ def needed(spec: SandboxSpec) -> dict[str, str]:
     return wanted | {name: words for value, name, words in asked if value is not None}
 
 
-def _can_limit_disk(driver: str, filesystem: str) -> bool:
-    """The engine itself refuses a size where XFS is mounted without project quotas, so this is the upper bound."""
-    return driver == "overlay2" and filesystem.lower() == "xfs"
+def has_project_quota(mounts: str, folder: str) -> bool:
+    """Whether a folder lies on XFS with project quotas, from the text of `/proc/mounts`."""
+    found, options, kind = "", "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) >= 4 and len(fields[1]) >= len(found):
+            place = fields[1].rstrip("/")
+            if folder == place or folder.startswith(place + "/"):
+                found, kind, options = fields[1], fields[2], fields[3]
+    return kind == "xfs" and bool({"prjquota", "pquota"} & set(options.split(",")))

@@ -114,4 +114,12 @@ async def find_facts(client: EngineClient) -> EngineFacts:
     text = await client.ask(*client.dialect.info)
     info = parse_info(text, client.dialect.name)
     read = read_podman if client.dialect.name == "podman" else read_docker
-    return read(info, kernel=os.uname().release, root=os.geteuid() == 0, local=client.on_this_machine)
+    mounts = await anyio.to_thread.run_sync(_mounts)
+    root = os.geteuid() == 0
+    return read(info, kernel=os.uname().release, root=root, local=client.on_this_machine, mounts=mounts)
+
+
+def _mounts() -> str:
+    """The mounts of this machine; none are known where there is no `/proc`."""
+    table = Path("/proc/self/mounts")
+    return table.read_text(encoding="utf-8", errors="replace") if table.exists() else ""
