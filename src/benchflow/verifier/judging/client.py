@@ -96,7 +96,7 @@ def route(model: str) -> tuple[str, str]:
 
 
 def _completion() -> Any:
-    """LiteLLM's blocking function, whose connections belong to no event loop, with the price list that comes with it."""
+    """LiteLLM's blocking function, whose connections belong to no event loop, with the price list it brings along."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         litellm: Any = import_module("litellm")

@@ -1,0 +1,128 @@
+"""`bench verify`: score a workspace that is there already, or finish a submission whose scorer has answered."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchflow.cli.arguments import PATH, json_option
+from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.tasks.selection import one_package
+from benchflow.cli.terminal import emit, emit_json, printable, style
+from benchflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from benchflow.environment import Environment
+    from benchflow.rewards import Verdict
+    from benchflow.verifier import Verification
+
+
+@click.command()
+@click.argument("package", metavar="PACKAGE", type=PATH)
+@click.option("--workspace", metavar="DIR", type=PATH, help="The files to score, put into the task's working folder.")
+@click.option("--out", metavar="DIR", type=PATH, help="Keep what the verifier leaves in this new folder.")
+@click.option("--rollout", metavar="DIR", type=PATH, help="The rollout in which declared evidence is looked for.")
+@click.option("--strategy", metavar="NAME", help="Score by this strategy of verifier.md instead of the default one.")
+@click.option("--step", metavar="NAME", help="Score this step of a multi-step task.")
+@click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Where to verify.")
+@click.option("--base-image", metavar="NAME", help="What to take for an image that nobody has: host, or a known image.")
+@click.option(
+    "--record", metavar="FILE", type=PATH, help="An external scorer's answer: finish the submission in --out."
+)
+@json_option
+def verify(package: Path, as_json: bool, record: Path | None, **options: Any) -> int:
+    """Score a given workspace by the verifier of PACKAGE.
+
+    Ends with 0 when there is a reward, whatever it is, and with 1 when there is none.
+    """
+    folder = one_package(package)
+    if record is not None:
+        return _complete(folder, record, options["out"], as_json=as_json)
+    import anyio
+
+    workspace: Path | None = options["workspace"]
+    if workspace is not None and not workspace.is_dir():
+        raise UsageError(f"{workspace} is not a folder.", code="missing-path")
+    out: Path | None = options["out"]
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists already.", code="output-exists")
+    scratch = Path(tempfile.mkdtemp(prefix="bench-verify-"))
+    try:
+        found = anyio.run(_verify, folder, out or scratch / "verifier", options)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _show(found.verdict, {"verifier": found.record(), "duration_sec": found.duration_sec}, as_json=as_json)
+    if not as_json:
+        _show_notes(found)
+    return GOOD if found.verdict.status == "scored" else FAILED
+
+
+async def _verify(folder: Path, out: Path, options: dict[str, Any]) -> Verification:
+    from benchflow.environment import Environment
+    from benchflow.verifier import Verifier
+
+    environment = await Environment.from_task(folder, sandbox=options["sandbox"], base_image=options["base_image"])
+    async with environment:
+        if options["workspace"] is not None:
+            await _place(environment, options["workspace"])
+        verifier = Verifier(environment, base_image=options["base_image"])
+        return await verifier.verify(
+            out, rollout=options["rollout"], step=options["step"], strategy=options["strategy"]
+        )
+
+
+async def _place(environment: Environment, workspace: Path) -> None:
+    """Put the files into the working folder, as the agent's own; what the environment had there stays beside them."""
+    sandbox = environment.sandbox
+    whoami = await sandbox.exec(["id", "-un"], timeout=60)
+    owner = whoami.stdout.decode().strip() if whoami.ok else None
+    await sandbox.upload(workspace, sandbox.spec.workdir, owner=owner or None)
+
+
+def _complete(package: Path, record: Path, out: Path | None, *, as_json: bool) -> int:
+    from benchflow.files.bounded import RefusedFileError, read_regular
+    from benchflow.files.strict_json import StrictJSONError, parse_json
+    from benchflow.sandbox.factory import task_package
+    from benchflow.verifier.scope import scope_of
+    from benchflow.verifier.submission import MAX_RECORD, complete_submission
+
+    if out is None or not out.is_dir():
+        raise UsageError("--record needs --out with the folder of the submission.", code="missing-path")
+    try:
+        answer = parse_json(read_regular(record, max_bytes=MAX_RECORD))
+    except (OSError, RefusedFileError, StrictJSONError) as error:
+        raise UsageError(f"{record} cannot be used: {error}.", code="invalid-record") from error
+    verdict = complete_submission(out, answer, scope_of(task_package(package).view).reward_range)
+    _show(verdict, {}, as_json=as_json)
+    return GOOD if verdict.status == "scored" else FAILED
+
+
+def _show(verdict: Verdict, extra: dict[str, Any], *, as_json: bool) -> None:
+    record = verdict.record()
+    if as_json:
+        emit_json({**record, **extra})
+        return
+    if record["error"] is None:
+        reward = f"{record['reward']:g}"
+        emit(f"reward {style(reward, 'bold')}")
+        for name, value in record["rewards"].items():
+            if name != "reward":
+                emit(f"  {printable(name)} {value:g}")
+    else:
+        error = record["error"]
+        emit(f"{style('unscored', 'yellow')} {error['category']}/{error['code']}: {printable(error['message'])}")
+
+
+def _show_notes(found: Verification) -> None:
+    for issue in found.diagnostics:
+        emit(f"  {style('note', 'dim')} {printable(issue.message)}")
+    if found.opt_outs:
+        emit(f"  {style('opt-outs', 'dim')} {', '.join(found.opt_outs)}")
+    for item in found.withheld[:20]:
+        emit(f"  {style('not carried over', 'dim')} {printable(item.path)} ({item.reason})")
+    if len(found.withheld) > 20:
+        emit(f"  {style('not carried over', 'dim')} and {len(found.withheld) - 20} more")
