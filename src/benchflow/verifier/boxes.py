@@ -1,0 +1,140 @@
+"""Opening the box that a verifier runs in, by the isolation that its package declares."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.to_thread
+
+from benchflow.environment import Environment
+from benchflow.errors import Issue
+from benchflow.sandbox.policy import network_policy
+from benchflow.sandbox.protocol import Sandbox
+from benchflow.verifier import live, separate
+from benchflow.verifier.box import Box
+from benchflow.verifier.scope import Scope
+from benchflow.verifier.secrets import VerifierVariables, pinned_variables
+from benchflow.verifier.shared import fork_for_verification, survival_rules
+from benchflow.verifier.staging import staged
+from benchflow.verifier.survival import Withheld
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was noticed while a box was made and used; the record of a verification is drawn from it."""
+
+    exit_code: int | None = None
+    notes: list[Issue] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
+
+    def add(self, *notes: Issue) -> None:
+        """Note what was not noted before."""
+        self.notes.extend(note for note in notes if note not in self.notes)
+
+    def withhold(self, items: list[Withheld]) -> None:
+        self.withheld.extend(item for item in items if item not in self.withheld)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxMaker:
+    """All that boxes of one verification are made from."""
+
+    environment: Environment
+    sandbox: Sandbox
+    scope: Scope
+    variables: VerifierVariables
+    machine: Mapping[str, str] = field(repr=False)
+    findings: Findings
+    soft: bool = False
+    base_image: str | None = None
+
+    @asynccontextmanager
+    async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
+        """A box in verifier scope, gone at the end of the block. `extra` are more files of the verifier."""
+        if self.scope.config.isolation == "separate":
+            async with self._separate() as sandbox:
+                yield await self._placed(sandbox, extra)
+        elif await self._must_be_live():
+            async with self._live():
+                yield await self._placed(self.sandbox, extra, live_box=True)
+        else:
+            async with self._fork() as sandbox:
+                yield await self._placed(sandbox, extra)
+
+    async def _placed(self, sandbox: Sandbox, extra: dict[str, bytes] | None, *, live_box: bool = False) -> Box:
+        """Bring in the verifier's files: from here on hidden fixtures and keys are there."""
+        config = self.scope.config
+        user = str(config.user) if config.user is not None else "root"
+        with staged(self.scope, extra) as tree:
+            await sandbox.upload(tree, "/", owner=user)
+        pinned = pinned_variables(config.pytest_plugins)
+        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box)
+
+    @asynccontextmanager
+    async def _fork(self) -> AsyncIterator[Sandbox]:
+        if not self.soft:
+            await self.sandbox.kill_processes()
+        forked, survivors = await fork_for_verification(self.environment, self.sandbox, self.scope)
+        self.findings.withhold(survivors.withheld)
+        async with stopping(forked):
+            yield forked
+
+    @asynccontextmanager
+    async def _separate(self) -> AsyncIterator[Sandbox]:
+        paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
+        spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
+        source, survivors = await fork_for_verification(
+            self.environment, self.sandbox, self.scope, tuple(path.source for path in paths)
+        )
+        async with stopping(source):
+            for hook in self.scope.config.collect:
+                await source.exec(hook.command, user="root", timeout=hook.timeout_sec or self.scope.config.timeout_sec)
+            fresh = self.environment.backend.create(spec)
+            await fresh.start()
+            async with stopping(fresh):
+                self.findings.add(*await separate.carry_over(source, fresh, paths))
+                self.findings.withhold(survivors.withheld)
+                yield fresh
+
+    async def _must_be_live(self) -> bool:
+        if self.environment.services is not None and self.sandbox is self.environment.sandbox:
+            return True
+        return self.scope.opt_outs.keep_processes and await live.has_processes(self.sandbox)
+
+    @asynccontextmanager
+    async def _live(self) -> AsyncIterator[None]:
+        box = self.sandbox
+        message = "Verified in the agent's own box, whose processes live on and can act on the verifier."
+        self.findings.add(Issue("live-box", "warning", "verifier.hardening.keep_processes", message))
+        if not self.soft:
+            if not self.scope.opt_outs.keep_processes:
+                note = await live.end_agent(box, box.spec.user or "agent")
+                self.findings.add(*([note] if note is not None else []))
+            planted, notes = await live.remove_hooks(box, survival_rules(box, self.scope))
+            self.findings.withhold(planted)
+            self.findings.add(*notes)
+        before, now = network_policy(self.scope.view, "agent"), network_policy(self.scope.view, "verifier")
+        now = self.scope.network(now)
+        await live.clear_place(box)
+        if now != before:
+            await box.set_network(now)
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await live.clear_place(box)
+                if now != before:
+                    await box.set_network(before)
+
+
+@asynccontextmanager
+async def stopping(sandbox: Sandbox) -> AsyncIterator[None]:
+    """Stop a started sandbox at the end of the block, whatever happens in it."""
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sandbox.stop()

@@ -1,0 +1,72 @@
+"""Declared evidence: files of the rollout, or of the agent's sandbox as the verifier may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchflow.errors import PackageError, SandboxFailure, VerifierFailure
+from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.verifier.run import Run
+from benchflow.verifier.survival import SCOPE, below
+
+MAX_BYTES: Final = 16 << 20
+_LOGS: Final = "/logs/"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One piece of declared evidence."""
+
+    path: str
+    """As it was declared."""
+    data: bytes
+
+
+async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
+    """Every declared input; one that is missing or no plain file is a `VerifierFailure`.
+
+    Relative paths and those below `/logs` are looked for in the rollout's folder, the rest in the sandbox.
+    """
+    found: dict[str, bytes] = {}
+    inside: list[str] = []
+    wanted = list(paths)
+    for path in wanted:
+        if below(path, *SCOPE):
+            message = f"The input {path} belongs to verifier or oracle and is no evidence of what an agent did."
+            raise PackageError(message, code="unsafe-input", path="inputs")
+        local = _in_rollout(run, path)
+        if local is not None:
+            found[path] = _read(run.rollout or local.parent, local, path)
+        elif path.startswith("/"):
+            inside.append(path)
+        else:
+            raise VerifierFailure(f"The input {path} is not part of this rollout.", code="input-missing", path="inputs")
+    if inside:
+        async with run.box() as box:
+            for path in inside:
+                try:
+                    found[path] = await box.sandbox.read_file(path, max_bytes=MAX_BYTES)
+                except SandboxFailure as error:
+                    code = "input-invalid" if error.code in ("refused", "too-large") else "input-missing"
+                    raise VerifierFailure(f"The input {path}: {error}", code=code, path="inputs") from error
+    return [Input(path, found[path]) for path in wanted]
+
+
+def _in_rollout(run: Run, path: str) -> Path | None:
+    if run.rollout is None or (path.startswith("/") and not path.startswith(_LOGS)):
+        return None
+    candidate = run.rollout / path.removeprefix(_LOGS)
+    return candidate if candidate.exists() or candidate.is_symlink() else None
+
+
+def _read(root: Path, file: Path, path: str) -> bytes:
+    """A file of the rollout: no link on the way may lead out of it."""
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise VerifierFailure(f"The input {path} leads out of the rollout.", code="input-invalid", path="inputs")
+    try:
+        return read_regular(file, max_bytes=MAX_BYTES)
+    except RefusedFileError as error:
+        raise VerifierFailure(f"The input {path} {error}.", code="input-invalid", path="inputs") from error

@@ -1,0 +1,40 @@
+"""What was said between a verifier and its judge, kept as evidence: one line per exchange, without secrets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchflow.verifier.judging.client import Message
+
+
+class Transcript:
+    """An append-only file of exchanges, and what they cost together."""
+
+    def __init__(self, path: Path, redact: Callable[[str], str]) -> None:
+        self.path = path
+        self._redact = redact
+        self._usage: Counter[str] = Counter()
+        self.exchanges = 0
+
+    def add(self, model: str, messages: Sequence[dict[str, str]], answer: Message, **extra: Any) -> None:
+        """Write down one question and its answer."""
+        self.exchanges += 1
+        self._usage.update(answer.usage)
+        record = {
+            "exchange": self.exchanges,
+            "model": model,
+            **extra,
+            "messages": list(messages),
+            "answer": answer.text,
+        }
+        record["usage"] = dict(answer.usage)
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(self._redact(json.dumps(record, ensure_ascii=False)) + "\n")
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return dict(self._usage)

@@ -1,0 +1,88 @@
+"""What a verifier document says of its outputs: how metrics become one reward, and what else is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchflow.errors import Issue, SandboxFailure
+from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.files.strict_json import StrictJSONError, parse_json
+from benchflow.rewards import AggregatePolicy, RewardError, parse_policy
+from benchflow.rewards.files import MAX_BYTES, REWARD_JSON
+from benchflow.sandbox.protocol import ExecResult
+from benchflow.verifier.box import MAX_LOG_BYTES, Box
+from benchflow.verifier.run import Run
+from benchflow.verifier.staging import LOGS
+
+_INSTALL_MARKS: Final = (
+    "dependency install failed", "failed to download `", "failed to fetch:", "error sending request for url",
+    "failed to lookup address information", "no solution found", "could not find a version", "resolution impossible",
+)  # fmt: skip
+
+
+def declared_policy(run: Run) -> AggregatePolicy | None:
+    """How the package makes metrics one reward: by its aggregate policy, else by the dimensions of its rubric."""
+    document = run.scope.document
+    if document is None:
+        return None
+    policy = document.outputs.aggregate_policy
+    if policy is not None:
+        return parse_policy(policy.to_declared_dict(), path="outputs.aggregate_policy")
+    rubric = document.rubric
+    if rubric.combine is None or _bare_metrics(run.output / REWARD_JSON) != frozenset(rubric.dimensions):
+        return None
+    weights = {name: item.weight for name, item in rubric.dimensions.items() if item.weight is not None}
+    return parse_policy({"method": rubric.combine, "weights": weights} if weights else {"method": rubric.combine})
+
+
+def _bare_metrics(file: Path) -> frozenset[str] | None:
+    """The names of the metrics in a `reward.json` that states neither a reward nor an aggregate."""
+    try:
+        found = parse_json(read_regular(file, max_bytes=MAX_BYTES))
+    except (OSError, RefusedFileError, StrictJSONError):
+        return None
+    if not isinstance(found, dict) or {"reward", "aggregate"} & found.keys():
+        return None
+    metrics = found.get("metrics")
+    return frozenset(metrics) if isinstance(metrics, dict) else None
+
+
+async def keep_artifacts(run: Run, box: Box) -> None:
+    """Copy what the verifier document declares as artifacts; what lies in `/logs/verifier` is there already."""
+    document = run.scope.document
+    for path in document.outputs.artifacts if document is not None else ():
+        if not path.startswith("/") or path.startswith(f"{LOGS}/"):
+            continue
+        target = run.output / "artifacts" / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await box.sandbox.download(path, target, max_bytes=MAX_LOG_BYTES)
+        except SandboxFailure as error:
+            message = f"The artifact {path} could not be kept: {error}"
+            run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
+
+
+@contextmanager
+def missing_reward(run: Run, result: ExecResult) -> Iterator[None]:
+    """Read a reward in this block: why there is none names the exit code, and a bad exit beside a reward is noted."""
+    try:
+        yield
+    except RewardError as error:
+        if error.code != "reward-missing" or not result.exit_code:
+            raise
+        message = f"The verifier ended with exit code {result.exit_code} and left no reward.{_hint(result)}"
+        raise RewardError(message, code=error.code) from error
+    if result.exit_code:
+        message = f"The verifier left its reward and ended with exit code {result.exit_code}."
+        run.findings.add(Issue("verifier-exit", "warning", "", message))
+
+
+def _hint(result: ExecResult) -> str:
+    """A fixed sentence for a common cause; nothing of what was printed."""
+    printed = result.stdout.decode(errors="replace").lower()
+    if any(mark in printed for mark in _INSTALL_MARKS):
+        return " It could not install what it depends on; see test-stdout.txt."
+    return ""

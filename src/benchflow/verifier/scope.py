@@ -1,0 +1,161 @@
+"""Which verifier scores what: the settings, folders and document of a task or of one of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchflow.errors import PackageError, UsageError
+from benchflow.rewards import UNIT, RewardRange
+from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.task.config import ArtifactConfig, VerifierConfig
+from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
+from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
+
+TEST_SCRIPT: Final = "test.sh"
+_MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}
+
+
+@dataclass(frozen=True, slots=True)
+class OptOuts:
+    """What a package lets act on its verifier."""
+
+    keep_system_changes: bool = False
+    keep_processes: bool = False
+    keep_hooks: bool = False
+    pytest_plugins: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """The declared opt-outs, for the record."""
+        hardening = {
+            "verifier.hardening.keep_system_changes": self.keep_system_changes,
+            "verifier.hardening.keep_processes": self.keep_processes,
+            "verifier.hardening.cleanup_conftests": self.keep_hooks,
+            "verifier.pytest_plugins": bool(self.pytest_plugins),
+        }
+        return tuple(name for name, chosen in hardening.items() if chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One verifier: of a task, or of one of its steps."""
+
+    view: TaskRuntimeView
+    config: VerifierConfig
+    folders: tuple[Path, ...]
+    """The verifier's files; a later folder lies over the earlier ones."""
+    document: VerifierDocument | None
+    artifacts: tuple[ArtifactConfig, ...]
+    prompt: str
+    opt_outs: OptOuts
+    step: str | None = None
+
+    @property
+    def mount(self) -> str:
+        return self.view.verifier_mount or "/verifier"
+
+    @property
+    def reward_range(self) -> RewardRange:
+        bounds = self.config.reward_range
+        return RewardRange(*bounds) if bounds is not None else UNIT
+
+    @property
+    def default_strategy(self) -> str:
+        if self.document is not None:
+            return self.document.default_strategy
+        return "llm-judge" if self.config.type == "llm-judge" else "script"
+
+    def strategy(self, name: str | None = None) -> tuple[str, Strategy]:
+        """A declared strategy by name, the default one without; `UsageError` for one that nobody declared."""
+        chosen = name or self.default_strategy
+        if self.document is not None:
+            found = self.document.strategies.get(chosen)
+            if found is None:
+                known = ", ".join(self.document.strategies)
+                raise UsageError(f"There is no strategy {chosen!r}; declared are {known}.", code="unknown-strategy")
+            return chosen, found
+        if name not in (None, self.default_strategy):
+            raise UsageError(f"There is no strategy {name!r}: the package has no verifier.md.", code="unknown-strategy")
+        return chosen, self._undeclared()
+
+    def _undeclared(self) -> Strategy:
+        """What runs without a verifier document: the test script, or the judge of the configuration."""
+        wiring = self.view.namespace.verifier
+        if self.config.type == "llm-judge":
+            judge = self.config.judge
+            rubric = wiring.rubric if wiring is not None and wiring.rubric is not None else judge.rubric_path
+            return LLMJudgeStrategy(
+                type="llm-judge", rubric=rubric, model=judge.model, input_dir=judge.input_dir,
+                context=judge.context or None,
+            )  # fmt: skip
+        script = wiring.entrypoint if wiring is not None and wiring.entrypoint is not None else TEST_SCRIPT
+        script = script.removeprefix(f"{self.mount[1:]}/")
+        if self.file(script) is None:
+            place = f"steps/{self.step}" if self.step else self.view.task_dir.name
+            raise PackageError(f"{place} has no verifier: neither {VERIFIER_MD} nor {script}.", code="missing-verifier")
+        return ScriptStrategy(type="script", command=f"{self.mount}/{script}")
+
+    def file(self, relative: str) -> Path | None:
+        """A file of the verifier, where the topmost folder has it."""
+        for folder in reversed(self.folders):
+            if (folder / relative).is_file():
+                return folder / relative
+        return None
+
+    def network(self, inherited: NetworkPolicy) -> NetworkPolicy:
+        """How far the verifier reaches: what it declares, else what the task allows in this phase."""
+        mode = self.config.network_mode
+        if mode is None:
+            return inherited
+        hosts = self.config.allowed_hosts or ()
+        return NetworkPolicy(_MODES[mode], hosts if mode == "allowlist" else ())  # type: ignore[arg-type] # the values are modes
+
+
+def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
+    """The verifier of a task, or of the step called `step`."""
+    config, folders, document = view.config.verifier, [view.verifier_dir], view.verifier_document
+    artifacts, prompt = view.config.artifacts, view.prompt
+    if step is not None:
+        found = next((item for item in view.steps if item.config.name == step), None)
+        if found is None:
+            raise UsageError(f"{view.name} has no step {step!r}.", code="unknown-step")
+        config = _inherit(found.config.verifier, config)
+        artifacts = (*artifacts, *found.config.artifacts)
+        prompt = found.instruction or prompt
+        if found.verifier_dir is not None:
+            folders.append(found.verifier_dir)
+            if (found.verifier_dir / VERIFIER_MD).is_file():
+                document = load_verifier_document(found.verifier_dir)
+    present = tuple(folder for folder in folders if folder is not None)
+    return Scope(view, config, present, document, artifacts, prompt, _opt_outs(config), step)
+
+
+def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:
+    """A step's settings; what it does not say, the task says for it."""
+    inherited = {name: getattr(task, name) for name in task.declared - own.declared}
+    if own.environment_mode == "shared":
+        inherited.pop("environment", None)
+    return own.replace(**inherited)
+
+
+def _opt_outs(config: VerifierConfig) -> OptOuts:
+    hardening = config.hardening
+    return OptOuts(
+        keep_system_changes=hardening.keep_system_changes,
+        keep_processes=hardening.keep_processes,
+        keep_hooks=not hardening.cleanup_conftests,
+        pytest_plugins=config.pytest_plugins,
+    )
+
+
+def words_of(text: str) -> frozenset[str]:
+    """File names that a text mentions."""
+    return frozenset(_names(text))
+
+
+def _names(text: str) -> Iterator[str]:
+    for word in text.replace("`", " ").replace('"', " ").replace("'", " ").split():
+        yield word.strip(".,;:()[]{}<>*!?").rpartition("/")[2]

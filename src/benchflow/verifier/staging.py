@@ -1,0 +1,70 @@
+"""The verifier's side of a sandbox, put together on this machine and copied in as one tree.
+
+/verifier         the files of the verifier       /tests          leads to it
+/logs/verifier    empty, the verifier's own
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchflow.verifier.scope import TEST_SCRIPT, Scope
+
+VERIFIER: Final = "/verifier"
+TESTS: Final = "/tests"
+LOGS: Final = "/logs/verifier"
+_EXECUTABLE: Final = 0o755
+
+
+@contextmanager
+def staged(scope: Scope, extra: dict[str, bytes] | None = None) -> Iterator[Path]:
+    """A folder to copy to the root of a sandbox; `extra` are more files of the verifier by relative path."""
+    with tempfile.TemporaryDirectory(prefix="benchflow-verifier-") as name:
+        root = Path(name)
+        root.chmod(0o755)
+        files = root / VERIFIER[1:]
+        files.mkdir()
+        for folder in scope.folders:
+            _lay_over(folder, files)
+        for relative, data in (extra or {}).items():
+            (files / relative).parent.mkdir(parents=True, exist_ok=True)
+            (files / relative).write_bytes(data)
+        (root / TESTS[1:]).symlink_to(VERIFIER)
+        (root / LOGS[1:]).mkdir(parents=True)
+        yield root
+
+
+def _lay_over(source: Path, target: Path) -> None:
+    """Copy regular files and folders; what else a package might hold was refused when it was loaded."""
+    for entry in os.scandir(source):
+        place = target / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            place.mkdir(exist_ok=True)
+            _lay_over(Path(entry.path), place)
+        elif entry.is_symlink():
+            place.unlink(missing_ok=True)
+            place.symlink_to(Path(entry.path).readlink())
+        elif entry.is_file(follow_symlinks=False):
+            _copy(Path(entry.path), place)
+
+
+def _copy(source: Path, place: Path) -> None:
+    """A second name for the file where that is possible; a script is copied, so that it can be made executable."""
+    place.unlink(missing_ok=True)
+    mode = stat.S_IMODE(source.stat().st_mode)
+    script = source.suffix == ".sh" or source.name == TEST_SCRIPT
+    if not script and mode & stat.S_IROTH:
+        try:
+            os.link(source, place)
+            return
+        except OSError:
+            pass
+    shutil.copyfile(source, place)
+    place.chmod(_EXECUTABLE if script else mode | 0o444)

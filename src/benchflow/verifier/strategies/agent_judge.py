@@ -1,0 +1,99 @@
+"""`agent-judge`: a judge role looks at declared evidence and gives one score.
+
+What it was told and what it said is kept as evidence and audited: neither the oracle nor hidden files may reach it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.errors import Issue, JudgeFailure, PackageError
+from benchflow.rewards import Scored
+from benchflow.task.strategies import AgentJudgeStrategy
+from benchflow.verifier.inputs import Input, gather
+from benchflow.verifier.judging.answers import overall_score, parse_answer
+from benchflow.verifier.judging.audit import audit
+from benchflow.verifier.judging.client import JudgeModel, Message
+from benchflow.verifier.judging.deliverables import Deliverable
+from benchflow.verifier.judging.prompts import role_messages
+from benchflow.verifier.judging.transcript import Transcript
+from benchflow.verifier.run import Run
+
+MAX_CHARS: Final = 50_000
+TRAJECTORY: Final = "judge-trajectory.jsonl"
+AUDIT: Final = "judge-audit.json"
+
+
+async def score(run: Run) -> Scored:
+    """Gather the evidence, ask the role once, audit what went in and out."""
+    strategy = run.strategy
+    document = run.scope.document
+    if not isinstance(strategy, AgentJudgeStrategy) or document is None:
+        raise TypeError(f"{run.name} is no judge role")
+    role = document.role_prompts.get(strategy.role)
+    if not role:
+        message = f"verifier.md has no section '## role:{strategy.role}'."
+        raise PackageError(message, code="unknown-role", file="verifier.md")
+    evidence = [_shown(item) for item in await gather(run, strategy.inputs)]
+    model = strategy.model or run.scope.config.judge.model
+    judge = JudgeModel(model, {**run.machine, **run.variables.values}, run.scope.config.timeout_sec)
+    messages = role_messages(role, run.scope.prompt, evidence)
+    with anyio.move_on_after(run.scope.config.timeout_sec) as limit:
+        answer = await judge.ask(messages)
+    if limit.cancelled_caught:
+        raise JudgeFailure(f"The judge took longer than {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
+    transcript = Transcript(run.output / TRAJECTORY, run.variables.redact)
+    transcript.add(model, messages, answer, role=strategy.role, inputs=[item.name for item in evidence])
+    await anyio.to_thread.run_sync(_audit, run, evidence, answer)
+    verdict = parse_answer(answer.text)
+    return _scored(run, strategy, model, evidence, verdict, transcript)
+
+
+def _shown(item: Input) -> Deliverable:
+    text = item.data.decode("utf-8", "replace")
+    return Deliverable(item.path, text[:MAX_CHARS], len(text) > MAX_CHARS)
+
+
+def _scored(
+    run: Run,
+    strategy: AgentJudgeStrategy,
+    model: str,
+    evidence: list[Deliverable],
+    verdict: dict[str, Any],
+    transcript: Transcript,
+) -> Scored:
+    reward = overall_score(verdict)
+    source = {"source": "agent-judge", "strategy": run.name, "role": strategy.role, "model": model}
+    inputs = [{"path": item.name, "chars": len(item.text), "truncated": item.truncated} for item in evidence]
+    return Scored(
+        reward,
+        document={"reward": reward, "metadata": source},
+        details={
+            **source,
+            "inputs": inputs,
+            "verdict": verdict,
+            "aggregate": {"reward": reward, "method": "agent-judge-score"},
+            "usage": transcript.usage,
+        },
+    )
+
+
+def _audit(run: Run, evidence: list[Deliverable], answer: Message) -> None:
+    """Write down what hidden text the evidence or the answer holds, and note it."""
+    hidden: dict[str, Path] = {"verifier": run.scope.folders[-1]} if run.scope.folders else {}
+    if run.scope.view.oracle_dir is not None:
+        hidden["oracle"] = run.scope.view.oracle_dir
+    texts = {**{f"input {item.name}": item.text for item in evidence}, "answer": answer.text}
+    leaks = audit(texts, hidden)
+    record = {"leaks": [leak.to_dict() for leak in leaks], "clean": not leaks}
+    (run.output / AUDIT).write_text(json.dumps(record, indent=2) + "\n")
+    for leak in leaks[:10]:
+        message = (
+            f"{leak.lines} lines of {leak.hidden} appear in {leak.found_in} of the judge, from line {leak.line} on."
+        )
+        run.findings.add(Issue("judge-leak", "warning", "", message, leak.hidden, leak.line))

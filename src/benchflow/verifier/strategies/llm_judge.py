@@ -1,0 +1,178 @@
+"""`llm-judge`: a model scores the agent's deliverables, criterion by criterion."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any, Final
+
+import anyio.to_thread
+
+from benchflow.errors import JudgeFailure, PackageError, SandboxFailure
+from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
+from benchflow.task.strategies import LLMJudgeStrategy
+from benchflow.verifier.judging.answers import parse_answer
+from benchflow.verifier.judging.client import JudgeModel, Message
+from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables
+from benchflow.verifier.judging.prompts import criterion_messages
+from benchflow.verifier.judging.transcript import Transcript
+from benchflow.verifier.run import Run
+
+DELIVERABLES: Final = "deliverables"
+MAX_BYTES: Final = 256 << 20
+MAX_FILES: Final = 500
+_MAX_CONTEXT: Final = 1 << 20
+_OPTIONS: Final = frozenset({"samples", "reasoning_effort"})
+_MOST_SAMPLES: Final = 15
+
+
+async def score(run: Run) -> Scored:
+    """Fetch the deliverables, ask about every criterion, combine by the rubric's policy."""
+    strategy = run.strategy
+    if not isinstance(strategy, LLMJudgeStrategy):
+        raise TypeError(f"{run.name} is no judge")
+    rubric = _rubric(run, strategy.rubric)
+    options = _options(rubric)
+    model = strategy.model or rubric.judge.model or run.scope.config.judge.model
+    judge = JudgeModel(
+        model, {**run.machine, **run.variables.values}, rubric.judge.timeout_sec, options["reasoning_effort"]
+    )
+    folder = run.output / DELIVERABLES
+    await fetch(run, strategy.input_dir or run.sandbox.spec.workdir, folder)
+    files = matching(await anyio.to_thread.run_sync(read_deliverables, folder), rubric.judge.files)
+    transcript = Transcript(run.output / "judge.jsonl", run.variables.redact)
+    with anyio.move_on_after(run.scope.config.timeout_sec) as limit:
+        items = await _items(judge, rubric, _context(run, strategy), files, options["samples"], transcript)
+        return _scored(run, rubric, model, items, transcript)
+    assert limit.cancelled_caught  # noqa: S101 - the block returns otherwise
+    raise JudgeFailure(f"The judge took longer than {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
+
+
+async def fetch(run: Run, source: str, target: Path) -> None:
+    """Copy the plain files of a folder that the agent worked in, and of its output folders, as the verifier sees them.
+
+    What is too large for a judge stays behind; an agent cannot prevent its judgement by leaving too much.
+    """
+    places = [source, *(f"{source}/{folder}" for folder in FOLDERS if folder)]
+    command = ["find", *places, "-maxdepth", "1", "-type", "f", "-size", f"-{MAX_FILE_BYTES}c", "-print0"]
+    await anyio.Path(target).mkdir()
+    left = MAX_BYTES
+    async with run.box() as box:
+        listed = await box.sandbox.exec(command, user=box.user, cwd="/", timeout=run.scope.config.timeout_sec)
+        if not (await box.sandbox.exec(["test", "-d", source], user=box.user, cwd="/", timeout=60)).ok:
+            raise PackageError(f"There is no folder {source} to judge.", code="deliverables-missing")
+        for name in sorted(filter(None, listed.stdout.decode(errors="surrogateescape").split("\0")))[:MAX_FILES]:
+            try:
+                data = await box.sandbox.read_file(name, max_bytes=min(left, MAX_FILE_BYTES))
+            except SandboxFailure:
+                continue
+            left -= len(data)
+            place = target / name.removeprefix(source).lstrip("/")
+            await anyio.Path(place.parent).mkdir(parents=True, exist_ok=True)
+            await anyio.Path(place).write_bytes(data)
+
+
+async def _items(
+    judge: JudgeModel, rubric: Rubric, context: str, files: list[Deliverable], samples: int, transcript: Transcript
+) -> dict[str, RewardItem]:
+    if rubric.judge.mode == "batched" and len(rubric.criteria) > 1:
+        answers = [await _ask(judge, rubric.criteria, context, files, transcript) for _ in range(samples)]
+        return {item.id: _median(item, [_named(answer, item) for answer in answers]) for item in rubric.criteria}
+    graded = {}
+    for item in rubric.criteria:
+        seen = matching(files, item.files)
+        answers = [await _ask(judge, (item,), context, seen, transcript) for _ in range(samples)]
+        graded[item.id] = _median(item, answers)
+    return graded
+
+
+async def _ask(
+    judge: JudgeModel,
+    criteria: tuple[Criterion, ...],
+    context: str,
+    files: list[Deliverable],
+    transcript: Transcript,
+) -> dict[str, Any]:
+    messages = criterion_messages(criteria, context, files)
+    answer: Message = await judge.ask(messages)
+    transcript.add(judge.model, messages, answer, criteria=[item.id for item in criteria])
+    return parse_answer(answer.text)
+
+
+def _named(answer: dict[str, Any], item: Criterion) -> dict[str, Any]:
+    found = answer.get(item.id)
+    if found is None:
+        raise JudgeFailure(f"The judge said nothing about {item.id!r}.", code="judge-answer-invalid", path=item.id)
+    return found if isinstance(found, dict) else {"score": found}
+
+
+def _median(item: Criterion, answers: list[dict[str, Any]]) -> RewardItem:
+    """The graded answer in the middle; of an even number the lower one."""
+    graded = [_grade(item, answer) for answer in answers]
+    middle = statistics.median_low([one.score for one in graded])
+    return next(one for one in graded if one.score == middle)
+
+
+def _grade(item: Criterion, answer: dict[str, Any]) -> RewardItem:
+    for key in ("score", "answer", "verdict", item.id):
+        if key in answer:
+            reason = answer.get("reason", answer.get("reasoning"))
+            return item.grade(answer[key], reason if isinstance(reason, str) else None)
+    raise JudgeFailure(f"The judge gave no score for {item.id!r}.", code="judge-answer-invalid", path=item.id)
+
+
+def _scored(run: Run, rubric: Rubric, model: str, items: dict[str, RewardItem], transcript: Transcript) -> Scored:
+    reward = rubric.combine(items)
+    criteria = [
+        {"name": item.name, "score": item.score, "raw": item.raw, "clamped": item.clamped, "reason": item.reason}
+        for item in items.values()
+    ]
+    aggregate = {"reward": reward, "method": rubric.policy.effective_method}
+    source = {"source": "llm-judge", "strategy": run.name, "model": model}
+    return Scored(
+        reward,
+        metrics={name: item.score for name, item in items.items()},
+        items=tuple(items.values()),
+        details={**source, "criteria": criteria, "aggregate": aggregate, "usage": transcript.usage},
+    )
+
+
+def _rubric(run: Run, path: str) -> Rubric:
+    """Of the verifier folder; without a verifier document the path counts from the package."""
+    found = run.scope.file(path)
+    if found is None and run.scope.document is None:
+        candidate = run.scope.view.task_dir / path
+        found = candidate if candidate.is_file() else None
+    if found is None:
+        raise PackageError(f"The rubric {path} does not exist.", code="missing-rubric", file=path)
+    return load_rubric(found, file=path)
+
+
+def _options(rubric: Rubric) -> dict[str, Any]:
+    """The judge's settings beyond the common ones; what nobody here honours is refused."""
+    options = rubric.judge.options
+    for key in options:
+        if key not in _OPTIONS:
+            message = f"judge.{key} is not supported; supported are {', '.join(sorted(_OPTIONS))}."
+            raise PackageError(message, code="invalid-rubric", path=f"judge.{key}")
+    samples = options.get("samples", 1)
+    if not isinstance(samples, int) or not 1 <= samples <= _MOST_SAMPLES:
+        raise PackageError(
+            f"judge.samples must be from 1 to {_MOST_SAMPLES}.", code="invalid-rubric", path="judge.samples"
+        )
+    return {"samples": samples, "reasoning_effort": options.get("reasoning_effort")}
+
+
+def _context(run: Run, strategy: LLMJudgeStrategy) -> str:
+    if strategy.context_file is not None:
+        file = run.scope.file(strategy.context_file)
+        if file is None:
+            message = f"The context file {strategy.context_file} does not exist."
+            raise PackageError(message, code="missing-context", file=strategy.context_file)
+        try:
+            return read_regular(file, max_bytes=_MAX_CONTEXT).decode("utf-8", "replace")
+        except RefusedFileError as error:
+            message = f"{strategy.context_file} {error}."
+            raise PackageError(message, code="missing-context", file=strategy.context_file) from error
+    return strategy.context or run.scope.config.judge.context or run.scope.prompt

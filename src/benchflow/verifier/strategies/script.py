@@ -1,0 +1,53 @@
+"""`script`: a command of the verifier leaves the reward in `/logs/verifier`."""
+
+from __future__ import annotations
+
+import shlex
+
+from benchflow.errors import PackageError
+from benchflow.rewards import Scored, read_reward
+from benchflow.sandbox.protocol import ExecResult
+from benchflow.task.strategies import ScriptStrategy
+from benchflow.verifier.box import keep_output, timed_out
+from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
+from benchflow.verifier.run import Run
+from benchflow.verifier.staging import VERIFIER
+
+
+async def score(run: Run) -> Scored:
+    """Run the command and read the reward that it left."""
+    strategy = run.strategy
+    if not isinstance(strategy, ScriptStrategy):
+        raise TypeError(f"{run.name} is no script")
+    declared = run.scope.document is not None
+    if declared:
+        _require_safe(strategy.command)
+    async with run.box() as box:
+        timeout = run.scope.config.timeout_sec
+        cwd = VERIFIER if declared else box.sandbox.spec.workdir
+        command = strategy.command if declared else [strategy.command]
+        result = await box.run(command, cwd=cwd, timeout=timeout)
+        await finish(run, result)
+        if result.timed_out:
+            raise timed_out(timeout)
+        await box.collect(run.output)
+        await keep_artifacts(run, box)
+    with missing_reward(run, result):
+        return read_reward(run.output, reward_range=run.scope.reward_range, policy=declared_policy(run))
+
+
+async def finish(run: Run, result: ExecResult) -> None:
+    """Keep what a command of the verifier printed and how it ended."""
+    run.findings.exit_code = result.exit_code
+    keep_output(result, run.output, run.variables.redact)
+
+
+def _require_safe(command: str) -> None:
+    """The first word is the environment's program or a file of the verifier folder."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise PackageError(f"The command of the verifier cannot be read: {error}.", code="invalid-command") from error
+    if not words or words[0].startswith("/") or ".." in words[0].split("/"):
+        message = f"The command of the verifier must be a file of its folder or a program of the environment: {command}"
+        raise PackageError(message, code="invalid-command")

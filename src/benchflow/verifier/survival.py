@@ -1,0 +1,212 @@
+"""What of an agent's changes survives into verification: `withhold(changes, rules)`, pure.
+
+What is withheld looks to the verifier as the environment was built; everything else is there as the agent left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from benchflow.sandbox.protocol import Change
+from benchflow.verifier import hooks
+
+Reason = Literal["scope", "system", "path", "home", "startup", "hook", "bytecode", "shadow", "link", "special"]
+
+REASONS: Final[dict[Reason, str]] = {
+    "scope": "belongs to the verifier",
+    "system": "is part of the system",
+    "path": "lies where programs or libraries are looked up",
+    "home": "is a setting that shells and tools read",
+    "startup": "is code that interpreters run when they start",
+    "hook": "steers a test runner or a repository",
+    "bytecode": "is bytecode",
+    "shadow": "takes the place of a module that verifiers import",
+    "link": "is a link that leads out of the working folder",
+    "special": "is neither a file, a folder nor a link",
+}
+
+SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/oracle", "/solution")
+"""Paths that belong to verification and proof; nothing of an agent's is ever there."""
+
+_SYSTEM: Final = (
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/root", "/run", "/sbin",
+    "/sys", "/usr", "/var/cache", "/var/lib", "/var/spool",
+)  # fmt: skip
+_PUBLIC: Final = ("/", "/tmp", "/var/tmp")  # noqa: S108 - places inside a sandbox
+_LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a package lets its agent's changes do."""
+
+    workdir: str
+    lookup: tuple[str, ...] = ()
+    """Folders where the environment looks up programs and libraries."""
+    modules: tuple[str, ...] = ()
+    """Folders on the module path that lie in the working folder."""
+    keep_system: bool = False
+    keep_hooks: bool = False
+    expected: frozenset[str] = frozenset()
+    """Names that the task itself asks for."""
+    mounted: tuple[str, ...] = ()
+    """Places of mounts, which appear as changes and are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A change that the verifier does not see, with all below it."""
+
+    path: str
+    kind: str
+    reason: Reason
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def withhold(changes: Iterable[Change], rules: Rules) -> list[Withheld]:
+    """The changes that do not survive, the outermost of each tree, by path."""
+    ordered = sorted(changes, key=lambda change: change.path.split("/"))
+    touched = frozenset(change.path for change in ordered)
+    found: list[Withheld] = []
+    for change in ordered:
+        if (found and below(change.path, found[-1].path)) or _leads_to_mount(change, rules):
+            continue
+        reason = _reason(change, rules, touched)
+        if reason is not None:
+            found.append(Withheld(change.path, change.kind, reason))
+    return found
+
+
+def _leads_to_mount(change: Change, rules: Rules) -> bool:
+    return change.type != "symlink" and any(below(place, change.path) for place in rules.mounted)
+
+
+def below(path: str, *folders: str) -> bool:
+    """Whether `path` is one of the folders or lies in one."""
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _reason(change: Change, rules: Rules, touched: frozenset[str]) -> Reason | None:
+    path = change.path
+    if below(path, *SCOPE):
+        return "scope"
+    if change.type != "directory" and any(place.startswith(path + "/") for place in (*SCOPE, rules.workdir + "/")):
+        return "scope"  # a link or file where the way to such a place leads
+    if change.type == "special":
+        return "special"
+    inside = below(path, rules.workdir)
+    reason = None
+    if not rules.keep_system:
+        reason = _lookup_reason(path, rules, inside=inside)
+    if reason is None and (inside or not _is_system(path)):
+        reason = _acting_reason(path, rules)
+    if reason is None and change.type == "symlink" and change.kind != "deleted":
+        reason = _link_reason(change, rules, touched, inside=inside)
+    return reason
+
+
+def _lookup_reason(path: str, rules: Rules, *, inside: bool) -> Reason | None:
+    """System state: where the system, its interpreters and their settings live."""
+    if below(path, *rules.lookup):
+        return "path"
+    if inside:
+        return "home" if _is_home_setting(path, rules.workdir) else None
+    if _is_system(path):
+        return None if rules.workdir.startswith(path + "/") else "system"
+    return "home" if _is_home_setting(path, _home_of(path)) else None
+
+
+def _is_system(path: str) -> bool:
+    return below(path, *_SYSTEM)
+
+
+def _home_of(path: str) -> str:
+    """The home folder that holds `path`, if one does."""
+    parts = path.split("/")
+    return "/".join(parts[:3]) if len(parts) > 3 and parts[1] == "home" else ""
+
+
+def _is_home(folder: str) -> bool:
+    return folder == "/root" or (folder.startswith("/home/") and folder.count("/") == 2)
+
+
+def _is_home_setting(path: str, home: str) -> bool:
+    """Whether `path` is, or lies in, a setting directly in `home`; a folder that is nobody's home has none."""
+    return _is_home(home) and path != home and hooks.is_home_setting(path[len(home) + 1 :].partition("/")[0])
+
+
+def _acting_reason(path: str, rules: Rules) -> Reason | None:
+    *parents, name = path.split("/")[1:]
+    folder = "/" + "/".join(parents)
+    if hooks.is_startup(name):
+        return "startup"
+    if hooks.is_bytecode(name):
+        return "bytecode"
+    if rules.keep_hooks:
+        return None
+    if hooks.is_runner_hook(parents, name) and (name in hooks.PYTEST_FILES or name not in rules.expected):
+        return "hook"
+    if hooks.is_repository_hook(parents, name) or (folder == "/" and name in hooks.SECTION_FILES):
+        return "hook"
+    return "shadow" if _shadows(folder, name, rules) else None
+
+
+def _shadows(folder: str, name: str, rules: Rules) -> bool:
+    """Whether a file is a module that stands in front of another; a folder is one by its `__init__`."""
+    module = hooks.module_name(name)
+    if module == "__init__":
+        folder, _, module = folder.rpartition("/")
+    importable = (folder or "/") in (rules.workdir, *rules.modules, *_PUBLIC) or _is_home(folder)
+    return importable and hooks.shadows(module) and f"{module}.py" not in rules.expected
+
+
+def _link_reason(change: Change, rules: Rules, touched: frozenset[str], *, inside: bool) -> Reason | None:
+    """A link survives when it stays in the working folder, or leads to what the environment itself holds."""
+    resolved = resolve(change.path, change.target)
+    if resolved is None or below(resolved, *SCOPE):
+        return "link"
+    if below(resolved, rules.workdir):
+        return None
+    if below(resolved, *_LINKS_STAY_IN):
+        return "link" if resolved in touched and not rules.keep_system else None
+    return "link" if inside or below(resolved, "/proc", "/dev", "/sys", "/logs") or resolved == "/" else None
+
+
+def resolve(path: str, target: str | None) -> str | None:
+    """Where a link leads by its words; None when it is unknown or climbs back after going down.
+
+    Behind a name that is a link itself `..` would climb from somewhere else, so it counts at the beginning only.
+    """
+    if not target or "\0" in target:
+        return None
+    names = [name for name in target.split("/") if name not in ("", ".")]
+    base = [] if target.startswith("/") else path.split("/")[1:-1]
+    while names and names[0] == "..":
+        names, base = names[1:], base[:-1]
+    return None if ".." in names else "/" + "/".join([*base, *names])
+
+
+def lookup_folders(env: dict[str, str], workdir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where an environment looks up programs and libraries, and which folders of modules are in the working folder."""
+    programs = _folders(env, ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "NODE_PATH", "PERL5LIB"))
+    modules = _folders(env, ("PYTHONPATH",))
+    outside = [folder for folder in modules if not below(folder, workdir)]
+    found = [_environment_root(folder) for folder in programs if not below(workdir, folder)]
+    inside = [folder for folder in modules if below(folder, workdir)]
+    return tuple(dict.fromkeys([*found, *outside])), tuple(dict.fromkeys(inside))
+
+
+def _folders(env: dict[str, str], variables: Sequence[str]) -> list[str]:
+    values = [part.rstrip("/") for name in variables for part in env.get(name, "").split(":")]
+    return [value for value in values if value.startswith("/")]
+
+
+def _environment_root(folder: str) -> str:
+    """The whole virtual environment of a `bin` folder: its libraries count with its programs."""
+    parent, _, name = folder.rpartition("/")
+    is_environment = name == "bin" and parent.rpartition("/")[2] in (".venv", "venv", "env", ".env", "virtualenv")
+    return parent if is_environment else folder

@@ -1,0 +1,196 @@
+"""`Verifier`: from the state an agent left to a verdict, without changing that state.
+
+scope (task or step) ── strategy ──> box in verifier scope ──> reward files, answers ──> verdict and record
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from benchflow.environment import Environment
+from benchflow.errors import BenchflowError, Issue, UsageError
+from benchflow.files import staged_folder
+from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
+from benchflow.sandbox.protocol import Sandbox
+from benchflow.verifier.box import Isolation
+from benchflow.verifier.boxes import BoxMaker, Findings
+from benchflow.verifier.run import Run
+from benchflow.verifier.scope import Scope, scope_of
+from benchflow.verifier.secrets import verifier_variables
+from benchflow.verifier.strategies import load_strategy
+from benchflow.verifier.survival import Withheld
+
+MAX_LISTED: Final = 200
+"""How many changes that were not carried over a record names; it counts all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A verdict and how it was reached."""
+
+    verdict: Verdict
+    strategy: str
+    """The type of the strategy."""
+    name: str
+    isolation: Isolation
+    exit_code: int | None = None
+    diagnostics: tuple[Issue, ...] = ()
+    opt_outs: tuple[str, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    duration_sec: float = 0.0
+    step: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The `verifier` part of a result."""
+        return {
+            "strategy": self.strategy,
+            "name": self.name,
+            "isolation": self.isolation,
+            "exit_code": self.exit_code,
+            "diagnostics": [issue.to_dict() for issue in self.diagnostics],
+            "opt_outs": list(self.opt_outs),
+            "not_carried_over": {
+                "total": len(self.withheld),
+                "changes": [item.to_dict() for item in self.withheld[:MAX_LISTED]],
+            },
+        }
+
+
+class Verifier:
+    """Verifies states of one environment. It keeps nothing: any number of verifications may run, also at once."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        machine: Mapping[str, str] | None = None,
+        cache: Path | None = None,
+        base_image: str | None = None,
+    ) -> None:
+        """`machine` holds the variables that `verifier.env` may take (those of this process). `cache` keeps measured
+        baselines and ceilings. `base_image` stands in for an image that nobody has, as for the environment.
+        """
+        self.environment: Final = environment
+        self._machine: Final = os.environ if machine is None else machine
+        self._cache: Final = cache
+        self._base_image: Final = base_image
+
+    async def verify(
+        self,
+        output: Path,
+        *,
+        rollout: Path | None = None,
+        step: str | None = None,
+        strategy: str | None = None,
+        sandbox: Sandbox | None = None,
+        soft: bool = False,
+    ) -> Verification:
+        """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
+
+        `output` becomes a folder with everything the verifier left; one that is there is replaced. Declared evidence is
+        looked for in `rollout`. A `soft` verification is one during the run: the agent's processes go on. Whatever
+        fails becomes an unscored verdict; only cancellation and wrong usage are raised.
+        """
+        began = time.monotonic()
+        try:
+            scope = scope_of(self.environment.preparation.view, step)
+            name, declared = scope.strategy(strategy)
+        except UsageError:
+            raise
+        except BenchflowError as error:
+            isolation = self.environment.preparation.view.config.verifier.isolation
+            refused = attribute(error, "package", "verify")
+            return Verification(refused, "none", "", "separate" if isolation == "separate" else "shared", step=step)
+        findings = Findings()
+        with staged_folder(output, overwrite=True, sync=False) as folder:
+            verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
+        if isinstance(verdict, Scored):
+            findings.add(*verdict.diagnostics)
+        return Verification(
+            verdict=verdict,
+            strategy=declared.type,
+            name=name,
+            isolation="separate" if scope.config.isolation == "separate" else "shared",
+            exit_code=findings.exit_code,
+            diagnostics=tuple(findings.notes),
+            opt_outs=scope.opt_outs.names(),
+            withheld=tuple(findings.withheld),
+            duration_sec=time.monotonic() - began,
+            step=step,
+        )
+
+    async def _judge(
+        self,
+        scope: Scope,
+        name: str,
+        folder: Path,
+        findings: Findings,
+        sandbox: Sandbox | None,
+        rollout: Path | None,
+        *,
+        soft: bool,
+    ) -> Verdict:
+        """One strategy into one folder; every failure is attributed and none escapes."""
+        box = sandbox or self.environment.sandbox
+        try:
+            with attributed("verifier", "verify"):
+                _, declared = scope.strategy(name)
+                variables = verifier_variables(scope, self._machine)
+                maker = BoxMaker(
+                    self.environment, box, scope, variables, self._machine, findings, soft, self._base_image
+                )
+
+                async def again(other: str, place: Path, another: Sandbox | None) -> Verdict:
+                    await anyio.Path(place).mkdir(parents=True)
+                    return await self._judge(scope, other, place, findings, another or box, rollout, soft=soft)
+
+                run = Run(
+                    name=name,
+                    strategy=declared,
+                    scope=scope,
+                    output=folder,
+                    environment=self.environment,
+                    sandbox=box,
+                    findings=findings,
+                    variables=variables,
+                    maker=maker,
+                    machine=self._machine,
+                    again=again,
+                    rollout=rollout,
+                    cache=self._cache,
+                )
+                verdict = await load_strategy(declared.type)(run)
+                if isinstance(verdict, Scored):
+                    write_reward(folder, verdict, sync=False)
+                else:
+                    _drop_rewards(folder)
+                return verdict
+        except Attributed as error:
+            _drop_rewards(folder)
+            return replace(error.verdict, reason=_without_secrets(error.verdict.reason, scope, self._machine))
+
+
+def _without_secrets(text: str, scope: Scope, machine: Mapping[str, str]) -> str:
+    """A sentence without secret values; used where something failed, so it cannot fail itself."""
+    try:
+        return verifier_variables(scope, machine).redact(text) or text
+    except Exception:  # noqa: BLE001 - what cannot be resolved has no value that could appear
+        return text
+
+
+def _drop_rewards(folder: Path) -> None:
+    """A reward that does not count is not left where one would be looked for."""
+    for name in ("reward.txt", "reward.json"):
+        place = folder / name
+        if place.is_symlink() or place.is_file():
+            place.replace(folder / f"refused-{name}")
+        elif place.exists():
+            shutil.rmtree(place, ignore_errors=True)

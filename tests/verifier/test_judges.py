@@ -1,0 +1,152 @@
+"""Judges against a local model server, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchflow.rewards import Scored
+from benchflow.testing import Answer, Fault, Malformed, ModelServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+RUBRIC = """\
+    [judge]
+    model = "openai/test-model"
+    timeout = 20
+    [[criterion]]
+    name = "right"
+    description = "The answer is 42."
+    weight = 3
+    [[criterion]]
+    name = "clear"
+    description = "It reads well."
+    type = "likert"
+    points = 5
+    """
+JUDGE = """\
+    ---
+    verifier:
+      strategies:
+        prose: {type: llm-judge, rubric: rubric.toml}
+    ---
+    """
+FILES = {"verifier/verifier.md": JUDGE, "verifier/rubric.toml": RUBRIC}
+
+
+async def test_a_judge_scores_each_criterion_by_its_scale(bench, package):
+    with ModelServer(
+        [{"score": "yes", "reason": "it is"}, 'Well:\n```json\n{"score": 3, "reason": "ok"}\n```']
+    ) as server:
+        async with bench(package(files=FILES, prompt="Write the answer."), **server.environment) as it:
+            await it.agent("echo 'the answer is 42' > answer.md; echo x > .hidden; ln -s /etc/passwd link.txt")
+            found = await it.verify()
+            assert isinstance(found.verdict, Scored), found
+            assert found.verdict.reward == pytest.approx((3 * 1 + 0.5) / 4)
+            assert [item.reason for item in found.verdict.items] == ["it is", "ok"]
+            assert json.loads((it.output / "reward-details.json").read_text())["aggregate"]["method"] == "weighted_mean"
+            assert (it.output / "deliverables" / "answer.md").exists()
+    prompts = [request.prompt for request in server.requests]
+    assert len(prompts) == 2
+    assert "the answer is 42" in prompts[0]
+    assert "Write the answer." in prompts[0]
+    assert "root:" not in prompts[0]
+    assert all(request.authorized for request in server.requests)
+
+
+FAILURES = {
+    "an outage": (Fault(500, "down"), "judge-unavailable", 3),
+    "a wrong key": (Fault(401, "no"), "judge-unavailable", 1),
+    "words": ("I like it.", "judge-answer-invalid", 1),
+    "no score": ({"opinion": 1}, "judge-answer-invalid", 1),
+    "a score that is none": ({"score": "maybe"}, "judge-answer-invalid", 1),
+    "not a number": ('{"score": NaN}', "judge-answer-invalid", 1),
+    "nothing": (Answer(""), "judge-unavailable", 3),
+    "garbage": (Malformed("<html>"), "judge-unavailable", 3),
+}
+
+
+@pytest.mark.parametrize(("reply", "code", "asked"), FAILURES.values(), ids=FAILURES)
+async def test_a_judge_that_fails_is_unscored_and_never_zero(bench, package, monkeypatch, reply, code, asked):
+    monkeypatch.setattr("benchflow.verifier.judging.client.PAUSE_SEC", 0.0)
+    with ModelServer(reply) as server:
+        async with bench(package(files=FILES), **server.environment) as it:
+            verdict = (await it.verify()).verdict
+            assert (verdict.category, verdict.code) == ("judge", code), verdict
+            assert server.api_key not in verdict.reason
+            assert not (it.output / "reward.txt").exists()
+    assert len(server.requests) == asked
+
+
+async def test_a_judge_that_stumbles_is_asked_again(bench, package, monkeypatch):
+    monkeypatch.setattr("benchflow.verifier.judging.client.PAUSE_SEC", 0.0)
+    with ModelServer([Fault(503, "busy"), {"score": 1}, {"score": 5}]) as server:
+        async with bench(package(files=FILES), **server.environment) as it:
+            assert (await it.verify()).verdict.reward == 1
+
+
+async def test_a_batched_judge_is_asked_once_and_samples_give_the_median(bench, package):
+    rubric = RUBRIC.replace("timeout = 20", 'timeout = 20\n    mode = "batched"\n    samples = 3')
+    answers = [{"right": {"score": 1}, "clear": {"score": n}} for n in (1, 5, 3)]
+    with ModelServer(answers) as server:
+        async with bench(package(files={**FILES, "verifier/rubric.toml": rubric}), **server.environment) as it:
+            assert (await it.verify()).verdict.reward == pytest.approx((3 + 0.5) / 4)
+
+
+async def test_a_setting_that_nobody_honours_is_refused(bench, package):
+    rubric = RUBRIC.replace("timeout = 20", 'guard = "penalize"')
+    async with bench(package(files={**FILES, "verifier/rubric.toml": rubric})) as it:
+        verdict = (await it.verify()).verdict
+        assert (verdict.category, verdict.code) == ("package", "invalid-rubric")
+        assert "judge.guard" in verdict.reason
+
+
+ROLE = """\
+    ---
+    verifier:
+      strategies:
+        panel:
+          {type: agent-judge, role: verifier_judge, model: openai/test-model, isolation: verifier-only,
+           inputs: [trajectory/acp_trajectory.jsonl, /app/report.md]}
+    ---
+    ## role:verifier_judge
+    Judge only the declared evidence.
+    """
+
+
+async def test_a_judge_role_sees_declared_evidence_and_its_words_are_kept_and_audited(bench, package, tmp_path):
+    rollout = tmp_path / "rollout"
+    (rollout / "trajectory").mkdir(parents=True)
+    (rollout / "trajectory" / "acp_trajectory.jsonl").write_text('{"type": "agent_message", "text": "did it"}\n')
+    files = {"verifier/verifier.md": ROLE, "oracle/solve.sh": "echo this-is-the-hidden-reference-line-42\n"}
+    with ModelServer({"verdict": "pass", "reason": "echo this-is-the-hidden-reference-line-42"}) as server:
+        async with bench(package(files=files, prompt="Report."), **server.environment) as it:
+            await it.agent("echo 'all is well' > report.md")
+            found = await it.verify(rollout=rollout)
+            assert found.verdict.reward == 1
+            assert found.verdict.document["metadata"]["role"] == "verifier_judge"
+            exchange = json.loads((it.output / "judge-trajectory.jsonl").read_text())
+            assert exchange["inputs"] == ["trajectory/acp_trajectory.jsonl", "/app/report.md"]
+            audit = json.loads((it.output / "judge-audit.json").read_text())
+            assert [leak["hidden"] for leak in audit["leaks"]] == ["oracle/solve.sh"]
+            assert "judge-leak" in [issue.code for issue in found.diagnostics]
+    assert "Judge only the declared evidence." in server.requests[0].messages[0]["content"]
+    assert "did it" in server.requests[0].prompt
+    assert "all is well" in server.requests[0].prompt
+    assert "hidden-reference" not in server.requests[0].prompt
+
+
+async def test_missing_evidence_is_unscored(bench, package, tmp_path):
+    async with bench(package(files={"verifier/verifier.md": ROLE})) as it:
+        verdict = (await it.verify(rollout=tmp_path)).verdict
+        assert (verdict.category, verdict.code) == ("verifier", "input-missing")
+
+
+async def test_the_judge_of_the_configuration_needs_no_document(bench, package):
+    frontmatter = "verifier: {type: llm-judge, judge: {model: openai/m, rubric_path: verifier/rubric.toml}}\n"
+    with ModelServer([{"score": 1}, {"score": 5}]) as server:
+        folder = package(frontmatter, {"verifier/rubric.toml": RUBRIC})
+        async with bench(folder, **server.environment) as it:
+            assert (await it.verify()).verdict.reward == 1
+    assert server.requests[0].model == "m"

@@ -1,0 +1,174 @@
+"""What survives of an agent's changes, by path alone."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchflow.sandbox.protocol import Change
+from benchflow.verifier.survival import Rules, below, lookup_folders, resolve, withhold
+
+RULES = Rules(workdir="/app")
+
+WITHHELD = {
+    "/verifier/test.sh": "scope",
+    "/tests": "scope",
+    "/logs/verifier/reward.txt": "scope",
+    "/oracle/solve.sh": "scope",
+    "/usr/bin/python3": "system",
+    "/etc/ld.so.preload": "system",
+    "/opt/tool/bin/x": "system",
+    "/root/.bashrc": "system",
+    "/var/lib/dpkg/info/x.postinst": "system",
+    "/home/agent/.local/lib/x.py": "home",
+    "/home/agent/.bashrc": "home",
+    "/home/agent/bin/cmp": "home",
+    "/app/conftest.py": "hook",
+    "/app/deep/er/conftest.py": "hook",
+    "/app/pytest.ini": "hook",
+    "/conftest.py": "hook",
+    "/pyproject.toml": "hook",
+    "/app/x.egg-info/entry_points.txt": "hook",
+    "/app/.git/hooks/post-checkout": "hook",
+    "/app/.cargo/config.toml": "hook",
+    "/app/jest.config.js": "hook",
+    "/app/x.pth": "startup",
+    "/app/sitecustomize.py": "startup",
+    "/app/sub/usercustomize.cpython-311-x86_64-linux-gnu.so": "startup",
+    "/tmp/sitecustomize.pyc": "startup",
+    "/app/pkg/__pycache__": "bytecode",
+    "/app/mod.pyc": "bytecode",
+    "/app/pytest.py": "shadow",
+    "/app/json.py": "shadow",
+    "/app/unittest/__init__.py": "shadow",
+    "/tmp/subprocess.py": "shadow",
+}
+KEPT = [
+    "/app/answer.txt",
+    "/app/src/json.py",
+    "/app/test.py",
+    "/app/test/__init__.py",
+    "/app/requests",
+    "/app/pyproject.toml",
+    "/app/setup.py",
+    "/app/.git/hooks/pre-commit.sample",
+    "/app/.git/config",
+    "/tmp/out.txt",
+    "/data/result.csv",
+    "/home/agent/notes.txt",
+    "/srv/www/index.html",
+    "/var/log/app.log",
+    "/logs/agent/trajectory.json",
+    "/logs/artifacts/x",
+]
+
+
+def reasons(changes, rules=RULES):
+    return {item.path: item.reason for item in withhold(changes, rules)}
+
+
+@pytest.mark.parametrize(("path", "reason"), WITHHELD.items())
+def test_what_could_act_is_withheld(path, reason):
+    assert reasons([Change(path, "added", "file")]) == {path: reason}
+
+
+@pytest.mark.parametrize("path", KEPT)
+def test_everything_else_survives(path):
+    kind = "directory" if path == "/app/requests" else "file"
+    assert reasons([Change(path, "added", kind)]) == {}
+
+
+def test_only_the_outermost_of_a_tree_is_named():
+    changes = [Change("/usr/local/x", "added", "directory"), Change("/usr/local/x/y", "added", "file")]
+    assert reasons(changes) == {"/usr/local/x": "system"}
+
+
+def test_opt_outs_keep_what_they_name():
+    changes = [Change("/usr/bin/x", "added", "file"), Change("/app/conftest.py", "added", "file")]
+    assert reasons(changes, Rules("/app", keep_system=True)) == {"/app/conftest.py": "hook"}
+    assert reasons(changes, Rules("/app", keep_hooks=True)) == {"/usr/bin/x": "system"}
+    scope = [Change("/verifier/x", "added", "file"), Change("/app/p", "added", "special")]
+    assert len(reasons(scope, Rules("/app", keep_system=True, keep_hooks=True))) == 2
+
+
+def test_a_name_that_the_task_asks_for_is_no_shadow():
+    change = [Change("/app/calendar.py", "added", "file"), Change("/app/conftest.py", "added", "file")]
+    asked = Rules("/app", expected=frozenset({"calendar.py", "conftest.py"}))
+    assert reasons(change, asked) == {"/app/conftest.py": "hook"}
+
+
+def test_the_working_folder_may_lie_in_the_system():
+    rules = Rules("/opt/project")
+    changes = [Change("/opt/project", "added", "directory"), Change("/opt/project/a.txt", "added", "file")]
+    assert reasons([*changes, Change("/opt/other", "added", "file")], rules) == {"/opt/other": "system"}
+
+
+def test_a_home_as_working_folder_keeps_files_and_loses_settings():
+    rules = Rules("/home/agent")
+    changes = [Change("/home/agent/a.txt", "added", "file"), Change("/home/agent/.bashrc", "changed", "file")]
+    assert reasons(changes, rules) == {"/home/agent/.bashrc": "home"}
+
+
+def test_places_of_programs_count_as_system_wherever_they_are():
+    lookup, modules = lookup_folders({"PATH": "/app/.venv/bin:/usr/bin:/data/bin", "PYTHONPATH": "/app/src"}, "/app")
+    assert lookup == ("/app/.venv", "/usr/bin", "/data/bin")
+    assert modules == ("/app/src",)
+    rules = Rules("/app", lookup=lookup, modules=modules)
+    changes = [Change(path, "added", "file") for path in ("/app/.venv/lib/x.py", "/data/bin/cmp", "/app/src/os.py")]
+    assert reasons(changes, rules) == {
+        "/app/.venv/lib/x.py": "path",
+        "/data/bin/cmp": "path",
+        "/app/src/os.py": "shadow",
+    }
+
+
+LINKS = {
+    "inside": ("/app/a", "b/c", None),
+    "inside, up and down": ("/app/x/a", "../b", None),
+    "to itself through its own folder": ("/app/a", "/app/b", None),
+    "to the system": ("/app/.venv/bin/python", "/usr/bin/python3", None),
+    "to the verifier": ("/app/a", "/verifier/expected.txt", "link"),
+    "to its alias": ("/app/a", "../tests/x", "link"),
+    "out of the folder": ("/app/a", "/data/x", "link"),
+    "climbing after going down": ("/app/a", "u/../../verifier/x", "link"),
+    "to processes": ("/tmp/a", "/proc/1/root", "link"),
+    "elsewhere to elsewhere": ("/data/a", "/data/b", None),
+    "elsewhere to the verifier": ("/data/a", "/tests", "link"),
+    "unknown": ("/app/a", None, "link"),
+}
+
+
+@pytest.mark.parametrize(("path", "target", "reason"), LINKS.values(), ids=LINKS)
+def test_links_survive_when_they_stay(path, target, reason):
+    found = reasons([Change(path, "added", "symlink", target=target)])
+    assert found == ({path: reason} if reason else {})
+
+
+def test_a_link_to_a_changed_part_of_the_system_does_not_survive():
+    changes = [Change("/app/a", "added", "symlink", target="/usr/x"), Change("/usr/x", "added", "file")]
+    assert reasons(changes) == {"/app/a": "link", "/usr/x": "system"}
+
+
+@pytest.mark.parametrize("path", ["/app", "/logs"])
+def test_the_way_to_important_places_is_no_link(path):
+    assert reasons([Change(path, "changed", "symlink", target="/data")]) == {path: "scope"}
+
+
+names = st.sampled_from(["a", "b", "..", ".", ""])
+
+
+@given(st.lists(names, max_size=6).map("/".join), st.booleans())
+def test_a_resolved_link_is_where_the_kernel_would_go_without_other_links(target, absolute):
+    target = ("/" if absolute else "") + target
+    found = resolve("/app/x/link", target)
+    if found is not None:
+        assert found == posixpath.normpath(posixpath.join("/app/x", target)).replace("//", "/")
+
+
+@given(st.text(max_size=5), st.text(max_size=5))
+def test_below_is_about_whole_names(folder, rest):
+    assert below(f"/{folder}/{rest}", f"/{folder}") is True
+    assert below(f"/x{folder}", "/x") is (folder == "" or folder.startswith("/"))
