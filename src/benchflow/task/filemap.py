@@ -77,7 +77,8 @@ class FileMap:
 
     def digest(self, extra: Mapping[str, str] | None = None) -> str:
         """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
-        return digest_of({**self.hashes(), **(extra or {})})
+        hashes = self.hashes()
+        return digest_of({**hashes, **extra} if extra else hashes)
 
 
 def digest_of(hashes: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ come as decimal strings; booleans are never numbers; lists become tuples and map
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any, Final
 
@@ -131,8 +132,13 @@ def choice(*allowed: str, fold: bool = False) -> Kind:
 def matching(pattern: str, meaning: str) -> Kind:
     """A string that matches a pattern as a whole; `meaning` says what is expected."""
 
+    fullmatch: Callable[[str], re.Match[str] | None] | None = None
+
     def parse(value: Any, path: str, problems: IssueLog) -> str:
-        if not re.fullmatch(pattern, _text(value, path, problems)):
+        nonlocal fullmatch
+        if fullmatch is None:
+            fullmatch = re.compile(pattern).fullmatch  # when it is needed: many patterns never are
+        if not fullmatch(_text(value, path, problems)):
             raise InvalidValueError(f"must be {meaning}; it is '{value[:_MAX_SHOWN]}'")
         return str(value)
 

@@ -16,7 +16,6 @@ MAX_TEXT_BYTES: Final = 16 << 20
 
 _HEADING: Final = re.compile(r"(\\*)##[ \t]+(prompt|user-persona|(?:role|scene):[A-Za-z0-9_.-]+)[ \t]*", re.IGNORECASE)
 _MAYBE: Final = re.compile(r"^\\*##[ \t]+(?:prompt|user-persona|role:|scene:)", re.IGNORECASE | re.MULTILINE)
-_CLOSING: Final = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
@@ -73,16 +72,20 @@ def split_frontmatter(text: str) -> Frontmatter:
     if first.strip() != "---" or not found:
         raise MarkdownError("must start with a line '---' that opens the frontmatter", line=1)
     start = len(first) + 1
-    closing = _CLOSING.search(text, start)
-    if closing is not None:
-        header = text[start : closing.start()]
-        return Frontmatter(header, text[closing.end() + 1 :], header.count("\n") + 3)
+    found_at = len(first)
+    while (found_at := text.find("\n---", found_at)) >= 0:
+        end = text.find("\n", found_at + 4)
+        end = len(text) if end < 0 else end
+        if not text[found_at + 4 : end].strip(" \t"):
+            header = text[start : found_at + 1]
+            return Frontmatter(header, text[end + 1 :], header.count("\n") + 3)
+        found_at = end
     raise MarkdownError("has no line '---' that closes the frontmatter", code="unclosed-frontmatter", line=1)
 
 
 def split_sections(body: str, first_line: int = 1) -> Body:
     """Apart into preamble and sections; escapes are undone in both."""
-    if not _MAYBE.search(body):
+    if "##" not in body or not _MAYBE.search(body):
         return Body(body.strip(), ())
     found: list[Section] = []
     key, start = "", first_line

@@ -27,6 +27,16 @@ from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument
 ENTRY_POINTS: Final = "benchflow.sandboxes"
 COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
+_SILENT: Final = {
+    model: frozenset(
+        name
+        for name, rule in table.items()
+        if not rule.demands and rule.judge is None and model.FIELDS[name].kind.model is None
+    )
+    for model, table in TABLE.items()
+}
+"""The fields of each record that ask for nothing and hold nothing that could."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedTaskFeature:
@@ -136,8 +146,10 @@ class _Gate:
     def record(self, record: Record, path: str) -> None:
         """Judge every declared field of a record and of the records inside it."""
         own = DocumentRoot if isinstance(record, TaskConfig) else type(record)
-        table = TABLE[own]
+        table, silent = TABLE[own], _SILENT[own]
         for field, value in record.items():
+            if field.name in silent:
+                continue
             where = join(path, field.key)
             rule = table[field.name]
             before = len(self.found)

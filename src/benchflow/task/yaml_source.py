@@ -97,6 +97,7 @@ class _Builder:
         """Read a whole stream of at most one document; scalars, most of what there is, are placed here."""
         stack = self.stack
         quick = self.lines is None
+        known = _KNOWN.get
         documents = 0
         while True:
             event = next_event()
@@ -109,7 +110,9 @@ class _Builder:
                 if event.tag is not None or event.anchor is not None:
                     value = self._scalar(event)
                 elif event.implicit[0]:
-                    value = _KNOWN[value] if value in _KNOWN else self._plain(event)
+                    value = known(value, _KNOWN)
+                    if value is _KNOWN:
+                        value = self._plain(event)
                 if not quick or not stack:
                     self._place(event, value, 0)
                     continue
@@ -117,7 +120,11 @@ class _Builder:
                 if not frame.is_map:
                     frame.container.append(value)
                 elif frame.key is None:
-                    self._key(event, frame, value)
+                    if type(value) is not str or value == _MERGE or value in frame.container:
+                        self._key(event, frame, value)
+                    else:
+                        frame.key = value
+                        frame.container[value] = None
                 elif frame.merges is None:
                     frame.container[frame.key] = value
                     frame.key = None
