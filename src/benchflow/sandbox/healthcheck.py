@@ -7,13 +7,14 @@ failures in a row after that mean that the environment is not healthy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import anyio
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.protocol import ExecResult, Healthcheck, Sandbox
+from benchflow.sandbox.protocol import ExecResult, Healthcheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,22 @@ class Health:
     waited_sec: float
 
 
+class Executes(Protocol):
+    """A sandbox, or one service of it."""
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult: ...
+
+
 async def wait_healthy(
-    sandbox: Sandbox,
+    sandbox: Executes,
     check: Healthcheck,
     *,
     user: str | None = None,

@@ -13,7 +13,14 @@ from benchflow.sandbox.engine import EngineBackend
 from benchflow.sandbox.engine.ownership import OWNED
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+ENGINES = [
+    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group("engine")]) for name in ("docker", "podman")
+]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.parametrize("bench", ENGINES, indirect=True, scope="module"),
+]
 
 BASE = "benchcube-test/base:1"
 

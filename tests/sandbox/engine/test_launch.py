@@ -6,6 +6,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.engine.accounts import default_user, numeric_owner
+from benchflow.sandbox.engine.build import BuildOptions, context_digest
 from benchflow.sandbox.engine.client import EngineClient, last_words
 from benchflow.sandbox.engine.dialect import DOCKER
 from benchflow.sandbox.engine.facts import ENGINE_CAPABILITIES, has_project_quota, read_docker, read_podman
@@ -117,3 +118,25 @@ def test_the_last_words_are_the_engines_own_error():
     text = "time=x level=warning msg=y\nError response from daemon: no such thing\n\nRun 'docker run --help'\n"
     assert last_words(text) == "no such thing"
     assert last_words("") == "it gave no reason"
+
+
+def test_the_digest_of_a_build_covers_what_the_build_sees(tmp_path):
+    def digest(**options):
+        return context_digest(tmp_path, "Dockerfile", BuildOptions(**options))
+
+    (tmp_path / "Dockerfile").write_text("FROM x\n")
+    (tmp_path / ".dockerignore").write_text("*.log\nDockerfile\n")
+    first = digest()
+    (tmp_path / "noise.log").write_text("x")
+    assert digest() == first
+    assert digest(timeout_sec=3) == first
+    assert digest(build_args={"A": "1"}) != first
+    assert digest(target="stage") != first
+    (tmp_path / "data").write_text("x")
+    second = digest()
+    assert second != first
+    (tmp_path / "data").chmod(0o755)
+    assert digest() != second
+    third = digest()
+    (tmp_path / "Dockerfile").write_text("FROM y\n")
+    assert digest() != third

@@ -1,6 +1,6 @@
 """Environments from Dockerfiles: one build per digest, however many ask, in this process or in others.
 
-The digest covers every file of the build context, the Dockerfile's name and the build arguments. What was built
+The digest covers every file that the build sees, the Dockerfile's name and the build arguments. What was built
 carries it as its tag, so a second build is a look-up.
 """
 
@@ -19,6 +19,7 @@ from typing import Final
 import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
+from benchflow.sandbox.dockerignore import IgnoreRules, parse_dockerignore
 from benchflow.sandbox.engine.client import EngineClient
 from benchflow.sandbox.engine.images import find_image
 from benchflow.sandbox.engine.ownership import PURPOSE
@@ -131,18 +132,30 @@ def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str
     total = hashlib.sha256()
     arguments = sorted(options.build_args.items())
     total.update(repr((dockerfile, arguments, options.target)).encode())
+    rules = _ignored(context, dockerfile)
     for folder, folders, names in os.walk(context, followlinks=False):
         folders.sort()
         for name in sorted([*names, *folders]):
             path = Path(folder) / name
+            inside = path.relative_to(context).as_posix()
+            if inside != dockerfile and rules.ignores(inside):
+                continue
             status = path.lstat()
-            total.update(repr((str(path.relative_to(context)), stat.filemode(status.st_mode))).encode())
+            total.update(repr((inside, stat.filemode(status.st_mode))).encode())
             if stat.S_ISREG(status.st_mode):
                 with path.open("rb") as file:
                     total.update(hashlib.file_digest(file, "sha256").digest())
             elif stat.S_ISLNK(status.st_mode):
                 total.update(os.fsencode(path.readlink()))
     return total.hexdigest()
+
+
+def _ignored(context: Path, dockerfile: str) -> IgnoreRules:
+    """What the build does not see."""
+    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
+        if (context / name).is_file():
+            return parse_dockerignore((context / name).read_text(encoding="utf-8", errors="replace"), name)
+    return IgnoreRules()
 
 
 def last_lines(text: str) -> str:

@@ -13,6 +13,7 @@ from benchflow.sandbox.engine.container import EngineContainer
 from benchflow.sandbox.engine.gateway import open_gateway_of
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.network.egress import Egress
+from benchflow.sandbox.network.permitted import permitted_networks
 from benchflow.sandbox.network.plan import plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
@@ -99,7 +100,7 @@ class ContainerNetwork:
             return
         plan = plan_egress(self.policy)
         sockets = await open_gateway_of(await self._host.first_process(container.id), self.policy)
-        egress = Egress(self.policy)
+        egress = Egress(self.policy, permitted=permitted_networks())
         await egress.start(zip([listener.role for listener in plan.listeners], sockets, strict=True))
         self._egress = egress
         try:

@@ -12,6 +12,7 @@ from benchflow.sandbox.engine.compose import Service
 from benchflow.sandbox.engine.container import EngineContainer
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.engine.launch import Launch, run_arguments
+from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.protocol import Healthcheck, Image
 
 _LAST_LINES = 15
@@ -91,19 +92,12 @@ class EngineService:
             raise await self._failed(f"ended with exit code {code}")
 
     async def _wait_healthy(self, check: Healthcheck) -> None:
-        failures, started = 0, anyio.current_time()
-        while True:
-            try:
-                result = await self.container.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)
-            except SandboxFailure as error:
-                raise await self._failed("ended before it was healthy") from error
-            if result.ok:
-                return
-            starting = anyio.current_time() - started < check.start_period_sec
-            failures += not starting
-            if failures >= check.retries:
-                raise await self._failed(f"is not healthy after {check.retries} attempts")
-            await anyio.sleep(check.start_interval_sec if starting else check.interval_sec)
+        try:
+            await wait_healthy(self.container, check)
+        except SandboxFailure as error:
+            raise await self._failed("ended before it was healthy") from error
+        except EnvironmentFailure as error:
+            raise await self._failed(f"is not ready. {error}") from error
 
     async def save(self) -> str:
         """An image of its files as they are now."""
@@ -127,7 +121,9 @@ class EngineService:
         done = await self._host.client.run("logs", "--tail", str(_LAST_LINES), self.id)
         text = (done.stdout + done.stderr).decode(errors="replace").strip()
         shown = f" Its last lines:\n{text}" if text else ""
-        return EnvironmentFailure(f"The service '{self._service.name}' {what}.{shown}", code="service-failed")
+        return EnvironmentFailure(
+            f"The service '{self._service.name}' {what.rstrip('.')}.{shown}", code="service-failed"
+        )
 
     async def _cannot_restart(self) -> None:
         raise SandboxFailure(
