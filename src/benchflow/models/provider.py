@@ -1,0 +1,66 @@
+"""Which provider serves a model, and with which key and address, found out before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchflow.models.failure import ModelFailure
+
+_FAMILIES: Final = {"claude": "anthropic", "gemini": "gemini", "gpt-": "openai"}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How to reach a model."""
+
+    model: str
+    """With its provider in front, as LiteLLM wants it."""
+    name: str
+    api_key: str | None
+    api_base: str | None
+
+
+def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
+    """The provider of a model; an unknown model or a missing key is a `ModelFailure` that names it.
+
+    A name without a provider goes to the server of `OPENAI_BASE_URL` when that is set.
+    """
+    local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
+    asked, model = model, _with_family(model)
+    try:
+        _, name, _, _ = litellm.get_llm_provider(model)
+    except litellm.exceptions.BadRequestError:
+        if not local or "/" in model:
+            raise ModelFailure(
+                f"The model '{asked}' is not known; name it PROVIDER/MODEL, such as openai/{model.rpartition('/')[2]}.",
+                code="model-unknown",
+            ) from None
+        model, name = f"openai/{model}", "openai"
+    prefix = name.upper().replace("-", "_")
+    key = environ.get(f"{prefix}_API_KEY") or None
+    base = environ.get(f"{prefix}_BASE_URL") or environ.get(f"{prefix}_API_BASE") or None
+    if key is None:
+        missing = [
+            variable for variable in litellm.validate_environment(model)["missing_keys"] if not environ.get(variable)
+        ]
+        if missing:
+            plural = "s" if len(missing) > 1 else ""
+            raise ModelFailure(
+                f"The model '{asked}' needs the variable{plural} {', '.join(missing)}, which "
+                f"{'are' if plural else 'is'} not set.",
+                code="key-missing",
+            )
+    return Provider(model, name, key, base)
+
+
+def _with_family(model: str) -> str:
+    """A name with its provider in front, where its family tells which that is."""
+    if model.startswith("google/"):
+        return f"gemini/{model.removeprefix('google/')}"
+    if "/" not in model:
+        for family, provider in _FAMILIES.items():
+            if model.startswith(family):
+                return f"{provider}/{model}"
+    return model
