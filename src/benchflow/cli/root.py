@@ -10,6 +10,7 @@ import click
 from benchflow.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
+    "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks, and see what came of it."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work here, and what each can do."),
