@@ -12,6 +12,8 @@ from benchflow.cli.lazy import Lazy, LazyGroup
 COMMANDS = {
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks, and see what came of it."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
+    "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work here, and what each can do."),
+    "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
 }
 
 

@@ -1,18 +1,22 @@
 """The contract between whoever runs something and the box it runs in.
 
-A `SandboxBackend` turns a `SandboxSpec` into a `Sandbox`; a sandbox executes commands, moves files in and out, tells what
-was changed since its environment was built, and forks. Everything is asynchronous (anyio). Backends declare what they
-can honour as capability names (`CAPABILITIES`); asking for more is refused before anything starts.
+A `SandboxBackend` turns a `SandboxSpec` into a `Sandbox`; a sandbox executes commands, moves files in and
+out, tells what was changed since its environment was built, and forks. Everything is asynchronous (anyio).
+Backends declare what they can honour as capability names (`CAPABILITIES`); asking for more is refused before
+anything starts.
 """
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
+
+from benchflow.errors import UnsupportedError
 
 NetworkMode = Literal["none", "public", "allowlist"]
 Fidelity = Literal["exact", "substituted"]
@@ -76,8 +80,8 @@ class Mount:
 class Image:
     """A built or registered environment, as a backend's image store resolved it.
 
-    `reference` names it for the backend (a layer stack for `local`, an image id for an engine); the rest is what the image
-    says about itself and what a Dockerfile recorded.
+    `reference` names it for the backend (a layer stack for `local`, an image id for an engine); the rest is
+    what the image says about itself and what a Dockerfile recorded.
     """
 
     reference: str
@@ -149,6 +153,12 @@ class Change:
     kind: ChangeKind
     type: Literal["file", "directory", "symlink", "special"]
     size: int = 0
+    target: str | None = None
+    """Where a symlink leads, as it says; None for everything else and when it is not known."""
+
+
+Revert = Callable[[Sequence[Change]], Iterable[str]]
+"""Told what was changed, gives the paths that shall be as they were built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +238,17 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
-        """Copy a host file to `target`, or a folder's contents into `target`; never follows links planted inside."""
+        """Copy a host file to `target`, or a folder's contents into `target`; never follows links planted inside.
+
+        `owner` is a user of the environment; None: root. Modes and times are kept, links are copied as links.
+        """
 
     @abstractmethod
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None: ...
 
     @abstractmethod
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
-        """Copy out a file or folder. Links that leave the copied tree, special files and oversized trees are refused."""
+        """Copy out a file or folder; links that leave the tree, special files and oversized trees are refused."""
 
     @abstractmethod
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
@@ -253,9 +266,20 @@ class Sandbox(ABC):
     async def set_network(self, policy: NetworkPolicy) -> None:
         """Change the policy for the next phase; open connections of the old one end."""
 
+    async def dial(self, port: int) -> socket.socket:
+        """A stream socket connected to a port inside, a `ConnectionError` when nobody listens there."""
+        raise UnsupportedError(f"This sandbox does not offer its port {port} to the outside.", code="ports-unsupported")
+
     @abstractmethod
-    async def fork(self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None) -> Sandbox:
-        """A started, independent copy of the files as they are now; processes are not copied, this sandbox goes on."""
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        """A started, independent copy of the files as they are now; processes are not copied, this sandbox goes on.
+
+        `mounts` are added to this sandbox's own; without `network` the copy has the current policy. `revert` is told
+        the changes of exactly the files that are copied; the paths it gives are in the copy as the environment was
+        built, with all below them, before anything can run there.
+        """
 
     @abstractmethod
     async def snapshot(self) -> Snapshot: ...

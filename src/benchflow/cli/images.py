@@ -1,0 +1,134 @@
+"""`bench images`: the images that Dockerfiles and packages of the local sandbox start from."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from benchflow.cli.arguments import PATH, json_option
+from benchflow.cli.failures import GOOD
+from benchflow.cli.terminal import emit, emit_json, printable
+from benchflow.errors import InfrastructureFailure, UsageError
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.images import ImageRecord, ImageRegistry
+
+Add = Callable[["ImageRegistry"], Awaitable["ImageRecord"]]
+
+
+@click.group()
+def images() -> None:
+    """Register, list and remove images of the local sandbox.
+
+    A Dockerfile's FROM and a package's docker_image name them; no registry is asked.
+    """
+
+
+@images.command()
+@click.argument("name", metavar="NAME")
+@click.option("--rootfs", type=PATH, metavar="DIR|TAR", help="A root file system: a folder, or a tar of one.")
+@click.option("--oci", type=PATH, metavar="LAYOUT", help="An OCI layout or archive, or the output of docker save.")
+@click.option("--debootstrap", metavar="SUITE", help="A minimal Debian or Ubuntu, from this machine's mirror.")
+@click.option("--engine", is_flag=False, flag_value="auto", metavar="[docker|podman]", help="An engine's image NAME.")
+@json_option
+def add(
+    name: str, rootfs: Path | None, oci: Path | None, debootstrap: str | None, engine: str | None, as_json: bool
+) -> int:
+    """Register an image as NAME, replacing one of that name.
+
+    Exactly one of --rootfs, --oci, --debootstrap and --engine says where it comes from.
+    """
+    record = _registered(_chosen(name, rootfs, oci, debootstrap, engine))
+    if as_json:
+        emit_json(record.to_dict())
+    else:
+        emit(f"{record.name}  {record.digest}  {_size(record.size)}, {_layers(record)}")
+    return GOOD
+
+
+def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None, engine: str | None) -> Add:
+    from benchflow.sandbox.images import sources
+    from benchflow.sandbox.images.registry import canonical_name
+
+    canonical_name(name)
+    ways: list[Add] = []
+    if rootfs is not None:
+        ways.append(lambda registry: sources.add_rootfs(registry, name, rootfs))
+    if oci is not None:
+        ways.append(lambda registry: sources.add_oci(registry, name, oci))
+    if suite is not None:
+        ways.append(lambda registry: sources.add_debootstrap(registry, name, suite))
+    if engine is not None:
+        if engine not in ("auto", "docker", "podman"):
+            raise UsageError(f"There is no engine {engine!r}; known are docker and podman.")
+        ways.append(lambda registry: sources.add_from_engine(registry, name, None if engine == "auto" else engine))
+    if len(ways) != 1:
+        raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap and --engine.")
+    return ways[0]
+
+
+def _registered(add_image: Add) -> ImageRecord:
+    import anyio
+
+    async def work() -> ImageRecord:
+        return await add_image(_registry())
+
+    return anyio.run(work)
+
+
+def _registry() -> ImageRegistry:
+    from benchflow.sandbox.images import ImageRegistry, LayerStore
+    from benchflow.sandbox.images.filework import own_file_work
+    from benchflow.sandbox.local.store import default_store
+
+    return ImageRegistry(LayerStore(default_store(), own_file_work()))
+
+
+@images.command("list")
+@json_option
+def list_images(as_json: bool) -> int:
+    """List the registered images."""
+    records = _registry().all()
+    if as_json:
+        emit_json({"images": [record.to_dict() for record in records]})
+        return GOOD
+    width = max((len(record.name) for record in records), default=0)
+    for record in records:
+        emit(f"{record.name:<{width}}  {_size(record.size):>9}  {_layers(record)}  {printable(record.source)}")
+    if not records:
+        emit("No images are registered; see `bench images add --help`.")
+    return GOOD
+
+
+@images.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def remove(names: tuple[str, ...]) -> int:
+    """Forget images, and remove the layers that no other image needs."""
+    import anyio
+
+    registry = _registry()
+    missing = [name for name in names if registry.get(name) is None]
+    if missing:
+        raise UsageError(f"There is no image {missing[0]}; `bench images list` shows those there are.")
+    if registry.store.in_use():
+        message = "Sandboxes are running on this store; remove images when they have ended."
+        raise InfrastructureFailure(message, code="store-busy")
+    for name in names:
+        anyio.run(registry.remove, name)
+        emit(f"removed {name}")
+    return GOOD
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _layers(record: ImageRecord) -> str:
+    return f"{len(record.layers)} layer{'' if len(record.layers) == 1 else 's'}"

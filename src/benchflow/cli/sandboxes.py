@@ -1,0 +1,51 @@
+"""`bench sandboxes`: which backends work on this machine, what each can honour, and how to get what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchflow.cli.arguments import json_option
+from benchflow.cli.failures import GOOD
+from benchflow.cli.terminal import emit, emit_json, printable, style
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.protocol import BackendStatus
+
+
+@click.command()
+@json_option
+def sandboxes(as_json: bool) -> int:
+    """Show which sandboxes work here, what each can honour, and how to get what is missing."""
+    import anyio
+
+    from benchflow.sandbox.backends import all_statuses
+
+    statuses = anyio.run(all_statuses)
+    if as_json:
+        emit_json({"sandboxes": [_document(status) for status in statuses]})
+    else:
+        emit("\n\n".join(_text(status) for status in statuses))
+    return GOOD
+
+
+def _document(status: BackendStatus) -> dict[str, Any]:
+    return {
+        "name": status.name,
+        "usable": status.usable,
+        "reason": status.reason,
+        "capabilities": sorted(status.capabilities),
+        "missing": [{"capability": item.capability, "how": item.how} for item in status.missing],
+    }
+
+
+def _text(status: BackendStatus) -> str:
+    state = style("usable", "green") if status.usable else style("not usable", "red")
+    lines = [f"{style(printable(status.name), 'bold')}: {state}"]
+    if status.reason:
+        lines.append(f"  {printable(status.reason)}")
+    if status.capabilities:
+        lines.append(f"  can: {', '.join(sorted(status.capabilities))}")
+    lines += [f"  lacks {item.capability}: {printable(item.how)}" for item in status.missing]
+    return "\n".join(lines)

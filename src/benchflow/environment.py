@@ -1,0 +1,95 @@
+"""`Environment`: the started sandbox of a task, with its services up and its healthcheck passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, task_package
+from benchflow.sandbox.healthcheck import wait_healthy
+from benchflow.sandbox.protocol import Sandbox, SandboxBackend
+from benchflow.sandbox.services import RunningServices
+from benchflow.task.package import TaskPackage
+
+
+class Environment:
+    """A task's sandbox. `async with` ends it; what it started ends with it."""
+
+    def __init__(self, backend: SandboxBackend, preparation: Preparation, *, owns_backend: bool = False) -> None:
+        self.backend: Final = backend
+        self.preparation: Final = preparation
+        self.sandbox: Final[Sandbox] = backend.create(preparation.spec)
+        self.services: RunningServices | None = None
+        self._owns_backend: Final = owns_backend
+
+    @classmethod
+    async def from_task(
+        cls,
+        task: TaskPackage | Path | str,
+        *,
+        sandbox: str | SandboxBackend = AUTO,
+        base_image: str | None = None,
+        machine: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The started environment of a task package.
+
+        `sandbox` is the name of a backend, `auto`, or a backend that the caller keeps. `base_image` is what
+        to take for an image that nobody has: `host` or a registered image. Refuses what cannot be honoured,
+        by `UnsupportedTaskFeatureError`, before anything starts; after an error nothing is left running.
+        """
+        package = task_package(task)
+        owned = isinstance(sandbox, str)
+        backend = await choose_backend(package, sandbox, base_image=base_image) if isinstance(sandbox, str) else sandbox
+        try:
+            preparation = await prepare(package, backend, base_image=base_image, machine=machine)
+            environment = cls(backend, preparation, owns_backend=owned)
+            await environment.start()
+        except BaseException:
+            if owned:
+                with anyio.CancelScope(shield=True):
+                    await backend.close()
+            raise
+        return environment
+
+    async def start(self) -> None:
+        """Bring up the sandbox, its services, and wait until it is healthy; after an error nothing runs."""
+        try:
+            await self.sandbox.start()
+            if self.preparation.services is not None:
+                self.services = RunningServices(self.sandbox, self.preparation.services)
+                await self.services.start()
+            if self.preparation.healthcheck is not None:
+                await wait_healthy(self.sandbox, self.preparation.healthcheck, user="root")
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.sandbox.stop()
+            raise
+
+    def record(self) -> dict[str, str]:
+        """The `sandbox` part of a result: backend, what it lies on, and whether that is what was asked for."""
+        return {
+            "name": self.backend.name,
+            "base": self.preparation.base,
+            "fidelity": self.preparation.fidelity,
+        }
+
+    async def stop(self) -> None:
+        """End services and sandbox, and the backend when it was made for this environment; idempotent."""
+        if self.services is not None:
+            await self.services.stop()
+        await self.sandbox.stop()
+        if self._owns_backend:
+            await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.stop()

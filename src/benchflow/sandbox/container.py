@@ -1,0 +1,181 @@
+"""A sandbox as a container of the gym layer: the same box, driven by blocking calls.
+
+One thread with an event loop serves all of them, so that proxies and forwarded ports go on between calls.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any, ClassVar, Literal
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from benchflow.errors import BenchflowError
+from benchflow.sandbox.backends import load_backend
+from benchflow.sandbox.protocol import Limits, NetworkPolicy, Sandbox, SandboxBackend, SandboxSpec
+from cube.container import (
+    Container,
+    ContainerBackend,
+    ContainerConfig,
+    ContainerError,
+    ContainerExecError,
+    ContainerLaunchError,
+    ContainerStatus,
+    ExecResult,
+)
+
+_TIMED_OUT = 124
+_HOST_IMAGES = ("", "host")
+
+
+class _Loop:
+    """The event loop that blocking callers share; started when first needed, ended with the interpreter."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Held while the loop is started."""
+        self._manager: AbstractContextManager[BlockingPortal] | None = None
+        self._portal: BlockingPortal | None = None
+
+    def portal(self) -> BlockingPortal:
+        with self._lock:
+            if self._portal is None:
+                self._manager = start_blocking_portal("asyncio")
+                self._portal = self._manager.__enter__()
+                atexit.register(self._manager.__exit__, None, None, None)
+            return self._portal
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self.portal().call(function, *arguments)
+
+
+LOOP = _Loop()
+
+
+class SandboxContainer(Container):
+    """A started sandbox behind the contract of the gym layer."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._stopped = False
+        self._forwarded: dict[int, tuple[int, Any]] = {}
+
+    @property
+    def id(self) -> str:
+        return self.sandbox.id
+
+    def exec(
+        self,
+        command: str,
+        timeout: float | None = None,
+        workdir: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> ExecResult:
+        async def run() -> ExecResult:
+            result = await self.sandbox.exec(command, timeout=timeout, cwd=workdir, env=env)
+            return ExecResult(
+                stdout=result.stdout.decode(errors="replace"),
+                stderr=result.stderr.decode(errors="replace"),
+                exit_code=_TIMED_OUT if result.timed_out else result.exit_code,
+                duration_seconds=result.duration_sec,
+            )
+
+        try:
+            done: ExecResult = LOOP.run(run)
+        except BenchflowError as error:
+            raise ContainerExecError(str(error)) from error
+        return done
+
+    def forward_port(self, port: int) -> int:
+        if port not in self._forwarded:
+            future, number = LOOP.portal().start_task(self._serve, port)
+            self._forwarded[port] = (int(str(number)), future)
+        return self._forwarded[port][0]
+
+    async def _serve(self, port: int, *, task_status: TaskStatus[int]) -> None:
+        """Connect whoever comes to a free port of this machine's loopback with the port inside."""
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+            task_status.started(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no database is near
+            await listener.serve(lambda client: self._bridge(client, port))
+
+    async def _bridge(self, client: SocketStream, port: int) -> None:
+        try:
+            async with client, self._inside(port) as inside, anyio.create_task_group() as group:
+                group.start_soon(_pump, client, inside)
+                group.start_soon(_pump, inside, client)
+        except* (OSError, BenchflowError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # either side went away: the other is closed with it
+
+    @asynccontextmanager
+    async def _inside(self, port: int) -> AsyncIterator[SocketStream]:
+        async with await SocketStream.from_socket(await self.sandbox.dial(port)) as stream:
+            yield stream
+
+    def get_url(self, port: int) -> str:
+        return f"http://127.0.0.1:{self.forward_port(port)}"
+
+    def get_status(self) -> ContainerStatus:
+        if self._stopped:
+            return ContainerStatus()
+        try:
+            healthy = self.exec("true", timeout=30).exit_code == 0
+        except ContainerError:
+            return ContainerStatus()
+        return ContainerStatus(running=True, healthy=healthy, backend_info={"id": self.id})
+
+    def stop(self, timeout: float = 10) -> None:
+        del timeout  # a sandbox ends at once
+        if self._stopped:
+            return
+        self._stopped = True
+        for _, future in self._forwarded.values():
+            future.cancel()
+        self._forwarded.clear()
+        LOOP.run(self.sandbox.stop)
+
+
+async def _pump(source: SocketStream, target: SocketStream) -> None:
+    async for chunk in source:
+        await target.send(chunk)
+    await target.send_eof()
+
+
+class SandboxContainerBackend(ContainerBackend):
+    """Launches sandboxes of one backend; `network` is the policy they start with."""
+
+    sandbox: str = "local"
+    network: Literal["none", "public"] = "none"
+    _backends: ClassVar[dict[str, SandboxBackend]] = {}
+
+    def launch(self, config: ContainerConfig) -> Container:
+        async def start() -> Sandbox:
+            backend = self._backend()
+            image = None if config.image in _HOST_IMAGES else await backend.resolve(config.image)
+            limits = Limits(
+                cpus=config.cpu_cores,
+                memory_mb=int(config.ram_gb * 1024),
+                storage_mb=int(config.disk_gb * 1024),
+                gpus=1 if config.gpu else None,
+            )
+            sandbox = backend.create(SandboxSpec(image=image, limits=limits, network=NetworkPolicy(self.network)))
+            await sandbox.start()
+            return sandbox
+
+        try:
+            container = SandboxContainer(LOOP.run(start))
+        except BenchflowError as error:
+            raise ContainerLaunchError(str(error)) from error
+        for port in config.ports or ():
+            container.forward_port(port)
+        self._run_health_check(container)
+        return container
+
+    def _backend(self) -> SandboxBackend:
+        if self.sandbox not in self._backends:
+            self._backends[self.sandbox] = load_backend(self.sandbox)
+        return self._backends[self.sandbox]

@@ -1,0 +1,211 @@
+"""A package of several services: a main container and its neighbours, in one network namespace that none of them owns.
+
+A container with nothing but the anchor holds the namespace, so network policies hold for all services alike and outlive
+any restart. Services reach each other by name on the loopback address; two of them cannot use the same port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.sandbox.engine.compose import MAIN, Service
+from benchflow.sandbox.engine.container import EngineContainer
+from benchflow.sandbox.engine.sandbox import EngineSandbox
+from benchflow.sandbox.engine.service import EngineService
+from benchflow.sandbox.protocol import (
+    Change,
+    ExecResult,
+    Image,
+    Limits,
+    Mount,
+    NetworkPolicy,
+    OutputSink,
+    Revert,
+    Sandbox,
+    SandboxProcess,
+    SandboxSpec,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.engine.backend import EngineBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A service with the image it runs from; `own` images are removed with the sandbox."""
+
+    service: Service
+    image: Image
+    own: bool = False
+
+
+class ComposeSandbox(Sandbox):
+    """All services of a compose file. Everything but `service` is about `main`, where agent and verifier work."""
+
+    def __init__(
+        self,
+        backend: EngineBackend,
+        spec: SandboxSpec,
+        parts: Sequence[Part],
+        *,
+        needed: Mapping[str, str],
+        main: EngineSandbox | None = None,
+    ) -> None:
+        """`parts` in the order of their start, without `main`; `needed` is what main waits for; a prepared `main` is
+        that of a fork."""
+        self.id = f"benchcube-{secrets.token_hex(8)}"
+        self.spec = spec
+        self._backend = backend
+        self._parts = tuple(parts)
+        self._needed = dict(needed)
+        names = [MAIN, *(name for part in parts for name in (part.service.name, *part.service.aliases))]
+        holder = replace(spec, mounts=(), limits=Limits(), env={}, workdir="/", user="root")
+        self._holder = EngineSandbox(backend, holder, purpose="service", hosts=names)
+        self._main = main or EngineSandbox(backend, spec)
+        self._services: dict[str, EngineService] = {}
+        self._started = False
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._main.capabilities - {"snapshot"}
+
+    def service(self, name: str) -> EngineContainer:
+        """The container of a service, for commands and files in it."""
+        if name == MAIN:
+            return self._main.container
+        if name not in self._services:
+            raise UsageError(f"There is no service '{name}', only {', '.join([MAIN, *self._services])}.")
+        return self._services[name].container
+
+    async def start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        try:
+            await self._holder.start()
+            for part in self._parts:
+                await self._start_service(part)
+            for name, condition in self._needed.items():
+                await self._services[name].wait_for(condition)
+            self._main.join(self._holder.id)
+            await self._main.start()
+            self._main.set_network_environment(self._holder.network_environment())
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
+                await self.stop()
+            raise
+
+    async def _start_service(self, part: Part) -> None:
+        """Start a service once those it depends on are as far as it wants them."""
+        for name, condition in part.service.depends_on.items():
+            if name == MAIN:
+                raise UnsupportedError(f"The service '{part.service.name}' depends on main, which is started last.")
+            await self._services[name].wait_for(condition)
+        started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
+        self._services[part.service.name] = started
+        await started.start(self._holder.network_environment())
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        return await self._main.exec(
+            command,
+            user=user,
+            env=env,
+            cwd=cwd,
+            timeout=timeout,
+            stdin=stdin,
+            on_output=on_output,
+            max_output=max_output,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        return await self._main.process(command, user=user, env=env, cwd=cwd)
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        await self._main.upload(source, target, owner=owner)
+
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
+        await self._main.write_file(path, data, owner=owner, mode=mode)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
+        await self._main.download(source, target, max_bytes=max_bytes, max_files=max_files)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        return await self._main.read_file(path, max_bytes=max_bytes)
+
+    async def changes(self) -> list[Change]:
+        return await self._main.changes()
+
+    async def kill_processes(self) -> None:
+        """End what runs in main; the other services are there until verification is over."""
+        await self._main.kill_processes()
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._holder.set_network(policy)
+        environment = self._holder.network_environment()
+        self._main.set_network_environment(environment)
+        for service in self._services.values():
+            service.set_network_environment(environment)
+
+    async def dial(self, port: int) -> socket.socket:
+        return await self._holder.dial(port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        """A copy of all services; each begins anew on a copy of its files."""
+        main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
+        parts = []
+        for part in self._parts:
+            saved = await self._services[part.service.name].save()
+            parts.append(replace(part, image=replace(part.image, reference=saved), own=True))
+        spec = replace(main.spec, network=network or self._holder.current_policy())
+        forked = ComposeSandbox(self._backend, spec, parts, needed=self._needed, main=main)
+        await forked.start()
+        return forked
+
+    async def snapshot(self) -> Snapshot:
+        raise UnsupportedError("Several services have no common snapshot; fork them instead.", path="snapshot")
+
+    async def stop(self) -> None:
+        if not self._started:
+            return
+        self._started = False
+        with anyio.CancelScope(shield=True):
+            await self._main.stop()
+            for part in reversed(self._parts):
+                service = self._services.pop(part.service.name, None)
+                if service is not None:
+                    await service.stop()
+            await self._holder.stop()
+            host = await self._backend.connect()
+            for part in self._parts:
+                if part.own:
+                    await host.remove_image(part.image.reference)

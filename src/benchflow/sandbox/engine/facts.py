@@ -1,0 +1,155 @@
+"""What an engine says about itself, as far as it matters here. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchflow.errors import InfrastructureFailure
+from benchflow.sandbox.protocol import Limits, Missing, SandboxSpec
+
+ALWAYS: Final = frozenset(
+    {
+        "network.none",
+        "network.public",
+        "limits.time",
+        "users",
+        "build.dockerfile",
+        "image",
+        "compose",
+        "services",
+        "healthcheck",
+        "mounts",
+        "fork",
+        "snapshot",
+    }
+)
+"""What both engines can do wherever they run."""
+ENGINE_CAPABILITIES: Final = ALWAYS | {
+    "network.allowlist",
+    "limits.cpu",
+    "limits.memory",
+    "limits.pids",
+    "limits.disk",
+}
+"""What an engine can do on a machine that offers all of it; `EngineFacts.capabilities` says what this one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """One engine on one machine."""
+
+    version: str
+    machine: str
+    kernel: str
+    rootless: bool
+    cpu_limit: bool
+    memory_limit: bool
+    pids_limit: bool
+    disk_limit: bool
+    same_kernel: bool
+    """Its containers run on the kernel that this process runs on, not in a virtual machine."""
+    may_enter: bool
+    """This process may enter the namespaces of its containers."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        found = set(ALWAYS)
+        for present, name in (
+            (self.cpu_limit, "limits.cpu"),
+            (self.memory_limit, "limits.memory"),
+            (self.pids_limit, "limits.pids"),
+            (self.disk_limit, "limits.disk"),
+            (self.may_enter, "network.allowlist"),
+        ):
+            if present:
+                found.add(name)
+        return frozenset(found)
+
+    def missing(self) -> tuple[Missing, ...]:
+        """What this engine lacks, each with how to get it."""
+        controllers = "run the engine as root, or on a machine with cgroup v2 delegated to this user"
+        how = {
+            "limits.cpu": controllers,
+            "limits.memory": controllers,
+            "limits.pids": controllers,
+            "limits.disk": "keep the engine's data on XFS mounted with the option pquota, with the overlay2 driver",
+            "network.allowlist": "run as root on the machine of the engine, or use the sandbox `local`",
+        }
+        return tuple(Missing(name, how[name]) for name in sorted(set(how) - self.capabilities))
+
+
+def read_docker(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -> EngineFacts:
+    """From the JSON of `docker info`."""
+    if info.get("ServerErrors"):
+        raise InfrastructureFailure(f"docker does not work: {'; '.join(info['ServerErrors'])}", code="engine-stopped")
+    rootless = any("rootless" in option for option in info.get("SecurityOptions") or [])
+    same = local and info.get("KernelVersion") == kernel
+    driver = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)
+    return EngineFacts(
+        version=str(info.get("ServerVersion", "")),
+        machine=str(info.get("Architecture", "")),
+        kernel=str(info.get("KernelVersion", "")),
+        rootless=rootless,
+        cpu_limit=bool(info.get("CpuCfsQuota")),
+        memory_limit=bool(info.get("MemoryLimit")),
+        pids_limit=bool(info.get("PidsLimit")),
+        disk_limit=_can_limit_disk(str(info.get("Driver")), driver.get("Backing Filesystem", "")),
+        same_kernel=same,
+        may_enter=same and root and not rootless,
+    )
+
+
+def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool) -> EngineFacts:
+    """From the JSON of `podman info`."""
+    host = info.get("host", {})
+    store = info.get("store", {})
+    controllers = set(host.get("cgroupControllers") or [])
+    rootless = bool(host.get("security", {}).get("rootless"))
+    same = local and host.get("kernel") == kernel and not host.get("serviceIsRemote")
+    return EngineFacts(
+        version=str(info.get("version", {}).get("Version", "")),
+        machine=str(host.get("arch", "")),
+        kernel=str(host.get("kernel", "")),
+        rootless=rootless,
+        cpu_limit="cpu" in controllers,
+        memory_limit="memory" in controllers,
+        pids_limit="pids" in controllers,
+        disk_limit=_can_limit_disk(
+            "overlay2" if store.get("graphDriverName") == "overlay" else "",
+            (store.get("graphStatus") or {}).get("Backing Filesystem", ""),
+        ),
+        same_kernel=same,
+        may_enter=same and root and not rootless,
+    )
+
+
+def parse_info(text: str, engine: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InfrastructureFailure(f"{engine} info gave no readable answer.", code="engine-stopped")
+    return found
+
+
+def needed(spec: SandboxSpec) -> dict[str, str]:
+    """The capabilities that a specification asks for, each with the words for it."""
+    wanted = {f"network.{spec.network.mode}": f"the network mode '{spec.network.mode}'"}
+    limits: Limits = spec.limits
+    asked = (
+        (limits.cpus, "limits.cpu", "a limit on cpus"),
+        (limits.memory_mb, "limits.memory", "a limit on memory"),
+        (limits.pids, "limits.pids", "a limit on processes"),
+        (limits.storage_mb, "limits.disk", "a limit on storage"),
+        (limits.inodes, "limits.inodes", "a limit on the number of files"),
+        (limits.gpus, "gpu", "graphics processors"),
+    )
+    return wanted | {name: words for value, name, words in asked if value is not None}
+
+
+def _can_limit_disk(driver: str, filesystem: str) -> bool:
+    """The engine itself refuses a size where XFS is mounted without project quotas, so this is the upper bound."""
+    return driver == "overlay2" and filesystem.lower() == "xfs"

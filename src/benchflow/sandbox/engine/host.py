@@ -1,0 +1,106 @@
+"""The engine as this process uses it: what it can do, who we are on it, and what crashed owners left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from benchflow.errors import RuntimeFailure
+from benchflow.sandbox.engine.client import EngineClient
+from benchflow.sandbox.engine.facts import EngineFacts, parse_info, read_docker, read_podman
+from benchflow.sandbox.engine.gate import EngineGate
+from benchflow.sandbox.engine.home import Home
+from benchflow.sandbox.engine.ownership import OWNED, PURPOSE, Owner, dead_owners
+
+_ENDS_WITH_OWNER: Final = ("sandbox", "service", "fork")
+
+
+class EngineHost:
+    """A connection to an engine for the life of a backend."""
+
+    def __init__(self, client: EngineClient, gate: EngineGate, state: Path, facts: EngineFacts, owner: Owner) -> None:
+        self.client: Final = client
+        self.gate: Final = gate
+        self.state: Final = state
+        self.facts: Final = facts
+        self.owner: Final = owner
+        self._homes: dict[tuple[str, str | None, str], Home] = {}
+
+    @classmethod
+    async def connect(cls, client: EngineClient, gate: EngineGate, state: Path) -> EngineHost:
+        """Find out what the engine is, register with it, and clear away what dead owners left."""
+        facts = await find_facts(client)
+        owner = await anyio.to_thread.run_sync(Owner.register, state, client.endpoint, facts.machine)
+        host = cls(client, gate, state, facts, owner)
+        await host.reap()
+        return host
+
+    async def reap(self) -> None:
+        """Remove containers and fork images of owners whose processes are gone; trouble is left for next time."""
+        for dead in await anyio.to_thread.run_sync(lambda: list(dead_owners(self.state, self.client.endpoint))):
+            try:
+                await self.remove_owned(dead.id)
+            except RuntimeFailure:
+                dead.keep()
+            else:
+                dead.forget()
+
+    async def remove_owned(self, owner: str) -> None:
+        """Remove what ends with an owner."""
+        mine = f"label={OWNED}={owner}"
+        for purpose in _ENDS_WITH_OWNER:
+            filters = ("--filter", mine, "--filter", f"label={PURPOSE}={purpose}")
+            for container in await self._listed("ps", "--all", "--quiet", "--no-trunc", *filters):
+                await self.remove_container(container)
+            for image in await self._listed("images", "--all", "--quiet", "--no-trunc", *filters):
+                await self.remove_image(image)
+
+    async def commit(self, container: str, purpose: str) -> str:
+        """An image of a container's files."""
+        labels = {OWNED: self.owner.id, PURPOSE: purpose}
+        changes = [part for name, value in labels.items() for part in ("--change", f"LABEL {name}={value}")]
+        answer = await self.client.ask(*self.client.dialect.commit, *changes, container)
+        return answer.split()[-1].removeprefix("sha256:")
+
+    async def remove_container(self, name: str) -> None:
+        """Remove a container with its anonymous volumes; one that is gone already is fine."""
+        done = await self.client.run(*self.client.dialect.remove, name)
+        words = done.stderr.decode(errors="replace")
+        if done.exit_code != 0 and "no such container" not in words.lower() and "already in progress" not in words:
+            raise self.client.refusal("rm", done)
+
+    async def remove_image(self, image: str) -> None:
+        """Remove an image; one that is gone already, or that another sandbox still builds on, is fine."""
+        done = await self.client.run("rmi", image)
+        words = done.stderr.decode(errors="replace").lower()
+        expected = ("no such image", "image not known", "dependent child", "in use", "being used")
+        if done.exit_code != 0 and not any(text in words for text in expected):
+            raise self.client.refusal("rmi", done)
+
+    async def first_process(self, container: str) -> int:
+        """The process id, on this machine, of a container's anchor."""
+        return int(await self.client.ask("inspect", "--format", "{{.State.Pid}}", container))
+
+    def known_home(self, image: str, user: str | None, workdir: str) -> Home | None:
+        """What was found out before about an image."""
+        return self._homes.get((image, user, workdir))
+
+    def learn_home(self, image: str, user: str | None, workdir: str, home: Home) -> None:
+        self._homes[image, user, workdir] = home
+
+    async def _listed(self, *args: str) -> list[str]:
+        return list(dict.fromkeys((await self.client.ask(*args)).split()))
+
+    def close(self) -> None:
+        self.owner.release()
+
+
+async def find_facts(client: EngineClient) -> EngineFacts:
+    """Ask the engine what it is."""
+    text = await client.ask(*client.dialect.info)
+    info = parse_info(text, client.dialect.name)
+    read = read_podman if client.dialect.name == "podman" else read_docker
+    return read(info, kernel=os.uname().release, root=os.geteuid() == 0, local=client.on_this_machine)

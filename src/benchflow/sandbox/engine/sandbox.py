@@ -1,0 +1,392 @@
+"""A sandbox that is a container. Files and commands go through `EngineContainer`, reach through `ContainerNetwork`."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.sandbox.engine.changes import below, lay_over, make_changes, parse_diff, without
+from benchflow.sandbox.engine.container import EngineContainer, absolute
+from benchflow.sandbox.engine.facts import needed
+from benchflow.sandbox.engine.gateway import dial_into
+from benchflow.sandbox.engine.home import Home, find_home
+from benchflow.sandbox.engine.host import EngineHost
+from benchflow.sandbox.engine.launch import Launch, run_arguments
+from benchflow.sandbox.engine.network import ContainerNetwork
+from benchflow.sandbox.protocol import (
+    Change,
+    ChangeKind,
+    ExecResult,
+    Mount,
+    NetworkPolicy,
+    OutputSink,
+    Revert,
+    Sandbox,
+    SandboxProcess,
+    SandboxSpec,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.engine.backend import EngineBackend
+
+
+class EngineSandbox(Sandbox):
+    """One container. `origin` is the state it begins with when that is not the image's own."""
+
+    def __init__(
+        self,
+        backend: EngineBackend,
+        spec: SandboxSpec,
+        *,
+        origin: Snapshot | None = None,
+        own_image: str | None = None,
+        purpose: str = "sandbox",
+        home: Home | None = None,
+        hosts: Sequence[str] = (),
+    ) -> None:
+        """`own_image` is removed when the sandbox stops; `home` is known when it continues another sandbox; `hosts` are
+        names that mean the sandbox itself."""
+        self.id = f"benchcube-{secrets.token_hex(8)}"
+        self.spec = spec
+        self._backend = backend
+        self._origin = origin
+        self._own_image = own_image
+        self._network_of: str | None = None
+        self._hosts = tuple(hosts)
+        self._purpose = purpose
+        self._home = home
+        self._made: frozenset[str] = frozenset()
+        self._host: EngineHost | None = None
+        self._container: EngineContainer | None = None
+        self._network: ContainerNetwork | None = None
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._running.facts.capabilities
+
+    async def start(self) -> None:
+        if self._host is not None:
+            return
+        _check_paths(self.spec)
+        host = await self._backend.connect()
+        refuse_what_is_missing(host, self.spec)
+        self._host = host
+        try:
+            async with host.gate.slot():
+                await self._start(host)
+            await self._guard_mounts()
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
+                await self.stop()
+            raise
+
+    async def _start(self, host: EngineHost) -> None:
+        self._network = ContainerNetwork(host, self.spec.network)
+        shared = self._network_of is not None
+        launch = Launch(
+            image=self._image,
+            name=self.id,
+            network=f"container:{self._network_of}" if shared else self._network.argument(),
+            purpose=self._purpose,
+            limits=self.spec.limits,
+            hostname=None if shared else self.spec.hostname,
+            hosts=self._hosts,
+            mounts=self.spec.mounts,
+            labels=self.spec.labels,
+        )
+        arguments = run_arguments(host.client.dialect, host.owner, launch, lease=host.facts.same_kernel)
+        done = await host.client.run(*arguments)
+        if done.exit_code != 0:
+            raise host.client.refusal("run", done)
+        self._container = EngineContainer(
+            host.client,
+            self.id,
+            user="0:0",
+            workdir=self.spec.workdir,
+            env={**self.spec.env, **({} if shared else self._network.environment())},
+            restart=self._restart,
+        )
+        if not shared:
+            await self._network.begin(self._container)
+        await self._settle(host, self._container)
+
+    async def _settle(self, host: EngineHost, container: EngineContainer) -> None:
+        """Commands run as the sandbox's user, who has a working folder and a home."""
+        asked = self.spec.user or (self.spec.image.user if self.spec.image is not None else None)
+        home = self._home or host.known_home(self._image, asked, self.spec.workdir)
+        if home is None:
+            home = await find_home(container, asked, self.spec.workdir)
+            host.learn_home(self._image, asked, self.spec.workdir, home)
+        container.set_defaults(user=home.user, env={**home.env, **container.env})
+        if home.lacking:
+            await container.make_folders(home.lacking, home.owner)
+            self._made = frozenset(parse_diff(await container.diff()))
+        self._home = replace(home, lacking=())
+
+    async def _guard_mounts(self) -> None:
+        """An agent may have planted a link where a mount goes; then the link is replaced and the start repeated."""
+        targets = [mount.target for mount in self.spec.mounts]
+        if not targets or self._origin is None:
+            return
+        found = await self.container.stat(targets)
+        if all(record.type in "df" for record in found):
+            return
+        host = self._running
+        await host.remove_container(self.id)
+        mounts, self.spec = self.spec.mounts, replace(self.spec, mounts=())
+        await self._start(host)
+        for mount in mounts:
+            folder = mount.source.is_dir()
+            await self.container.replace_by_empty(mount.target, folder=folder)
+        cleaned = await self._running.commit(self.id, "fork")
+        self._backend.notes.write(cleaned, without(self._backend.notes.read(self._origin.reference), targets))
+        await host.remove_container(self.id)
+        old, self._own_image = self._own_image, cleaned
+        self._origin = replace(self._origin, reference=cleaned)
+        self.spec = replace(self.spec, mounts=mounts)
+        await self._start(host)
+        if old is not None:
+            await host.remove_image(old)
+            self._backend.notes.forget(old)
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        return await self.container.exec(
+            command,
+            user=user,
+            env=env,
+            cwd=cwd,
+            timeout=timeout,
+            stdin=stdin,
+            on_output=on_output,
+            max_output=max_output,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        return await self.container.process(command, user=user, env=env, cwd=cwd)
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        await self.container.upload(source, target, owner=owner)
+
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
+        await self.container.write_file(path, data, owner=owner, mode=mode)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
+        await self.container.download(source, target, max_bytes=max_bytes, max_files=max_files)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        return await self.container.read_file(path, max_bytes=max_bytes)
+
+    async def changes(self) -> list[Change]:
+        return await describe(self.container, await self._kinds())
+
+    async def _kinds(self) -> dict[str, ChangeKind]:
+        """Path and kind of everything that was changed since the environment was built."""
+        mounted = [mount.target for mount in self.spec.mounts]
+        own = parse_diff(await self.container.diff(), mounted)
+        for path in self._made:
+            own.pop(path, None)
+        if self._origin is None:
+            return own
+        return without(lay_over(self._backend.notes.read(self._origin.reference), own), mounted)
+
+    async def kill_processes(self) -> None:
+        await self.container.kill_processes()
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        if self._network is None or self._network_of is not None:
+            raise UsageError("The network of this sandbox belongs to another.")
+        await self._network.switch(self.container, policy)
+        self.set_network_environment(self._network.environment())
+
+    async def dial(self, port: int) -> socket.socket:
+        if not self._running.facts.may_enter:
+            return await super().dial(port)
+        return await dial_into(await self._running.first_process(self.id), port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        forked = await self.fork_unstarted(mounts=mounts, network=network, revert=revert)
+        await forked.start()
+        return forked
+
+    async def fork_unstarted(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> EngineSandbox:
+        """A copy that has yet to be started."""
+        image = await self._save("fork")
+        if revert is not None:
+            image = await self._reverted(image, revert)
+        added = {mount.target for mount in mounts}
+        kept = tuple(mount for mount in self.spec.mounts if mount.target not in added)
+        return EngineSandbox(
+            self._backend,
+            replace(self.spec, mounts=(*kept, *mounts), network=network or self.current_policy()),
+            origin=Snapshot(self._backend.name, image, self.spec.image),
+            own_image=image,
+            home=self._home,
+        )
+
+    def join(self, container: str) -> None:
+        """Share the network of a container instead of having one; before the start."""
+        self._network_of = container
+
+    def current_policy(self) -> NetworkPolicy:
+        return self._network.policy if self._network is not None else self.spec.network
+
+    def network_environment(self) -> Mapping[str, str]:
+        """Variables that the current policy gives to every command."""
+        return self._network.environment() if self._network is not None else {}
+
+    def set_network_environment(self, environment: Mapping[str, str]) -> None:
+        home = self._home.env if self._home is not None else {}
+        self.container.set_defaults(env={**home, **self.spec.env, **environment})
+
+    async def snapshot(self) -> Snapshot:
+        return Snapshot(self._backend.name, await self._save("snapshot"), self.spec.image)
+
+    async def _reverted(self, image: str, revert: Revert) -> str:
+        """The image with the paths that `revert` names as the environment was built, in place of the given one."""
+        spec = replace(self.spec, mounts=(), network=NetworkPolicy("none"))
+        origin = Snapshot(self._backend.name, image, self.spec.image)
+        editing = EngineSandbox(self._backend, spec, origin=origin, own_image=image, home=self._home)
+        async with editing:
+            kinds = await editing._kinds()
+            found = await describe(editing.container, kinds)
+            places = tuple(revert(found))
+            touched = [change for change in found if any(below(change.path, place) for place in places)]
+            if not touched:
+                editing._own_image = None
+                return image
+            await self._restore(editing.container, touched)
+            cleaned = await editing._running.commit(editing.id, "fork")
+            self._backend.notes.write(cleaned, without(kinds, [change.path for change in touched]))
+        return cleaned
+
+    async def _restore(self, box: EngineContainer, touched: Sequence[Change]) -> None:
+        """Take away what was added, and bring back what was changed or deleted from a pristine container."""
+        await box.remove([change.path for change in touched])
+        lost = [change.path for change in touched if change.kind != "added"]
+        if not lost:
+            return
+        spec = replace(self.spec, mounts=(), network=NetworkPolicy("none"))
+        async with EngineSandbox(self._backend, spec, home=self._home) as pristine:
+            for path in lost:
+                await box.copy_from(pristine.container, path)
+
+    async def stop(self) -> None:
+        host, self._host = self._host, None
+        if host is None:
+            return
+        with anyio.CancelScope(shield=True):
+            if self._network is not None:
+                await self._network.close()
+            if self._container is not None:
+                await self._container.close()
+            async with host.gate.turn():
+                await host.remove_container(self.id)
+            if self._own_image is not None:
+                await host.remove_image(self._own_image)
+                self._backend.notes.forget(self._own_image)
+        self._container = self._network = None
+
+    async def _save(self, purpose: str) -> str:
+        """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
+        client = self._running.client
+        # A rootless engine without control groups of its own cannot pause; its files may move by a moment.
+        paused = (await client.run("pause", self.id)).exit_code == 0
+        try:
+            kinds = await self._kinds()
+            image = await self._running.commit(self.id, purpose)
+        finally:
+            if paused:
+                with anyio.CancelScope(shield=True):
+                    await client.ask("unpause", self.id)
+        self._backend.notes.write(image, kinds)
+        return image
+
+    async def _restart(self) -> None:
+        """The last resort against processes that cannot be killed from inside."""
+        host = self._running
+        await host.client.ask("restart", "-t", "0", self.id)
+        if self._network is not None and self._network_of is None:
+            await self._network.again(self.container)
+
+    @property
+    def _image(self) -> str:
+        if self._own_image is not None:
+            return self._own_image
+        if self._origin is not None:
+            return self._origin.reference
+        if self.spec.image is None:
+            raise UnsupportedError(
+                f"The sandbox '{self._backend.name}' needs an image or a Dockerfile; "
+                "`local` runs on this machine's own userland.",
+                code="no-image",
+            )
+        return self.spec.image.reference
+
+    @property
+    def _running(self) -> EngineHost:
+        if self._host is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
+        return self._host
+
+    @property
+    def container(self) -> EngineContainer:
+        """The running container."""
+        if self._container is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
+        return self._container
+
+
+def refuse_what_is_missing(host: EngineHost, spec: SandboxSpec) -> None:
+    """Nothing starts that the engine cannot honour."""
+    for capability, words in needed(spec).items():
+        if capability not in host.facts.capabilities:
+            raise UnsupportedError(
+                f"{host.client.dialect.name} on this machine cannot honour {words}; "
+                "`bench sandboxes` says what would help.",
+                path=capability,
+            )
+
+
+def _check_paths(spec: SandboxSpec) -> None:
+    absolute(spec.workdir)
+    for mount in spec.mounts:
+        absolute(mount.target)
+        if not mount.source.exists():
+            raise UsageError(f"'{mount.source}', to be mounted at {mount.target}, does not exist.")
+
+
+async def describe(box: EngineContainer, kinds: Mapping[str, ChangeKind]) -> list[Change]:
+    """Changes with what the files are now."""
+    present = [path for path, kind in kinds.items() if kind != "deleted"]
+    return make_changes(kinds, await box.stat(present) if present else [])

@@ -1,0 +1,190 @@
+"""From a task to a sandbox: the gate first, then the image, then the spec.
+
+`choose_backend` finds the backend, `prepare` refuses what it cannot honour before anything starts and gives
+everything a sandbox of the task is made from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError
+from benchflow.sandbox.backends import ENGINES, load_backend
+from benchflow.sandbox.envvars import resolve_variables
+from benchflow.sandbox.policy import (
+    asset_mounts,
+    healthcheck_of,
+    needed_capabilities,
+    network_policy,
+    sandbox_limits,
+    working_folder,
+)
+from benchflow.sandbox.protocol import Healthcheck, Image, SandboxBackend, SandboxSpec
+from benchflow.sandbox.services import ServicesPlan, plan_services
+from benchflow.task.package import TaskPackage, load_package
+from benchflow.task.runtime_capabilities import (
+    COMPOSE_FILES,
+    UnsupportedTaskFeature,
+    UnsupportedTaskFeatureError,
+    validate_task_runtime_support,
+)
+from benchflow.task.runtime_view import TaskRuntimeView
+
+AUTO: Final = "auto"
+HOST: Final = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """All that a sandbox of a task is made from, and what has to happen once it runs."""
+
+    view: TaskRuntimeView
+    spec: SandboxSpec
+    healthcheck: Healthcheck | None = None
+    services: ServicesPlan | None = None
+
+    @property
+    def base(self) -> str:
+        """What the environment lies on, for the record."""
+        return self.spec.image.base if self.spec.image is not None else HOST
+
+    @property
+    def fidelity(self) -> str:
+        """Whether that is what the package asked for, for the record."""
+        return self.spec.image.fidelity if self.spec.image is not None else "exact"
+
+
+def task_package(task: TaskPackage | Path | str) -> TaskPackage:
+    """A valid package; its first problem is a `PackageError`."""
+    package = task if isinstance(task, TaskPackage) else load_package(task)
+    error = next((issue for issue in package.issues if issue.severity == "error"), None)
+    if error is not None:
+        raise PackageError(error.message, code=error.code, path=error.path, file=error.file, line=error.line)
+    return package
+
+
+def needs_image(package: TaskPackage) -> bool:
+    """Whether the package brings or names an image of its own."""
+    named = package.config is not None and package.config.environment.docker_image is not None
+    files = ("Dockerfile", *COMPOSE_FILES)
+    return named or any(f"environment/{name}" in package.files for name in files)
+
+
+async def choose_backend(package: TaskPackage, sandbox: str = AUTO, *, base_image: str | None = None) -> SandboxBackend:
+    """The backend called `sandbox`; `auto` takes a running engine for a package with an image, else `local`.
+
+    With a substitute for the base image (`base_image`) `auto` stays local.
+    """
+    if sandbox != AUTO:
+        return load_backend(sandbox)
+    if needs_image(package) and base_image is None:
+        for name in ENGINES:
+            if validate_task_runtime_support(package, sandbox=name):
+                continue
+            backend = load_backend(name)
+            if (await backend.status()).usable:
+                return backend
+            await backend.close()
+    return load_backend("local")
+
+
+async def prepare(
+    package: TaskPackage,
+    backend: SandboxBackend,
+    *,
+    base_image: str | None = None,
+    machine: Mapping[str, str] | None = None,
+) -> Preparation:
+    """Check everything, build or find the image, and describe the sandbox.
+
+    Raises `UnsupportedTaskFeatureError` before anything is built when the backend, as such or on this
+    machine, cannot honour the task; `EnvironmentFailure` when its image cannot be had.
+    """
+    variables = os.environ if machine is None else machine
+    view = package.view
+    capabilities = await _gate(package, view, backend)
+    environment = view.config.environment
+    env = resolve_variables(environment.env, variables)
+    mounts = asset_mounts(view, "agent")
+    image = await _image(package, view, backend, base_image)
+    services = None
+    if view.manifest is not None:
+        services = plan_services(view.manifest, image, variables, task_id=view.name)
+        selection = view.manifest.task_selection
+        if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":
+            env = {selection.key: view.name, **env}
+    user = view.config.agent.user
+    spec = SandboxSpec(
+        image=image,
+        limits=sandbox_limits(environment, capabilities),
+        network=network_policy(view, "environment"),
+        env=env,
+        workdir=working_folder(environment.workdir, image.workdir if image is not None else None),
+        user=str(user) if user is not None else None,
+        mounts=mounts,
+        labels={"benchflow.task": view.name, "benchflow.digest": view.digest},
+    )
+    check = healthcheck_of(environment.healthcheck) or (image.healthcheck if image is not None else None)
+    return Preparation(view, spec, check, services)
+
+
+async def _gate(package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend) -> frozenset[str]:
+    """What the backend can honour here; everything the task needs beyond that is refused at once."""
+    features = validate_task_runtime_support(package, sandbox=backend.name)
+    if features:
+        raise UnsupportedTaskFeatureError(tuple(features))
+    status = await backend.status()
+    if not status.usable:
+        reason = status.reason or "it does not work here"
+        raise InfrastructureFailure(f"The sandbox {backend.name} cannot be used: {reason}", code="sandbox-unusable")
+    how = {missing.capability: missing.how for missing in status.missing}
+    lacking = [
+        UnsupportedTaskFeature(
+            path, f"this machine lacks {name}" + (f": {how[name]}" if name in how else ""), backend.name
+        )
+        for name, path in needed_capabilities(view).items()
+        if name not in status.capabilities
+    ]
+    if lacking:
+        raise UnsupportedTaskFeatureError(tuple(lacking))
+    return status.capabilities
+
+
+async def _image(
+    package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None
+) -> Image | None:
+    """The image of a task; None for this machine's userland, which a package without image asks for."""
+    environment = view.config.environment
+    named = environment.docker_image
+    if named is None and view.manifest is not None:
+        named = view.manifest.image or view.manifest.base_image
+    if named is not None:
+        return await _named_image(named, backend, base_image)
+    if view.environment_dir is not None and "environment/Dockerfile" in package.files:
+        substitute = {"base_image": base_image} if base_image is not None else {}
+        try:
+            return await backend.build(
+                view.environment_dir,
+                dockerfile="Dockerfile",
+                timeout_sec=environment.build_timeout_sec,
+                **substitute,
+            )
+        except EnvironmentFailure as error:
+            error.file = f"environment/{error.file}" if error.file else None
+            raise
+    return None
+
+
+async def _named_image(name: str, backend: SandboxBackend, base_image: str | None) -> Image:
+    try:
+        return await backend.resolve(name)
+    except EnvironmentFailure as error:
+        if base_image is None or error.code != "image-missing":
+            raise
+    if base_image == HOST:
+        return Image(reference=HOST, digest=HOST, base=HOST, fidelity="substituted")
+    return replace(await backend.resolve(base_image), fidelity="substituted")

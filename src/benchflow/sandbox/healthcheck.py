@@ -1,0 +1,64 @@
+"""Waits until an environment is ready, by the rules of a healthcheck.
+
+The command is tried at once, then every `start_interval_sec` while the start period lasts and every
+`interval_sec` after it. Failures inside the start period, and the very first one, do not count; `retries`
+failures in a row after that mean that the environment is not healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+
+from benchflow.errors import EnvironmentFailure
+from benchflow.sandbox.protocol import ExecResult, Healthcheck, Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How an environment became ready."""
+
+    attempts: int
+    waited_sec: float
+
+
+async def wait_healthy(
+    sandbox: Sandbox,
+    check: Healthcheck,
+    *,
+    user: str | None = None,
+    env: dict[str, str] | None = None,
+    clock: Callable[[], float] = anyio.current_time,
+) -> Health:
+    """Return once the command has succeeded; an `EnvironmentFailure` (`unhealthy`) shows its last output."""
+    started = clock()
+    attempts = failures = 0
+    while True:
+        result = await sandbox.exec(check.command, user=user, env=env, timeout=check.timeout_sec, max_output=1 << 16)
+        attempts += 1
+        waited = clock() - started
+        if result.ok:
+            return Health(attempts, waited)
+        in_start_period = waited < check.start_period_sec
+        if not in_start_period and attempts > 1:
+            failures += 1
+        if failures >= check.retries:
+            raise _unhealthy(check, result, attempts, waited)
+        pause = check.interval_sec
+        if in_start_period:
+            # The last pause of the start period ends with it.
+            pause = min(check.start_interval_sec, max(check.start_period_sec - waited, 0.0)) or pause
+        await anyio.sleep(pause)
+
+
+def _unhealthy(check: Healthcheck, result: ExecResult, attempts: int, waited: float) -> EnvironmentFailure:
+    command = check.command if isinstance(check.command, str) else " ".join(check.command)
+    how = f"took longer than {check.timeout_sec:g} s" if result.timed_out else f"ended with {result.exit_code}"
+    output = (result.stdout + result.stderr).decode(errors="replace").strip().splitlines()
+    last = f" Its last line: {output[-1][:300]}" if output else ""
+    message = (
+        f"The environment is not healthy after {attempts} attempts in {waited:.1f} s: `{command[:200]}` {how}.{last}"
+    )
+    return EnvironmentFailure(message, code="unhealthy", path="environment.healthcheck")

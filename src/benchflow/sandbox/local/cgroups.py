@@ -1,0 +1,190 @@
+"""Control groups: what this machine lets us limit, and one group per sandbox and controller.
+
+Version 2 and version 1 hierarchies are found from the mount table. The supervisor stays outside of the groups; its
+children join through descriptors that were opened here, with the driver's rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from benchflow.sandbox.protocol import Limits
+
+Controller = Literal["memory", "pids", "cpu", "cpuset"]
+CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "pids", "cpu", "cpuset")
+_PREFIX: Final = "benchcube"
+_PERIOD: Final = 100_000
+_REMOVAL_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A folder below which we may make groups, and the controllers that act there."""
+
+    folder: Path
+    controllers: frozenset[Controller]
+    version: Literal[1, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of one sandbox."""
+
+    folders: tuple[Path, ...] = ()
+    members: tuple[int, ...] = ()
+    """Descriptors to join through."""
+
+    def close(self) -> None:
+        for fd in self.members:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove the groups; a group that the kernel still empties is waited for, briefly."""
+        for folder in self.folders:
+            _remove(folder)
+
+
+def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
+    """Where groups can be made, found from the mount table and checked by asking for the right to write."""
+    own = _own_groups((proc / "self/cgroup").read_text())
+    found: list[Hierarchy] = []
+    for line in (proc / "self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        separator = fields.index("-")
+        kind, options = fields[separator + 1], fields[separator + 3]
+        root, mounted = fields[3], Path(fields[4])
+        if kind == "cgroup":
+            named = frozenset(name for name in CONTROLLERS if name in options.split(","))
+            path = next((own[name] for name in named if name in own), None)
+            if path is not None and (folder := _below(mounted, root, path)) and os.access(folder, os.W_OK):
+                found.append(Hierarchy(folder, named, 1))
+        elif kind == "cgroup2" and "" in own and (hierarchy := _version_2(mounted, root, own[""])):
+            found.append(hierarchy)
+    return tuple(found)
+
+
+def available(hierarchies: Iterable[Hierarchy]) -> frozenset[Controller]:
+    return frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
+
+
+def make_groups(
+    hierarchies: Iterable[Hierarchy], owner: str, sandbox: str, limits: Limits, cpus: tuple[int, ...]
+) -> Groups:
+    """One group per hierarchy that has something to limit; nothing is left after an error."""
+    folders: list[Path] = []
+    members: list[int] = []
+    try:
+        for hierarchy in hierarchies:
+            settings = _settings(hierarchy, limits, cpus)
+            if not settings:
+                continue
+            folder = hierarchy.folder / f"{_PREFIX}-{owner}-{sandbox}"
+            folder.mkdir()
+            folders.append(folder)
+            for name, value in settings.items():
+                (folder / name).write_text(value)
+            members.append(os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+    except OSError:
+        groups = Groups(tuple(folders), tuple(members))
+        groups.close()
+        groups.remove()
+        raise
+    return Groups(tuple(folders), tuple(members))
+
+
+def leftovers(hierarchies: Iterable[Hierarchy], owner: str) -> Groups:
+    """The groups that a driver left behind."""
+    return Groups(tuple(path for hierarchy in hierarchies for path in hierarchy.folder.glob(f"{_PREFIX}-{owner}-*")))
+
+
+def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> dict[str, str]:
+    """Files and values for the controllers of a hierarchy."""
+    modern = hierarchy.version == 2
+    values: dict[str, str] = {}
+    if "memory" in hierarchy.controllers and limits.memory_mb is not None:
+        size = str(limits.memory_mb << 20)
+        values["memory.max" if modern else "memory.limit_in_bytes"] = size
+        swap = hierarchy.folder / "memory.memsw.limit_in_bytes"
+        if not modern and swap.exists():
+            values["memory.memsw.limit_in_bytes"] = size
+    if "pids" in hierarchy.controllers and limits.pids is not None:
+        values["pids.max"] = str(limits.pids)
+    if "cpu" in hierarchy.controllers and limits.cpus is not None:
+        quota = max(1000, int(limits.cpus * _PERIOD))
+        values |= {"cpu.max": f"{quota} {_PERIOD}"} if modern else {"cpu.cfs_quota_us": str(quota)}
+    if "cpuset" in hierarchy.controllers and cpus:
+        if not modern:
+            values["cpuset.mems"] = (hierarchy.folder / "cpuset.mems").read_text().strip()
+        values["cpuset.cpus"] = ",".join(map(str, cpus))
+    return values
+
+
+def _own_groups(text: str) -> Mapping[str, str]:
+    """Controller -> our group; the empty name is version 2."""
+    groups: dict[str, str] = {}
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            groups[name] = path
+    return groups
+
+
+def _below(mounted: Path, root: str, path: str) -> Path | None:
+    """Our group's folder, where its hierarchy is mounted from `root` on."""
+    with contextlib.suppress(ValueError):
+        return mounted / Path(path).relative_to(root)
+    return mounted if mounted.is_dir() else None
+
+
+def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
+    """The nearest folder in which controllers act; beside our own group, for none has both processes and sub-groups."""
+    own = _below(mounted, root, path)
+    if own is None:
+        return None
+    candidates = [own.parent] if own != mounted else []
+    if os.geteuid() == 0 or own == mounted:
+        candidates.append(mounted)
+    for folder in candidates:
+        if not os.access(folder / "cgroup.procs", os.W_OK):
+            continue
+        acting = _words(folder / "cgroup.subtree_control")
+        lacking = set(_words(folder / "cgroup.controllers")) & set(CONTROLLERS) - set(acting)
+        if lacking:
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(lacking)))
+            acting = _words(folder / "cgroup.subtree_control")
+        named = frozenset(name for name in CONTROLLERS if name in acting)
+        if named:
+            return Hierarchy(folder, named, 2)
+    return None
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _remove(folder: Path) -> None:
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    pause = 0.001
+    while True:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return
+            time.sleep(pause)
+            pause *= 2
+        else:
+            return

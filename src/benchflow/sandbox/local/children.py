@@ -1,0 +1,170 @@
+"""What the supervisor's children do: run a command of the environment, or move a tree through a stream.
+
+Each first joins the sandbox's limits and gives up its privileges; an error before that goes to the driver, one after it
+to the command's own standard error, as a shell would say it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from benchflow.sandbox.local import accounts, beneath, confinement, stream, wire
+from benchflow.sandbox.local import syscalls as sc
+from benchflow.sandbox.local.plan import AGENT, Plan
+
+_BUFFER: Final = 1 << 20
+_NOT_CONFINED: Final = 125
+_NOT_EXECUTABLE: Final = 126
+_NOT_FOUND: Final = 127
+
+
+def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
+    """End this process with the result of `work`; its error is told through `reply`."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os._exit(work())
+    except BaseException as error:  # noqa: BLE001 - nothing may return into the supervisor's loop
+        with contextlib.suppress(BaseException):
+            wire.send(reply, failure(error))
+    finally:
+        os._exit(_NOT_CONFINED)
+
+
+def failure(error: BaseException) -> wire.Message:
+    """An error as a message."""
+    if isinstance(error, OSError):
+        return {"error": stream.describe(error), "errno": error.errno}
+    kind = "refused" if isinstance(error, stream.Refused) else "user" if isinstance(error, accounts.UnknownUser) else ""
+    return {"error": str(error) or type(error).__name__, "kind": kind}
+
+
+def execute(
+    plan: Plan, filters: tuple[bytes, bytes], groups: Sequence[int], message: wire.Message, fds: list[int]
+) -> int:
+    """Become the command: never returns when it could be started."""
+    os.setsid()
+    confinement.join_groups(groups)
+    sc.unshare(sc.CLONE_NEWCGROUP)
+    account = accounts.read_account(message["user"] or plan.user)
+    environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    environment |= plan.environment | message["env"]
+    for number, fd in enumerate(fds[:3]):
+        os.dup2(fd, number)
+    sc.close_from(3)
+    os.umask(0o022)
+    try:
+        confinement.limit(plan)
+        confinement.become(account, plan)
+        confinement.load_filter(filters[0] if account.uid == 0 else filters[1])
+    except OSError as error:
+        return _complain(f"the sandbox could not be closed behind this command: {error}", _NOT_CONFINED)
+    try:
+        os.chdir(message["cwd"] or plan.workdir)
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}", _NOT_EXECUTABLE)
+    return _replace(message["argv"], environment)
+
+
+def _replace(argv: list[str], environment: dict[str, str]) -> int:
+    """`execve` with a search in PATH; the exit code of the last error otherwise."""
+    program = argv[0]
+    folders = [""] if "/" in program else [f"{entry or '.'}/" for entry in environment.get("PATH", "").split(":")]
+    problem: OSError | None = None
+    for folder in folders:
+        try:
+            os.execve(folder + program, argv, environment)  # noqa: S606 - a shell is the command's own choice
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            problem = problem or error
+    if problem is None:
+        return _complain(f"{program}: not found", _NOT_FOUND)
+    return _complain(f"{program}: {problem.strerror}", _NOT_EXECUTABLE)
+
+
+def _complain(text: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode("utf-8", "surrogateescape"))
+    return code
+
+
+def _confine_transfer(plan: Plan, program: bytes, groups: Sequence[int]) -> None:
+    os.setsid()
+    confinement.join_groups(groups)
+    confinement.limit(plan)
+    confinement.keep_capabilities(confinement.TRANSFER_CAPABILITIES)
+    confinement.load_filter(program)
+
+
+def receive_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message, fd: int) -> int:
+    """Unpack a stream into a folder, which is made if it is missing."""
+    owner = owner_of(message["owner"], plan)
+    _confine_transfer(plan, program, groups)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    claimed = beneath.claim_directory(root, message["path"])
+    target = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=claimed)
+    intake = stream.Intake(1 << 62, 1 << 62, owner if owner != (0, 0) else None, any_links=True)
+    with os.fdopen(fd, "rb", buffering=_BUFFER) as source:
+        stream.unpack(target, source, intake)
+    return 0
+
+
+def send_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message, fd: int) -> int:
+    """Pack a folder into a stream."""
+    _confine_transfer(plan, program, groups)
+    directory = open_plain(message["path"], os.O_RDONLY | os.O_DIRECTORY)
+    with os.fdopen(fd, "wb", buffering=_BUFFER) as output:
+        stream.pack(directory, output)
+    return 0
+
+
+def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message) -> int:
+    """Add the user to the accounts if it is missing; give it its home and what root owns in the working folder."""
+    _confine_transfer(plan, program, groups)
+    user = message["user"]
+    account = accounts.read_account(user) if user != AGENT else accounts.add_account(user)
+    for path in (message["workdir"], *((account.home,) if user == AGENT else ())):
+        os.makedirs(path, 0o755, exist_ok=True)
+        if plan.identity != "single" and path != "/":
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _give(folder, account)
+            os.close(folder)
+    return 0
+
+
+def _give(folder: int, account: accounts.Account) -> None:
+    """Make the account the owner of a folder and of all below it that is root's; links are not followed."""
+    for directory, _, names, fd in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+        del directory
+        for name in (".", *names):
+            if os.lstat(name, dir_fd=fd).st_uid == 0:
+                os.chown(name, account.uid, account.gid, dir_fd=fd, follow_symlinks=False)
+
+
+def owner_of(user: str | None, plan: Plan) -> tuple[int, int]:
+    """The numbers that files for this user get; with one user id there is only that one."""
+    if user is None or plan.identity == "single":
+        return (0, 0)
+    account = accounts.read_account(user)
+    return (account.uid, account.gid)
+
+
+def open_plain(path: str, flags: int) -> int:
+    """Open a path on which no name is a link."""
+    beneath.parts_of(path)
+    try:
+        resolve = sc.RESOLVE_NO_SYMLINKS | sc.RESOLVE_NO_MAGICLINKS
+        careful = os.O_NOFOLLOW | (0 if flags & os.O_PATH else os.O_NONBLOCK | os.O_NOCTTY)
+        return sc.open_beneath(sc.AT_FDCWD, path, flags | careful, 0, resolve)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise stream.Refused(f"'{path}' is, or leads through, a link, which is not followed.") from None
+        raise OSError(error.errno, f"'{path}': {os.strerror(error.errno or 0)}") from None

@@ -1,0 +1,227 @@
+"""The files of one sandbox: an environment, layers that are done, and one layer that is written to.
+
+A fork turns the written layer into one that is done and shared, and gives each side a new one on top, so its cost does
+not depend on what was written. Layers are counted; the last one to let go has them removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import UnsupportedError
+from benchflow.sandbox.local import hostprofile
+from benchflow.sandbox.local.launcher import Launcher
+from benchflow.sandbox.local.plan import Overlay
+from benchflow.sandbox.local.store import Owner, Store
+from benchflow.sandbox.protocol import Limits
+
+_MEGABYTE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a running backend offers to its sandboxes."""
+
+    store: Store
+    owner: Owner
+    launcher: Launcher
+
+
+@dataclass(slots=True)
+class Layer:
+    """A layer that a sandbox wrote, and what there is to remove with it."""
+
+    location: str
+    folder: str
+    volume: str | None = None
+    used: tuple[int, int] = (0, 0)
+    users: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What lies below everything a sandbox writes, as locations top first."""
+
+    layers: tuple[str, ...]
+    host: str | None = None
+    """The host profile's own layer where the machine's userland is the base."""
+    folders: str | None = None
+    """Empty folders over those that are used in place, for a root that owns none of them otherwise."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where overlays are mounted."""
+        return ("/", *hostprofile.IN_PLACE) if self.host else ("/",)
+
+    def lowers(self, target: str, store: Store) -> list[str]:
+        """The environment's part of the overlay at `target`."""
+        if target == "/":
+            return [*self.layers, *([self.host] if self.host else [])]
+        found = [f"{layer}{target}" for layer in self.layers]
+        own = [f"{self.folders}{target}"] if self.folders else []
+        return [*(location for location in found if store.path(location).is_dir()), *own, target]
+
+
+@dataclass(slots=True)
+class Files:
+    """What one sandbox holds."""
+
+    runtime: Runtime
+    environment: Environment
+    limits: Limits
+    done: tuple[Layer, ...] = ()
+    """Written and finished, top first."""
+    current: Layer | None = None
+    kept: bool = False
+    """The written layer belongs to the caller and stays."""
+    _number: int = field(default=0)
+
+    async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
+        """A new layer to write to; gives the mounts of the whole."""
+        self._number += 1
+        store, owner = self.runtime.store, self.runtime.owner
+        part = f"{name}-{self._number}"
+        folder = owner.location(part)
+        works = [f"w{number}" for number in range(len(self.environment.targets))]
+        uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
+        volume: str | None = None
+        used = (0, 0)
+        store.path(folder).mkdir()
+        self.current = Layer(f"{folder}/u", folder)
+        if self.limits.storage_mb is not None or self.limits.inodes is not None:
+            volume = f"{owner.name}-{part}"
+            self.current = Layer(f"volume:{volume}/u", folder, volume)
+            used = await self._make_volume(volume, folder, [*uppers, *works])
+            self.current = Layer(f"volume:{volume}/u", folder, volume, used)
+        else:
+            top = upper or store.path(f"{folder}/u")
+            for target in self.environment.targets:
+                (top / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            for work in works:
+                store.path(f"{folder}/{work}").mkdir()
+            self.current = Layer(store.location(top), folder)
+        self.kept = upper is not None
+        base = f"volume:{volume}" if volume else folder
+        return tuple(
+            Overlay(
+                target, tuple(self._lowers(target)), f"{self.current.location}{target.rstrip('/')}", f"{base}/{work}"
+            )
+            for target, work in zip(self.environment.targets, works, strict=True)
+        )
+
+    def _lowers(self, target: str) -> list[str]:
+        done = [f"{layer.location}{target.rstrip('/')}" for layer in self.done]
+        return done + self.environment.lowers(target, self.runtime.store)
+
+    async def _make_volume(self, volume: str, folder: str, folders: list[str]) -> tuple[int, int]:
+        size, inodes = self._room()
+        message = {"op": "make-volume", "name": volume, "size": size, "inodes": inodes, "folders": folders}
+        answer = await self.runtime.launcher.task({**message, "image": f"{folder}/image"})
+        return (answer["used"][0], answer["used"][1])
+
+    def _room(self) -> tuple[int, int]:
+        """What is left of the limits after the layers that are done; 0 inodes stand for no limit of their own."""
+        free = shutil.disk_usage(self.runtime.store.root).free
+        size = self.limits.storage_mb * _MEGABYTE if self.limits.storage_mb is not None else free
+        inodes = self.limits.inodes or 0
+        used_bytes = sum(layer.used[0] for layer in self.done)
+        used_inodes = sum(layer.used[1] for layer in self.done)
+        return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
+
+    async def finish_current(self) -> None:
+        """Make the written layer one that is done; nothing may have it mounted for writing any more."""
+        layer = self._current()
+        if layer.volume:
+            answer = await self.runtime.launcher.task({"op": "use-of-volume", "name": layer.volume})
+            layer.used = (answer["used"][0] - layer.used[0], answer["used"][1] - layer.used[1])
+        self.done = (layer, *self.done)
+        self.current = None
+
+    async def copy_current(self, name: str) -> tuple[Layer, ...]:
+        """A copy of the written layer on top of shared ones, for someone else to build on."""
+        layer = self._current()
+        folder = self.runtime.owner.location(name)
+        self.runtime.store.path(folder).mkdir()
+        copied = Layer(f"{folder}/u", folder)
+        await self.runtime.launcher.task({"op": "copy", "source": layer.location, "target": copied.location})
+        return (copied, *share(self.done))
+
+    async def revert(self, paths: Iterable[str]) -> None:
+        """Make `paths` look as in the environment; the layer to write to is open and nothing runs on it yet."""
+        targets = sorted(self.environment.targets, key=len, reverse=True)
+        below: dict[str, list[str]] = {}
+        for path in paths:
+            target = next(item for item in targets if item == "/" or path == item or path.startswith(f"{item}/"))
+            below.setdefault(target, []).append(path[len(target.rstrip("/")) :])
+        stacks = [
+            {
+                "upper": f"{self._current().location}{target.rstrip('/')}",
+                "written": [f"{layer.location}{target.rstrip('/')}" for layer in self.done],
+                "environment": self.environment.lowers(target, self.runtime.store),
+                "paths": found,
+            }
+            for target, found in below.items()
+        ]
+        if stacks:
+            await self.runtime.launcher.task({"op": "revert", "stacks": stacks})
+
+    async def changes(self) -> list[tuple[str, str, str, int, str]]:
+        """Path, kind, type, size and target of every difference to the environment."""
+        written = [layer.location for layer in ((self.current,) if self.current else ()) + self.done]
+        targets = self.environment.targets
+        stacks: list[dict[str, Any]] = [
+            {
+                "written": [f"{location}{target.rstrip('/')}" for location in written],
+                "environment": self.environment.lowers(target, self.runtime.store),
+                "prefix": target.rstrip("/"),
+                "skip": [other for other in targets if other != target and target == "/"],
+            }
+            for target in targets
+        ]
+        answer = await self.runtime.launcher.task({"op": "changes", "stacks": stacks})
+        return [(item[0], item[1], item[2], item[3], item[4]) for item in answer["records"]]
+
+    async def release(self) -> None:
+        """Let go of every layer; what nobody uses any more is removed."""
+        layers = (*((self.current,) if self.current else ()), *self.done)
+        self.current, self.done = None, ()
+        await release(self.runtime.launcher, layers)
+
+    def _current(self) -> Layer:
+        if self.current is None:
+            raise UnsupportedError("The sandbox is not running.", code="sandbox-gone")
+        return self.current
+
+
+def share(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Count one more user of each layer."""
+    for layer in layers:
+        layer.users += 1
+    return tuple(layers)
+
+
+async def release(launcher: Launcher, layers: Sequence[Layer]) -> None:
+    """Count one user less of each layer; remove those without."""
+    unused = []
+    for layer in layers:
+        layer.users -= 1
+        if layer.users == 0:
+            unused.append(layer)
+    if unused and not launcher.closed:  # it has removed everything
+        await launcher.task(
+            {
+                "op": "remove",
+                "locations": [layer.folder for layer in unused],
+                "volumes": [layer.volume for layer in unused if layer.volume],
+            }
+        )
+
+
+def _left(limit: int, used: int, smallest: int) -> int:
+    """What is left of a limit, in sixteenths of it and rounded up: file systems of the same size share a template."""
+    step = max(limit // 16, 1)
+    return max(smallest, min(limit, -(-(limit - used) // step) * step))

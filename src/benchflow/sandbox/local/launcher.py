@@ -1,0 +1,145 @@
+"""The driver's end of the zygote: started when first needed, asked from any thread or event loop.
+
+Every request has its own reply socket; nothing is shared but the sending end, so callers need no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from benchflow.errors import InfrastructureFailure, SandboxFailure
+from benchflow.sandbox.local import wire
+from benchflow.sandbox.local.plan import IDS, Identity
+
+_BOOT: Final = "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.zygote import main; main()"
+_PACKAGES: Final = str(Path(__file__).parents[3])
+
+
+class Launcher:
+    """A running zygote."""
+
+    def __init__(self, store: Path, identity: Identity, lock: int, part: str) -> None:
+        """Start it and wait until its mounts stand; an `OSError` says what the machine refused."""
+        self.identity: Identity = identity
+        self.closed = False
+        self._requests, theirs = wire.channel()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _PACKAGES],
+            pass_fds=[theirs.fileno()],
+            env={},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        driver = os.pidfd_open(os.getpid())
+        try:
+            wire.send(self._requests, {"identity": identity, "store": str(store), "part": part}, (driver, lock))
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(driver)
+
+    def _await_ready(self) -> None:
+        message, _ = wire.receive(self._requests)
+        if message and "map" in message:
+            grant_range(message["map"])
+            wire.send(self._requests, {})
+            message, _ = wire.receive(self._requests)
+        if message is None:
+            raise InfrastructureFailure("The helper process of the local sandbox ended before it was ready.")
+        if "error" in message:
+            raise OSError(message["errno"], message["error"])
+
+    def request(self, message: wire.Message, fds: Sequence[int] = ()) -> socket.socket:
+        """Send a request; answers arrive at the socket that is returned."""
+        mine, theirs = wire.channel()
+        try:
+            wire.send(self._requests, message, (theirs.fileno(), *fds))
+        except OSError as error:
+            mine.close()
+            raise SandboxFailure("The helper process of the local sandbox is gone.", code="helper-gone") from error
+        finally:
+            theirs.close()
+        mine.setblocking(False)
+        return mine
+
+    async def task(self, message: wire.Message) -> wire.Message:
+        """Have a task done and give its answer."""
+        reply = self.request(message)
+        with reply:
+            answer, _ = await next_message(reply)
+        return expect(answer, "The helper process of the local sandbox is gone.")
+
+    def close(self) -> None:
+        """End it; idempotent. The sandboxes it started end too, and the driver's part of the store goes with them."""
+        self.closed = True
+        self._requests.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+async def next_message(reply: socket.socket) -> tuple[wire.Message | None, list[int]]:
+    """The next answer on a reply socket, without blocking the loop."""
+    await anyio.wait_readable(reply)
+    try:
+        return wire.receive(reply)
+    except ConnectionResetError:
+        return None, []
+
+
+def expect(answer: dict[str, Any] | None, gone: str) -> wire.Message:
+    """The answer, or the error it carries."""
+    if answer is None:
+        raise SandboxFailure(gone, code="sandbox-gone")
+    if "error" in answer:
+        raise SandboxFailure(answer["error"], code=answer.get("kind") or "sandbox-failed")
+    return answer
+
+
+def grant_range(pid: int) -> None:
+    """Map the ids that the machine granted to this user, with the set-uid tools that may do so."""
+    for tool, own, name in (("newuidmap", os.getuid(), "/etc/subuid"), ("newgidmap", os.getgid(), "/etc/subgid")):
+        start = granted_range(name)
+        if start is None:
+            raise OSError(f"{name} grants this user no {IDS} ids")
+        done = subprocess.run(
+            [tool, str(pid), "0", str(own), "1", "1", str(start), str(IDS - 1)], capture_output=True, check=False
+        )
+        if done.returncode:
+            raise OSError(f"{tool} failed: {done.stderr.decode(errors='replace').strip()}")
+
+
+def granted_range(path: str) -> int | None:
+    """The first id of a range that is large enough, granted to the current user by name or number."""
+    import pwd
+
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = ""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split(":")
+        if len(fields) == 3 and fields[0] in (name, str(uid)) and int(fields[2]) >= IDS - 1:
+            return int(fields[1])
+    return None

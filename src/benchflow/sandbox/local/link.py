@@ -1,0 +1,97 @@
+"""The driver's end of one running sandbox: requests to its supervisor, each with a reply socket of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Sequence
+
+import anyio
+
+from benchflow.errors import SandboxFailure
+from benchflow.sandbox.local import wire
+from benchflow.sandbox.local.launcher import Launcher, expect, next_message
+from benchflow.sandbox.local.plan import Plan
+
+_GONE = "The sandbox is not running."
+
+
+class Link:
+    """A sandbox that is up."""
+
+    def __init__(self, control: socket.socket, process: int) -> None:
+        self._control = control
+        self._process = process
+        """A descriptor of the supervisor's process."""
+
+    @classmethod
+    async def open(cls, launcher: Launcher, plan: Plan, groups: Sequence[int]) -> Link:
+        """Bring a sandbox up; after an error nothing of it runs."""
+        control, theirs = wire.channel()
+        process = -1
+        try:
+            reply = launcher.request({"op": "launch", "plan": plan.to_dict()}, (theirs.fileno(), *groups))
+            theirs.close()
+            with reply:
+                _, fds = await cls._answer(reply)
+                process = fds[0]
+                await cls._answer(reply)
+        except BaseException:
+            control.close()
+            theirs.close()
+            if process >= 0:
+                _end(process)
+            raise
+        return cls(control, process)
+
+    @staticmethod
+    async def _answer(reply: socket.socket) -> tuple[wire.Message, list[int]]:
+        message, fds = await next_message(reply)
+        return expect(message, "The sandbox ended while it was starting."), fds
+
+    def request(self, message: wire.Message, fds: Sequence[int] = ()) -> socket.socket:
+        """Send a request; answers arrive at the socket that is returned."""
+        mine, theirs = wire.channel()
+        try:
+            wire.send(self._control, message, (theirs.fileno(), *fds))
+        except OSError as error:
+            mine.close()
+            raise SandboxFailure(_GONE, code="sandbox-gone") from error
+        finally:
+            theirs.close()
+        mine.setblocking(False)
+        return mine
+
+    async def call(self, message: wire.Message, fds: Sequence[int] = ()) -> tuple[wire.Message, list[int]]:
+        """A request with one answer."""
+        with self.request(message, fds) as reply:
+            answer, received = await next_message(reply)
+        return expect(answer, _GONE), received
+
+    async def close(self) -> None:
+        """End every process of the sandbox; returns when the last one is gone."""
+        self._control.close()
+        if self._process < 0:
+            return
+        process, self._process = self._process, -1
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            await anyio.wait_readable(process)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(process)
+
+
+def _end(process: int) -> None:
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        waiting = select.poll()
+        waiting.register(process, select.POLLIN)
+        waiting.poll(10_000)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(process)

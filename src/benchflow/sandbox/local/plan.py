@@ -1,0 +1,67 @@
+"""What the driver tells the helper processes about one sandbox: plain values that travel as JSON.
+
+A location is `store:REL` (below the store), `volume:REL` (below the limited volumes, which only the zygote has mounted)
+or an absolute path of the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+Identity = Literal["idmap", "identity", "range", "single"]
+"""How user ids inside relate to the machine's: shifted for a driver that is root; the same where mounts cannot be
+shifted; a range that `newuidmap` granted; or one id only, the driver's own."""
+
+IDS: Final = 65536
+"""How many user ids a sandbox has unless it has only one."""
+AGENT: Final = "agent"
+"""The unprivileged user of a sandbox."""
+AGENT_ID: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """One copy-on-write mount: `lowers` top first, written to `upper`."""
+
+    target: str
+    lowers: tuple[str, ...]
+    upper: str
+    work: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file or folder of the machine that appears read-only at a path inside."""
+
+    source: str
+    target: str
+    directory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that the zygote and the supervisor need to bring one sandbox up."""
+
+    hostname: str
+    identity: Identity
+    overlays: tuple[Overlay, ...]
+    attachments: tuple[Attachment, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    user: str = AGENT
+    cpus: tuple[int, ...] = ()
+    pin_cpus: bool = False
+    rlimits: dict[str, int] = field(default_factory=dict)
+    memory_watch: int = 0
+    """Bytes that all processes together may use where no control group counts them; 0 for no watch."""
+    shm_bytes: int = 64 << 20
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        overlays = tuple(Overlay(**{**item, "lowers": tuple(item["lowers"])}) for item in values["overlays"])
+        attachments = tuple(Attachment(**item) for item in values["attachments"])
+        return cls(**{**values, "overlays": overlays, "attachments": attachments, "cpus": tuple(values["cpus"])})

@@ -1,0 +1,302 @@
+"""One sandbox of the local backend: its files, its limits, its link to the supervisor inside, its network."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.sandbox.local import cgroups, transfer
+from benchflow.sandbox.local.egress import Uplink
+from benchflow.sandbox.local.execution import LocalProcess, run_command
+from benchflow.sandbox.local.files import Files, Layer, release, share
+from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.local.machine import Restraints, restrain
+from benchflow.sandbox.local.plan import AGENT, Attachment, Overlay, Plan
+from benchflow.sandbox.local.structured import task_group
+from benchflow.sandbox.protocol import (
+    Change,
+    ExecResult,
+    Mount,
+    NetworkPolicy,
+    OutputSink,
+    Revert,
+    Sandbox,
+    SandboxProcess,
+    SandboxSpec,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.backend import LocalBackend
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LocalSandbox(Sandbox):
+    """Made by `LocalBackend.create`; comes up with `start`."""
+
+    def __init__(
+        self,
+        backend: LocalBackend,
+        spec: SandboxSpec,
+        *,
+        layers: tuple[Layer, ...] = (),
+        upper: Path | None = None,
+        prepared: bool = True,
+        revert: Revert | None = None,
+    ) -> None:
+        """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
+        takes what is written, as a layer. Without `prepared` the environment is taken as it is. `revert`
+        chooses what of `layers` shall not show.
+        """
+        self.id = secrets.token_hex(6)
+        self.spec = spec
+        self._backend = backend
+        self._layers = layers
+        self._upper = upper
+        self._prepared = prepared
+        self._revert = revert
+        self._files: Files | None = None
+        self._groups = cgroups.Groups()
+        self._restraints = Restraints()
+        self._link: Link | None = None
+        self._uplink = Uplink(spec.network)
+        self._switching = anyio.Lock()
+        """Held while commands are started and while the layers below them are exchanged."""
+        self._processes: list[LocalProcess] = []
+        """Whose streams may still be open."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._backend.capabilities
+
+    @property
+    def user(self) -> str:
+        """Who commands run as unless they say otherwise."""
+        return self.spec.user or (self.spec.image.user if self.spec.image else None) or AGENT
+
+    async def start(self) -> None:
+        if self._link is not None:
+            raise SandboxFailure("The sandbox is running already.", code="already-started")
+        self._check_mounts()
+        runtime = await self._backend.runtime()
+        environment = await self._backend.environment(self.spec, self.user, prepared=self._prepared)
+        self._files = Files(runtime, environment, self.spec.limits, done=self._layers)
+        self._layers = ()
+        try:
+            self._restrain(runtime.owner.name)
+            unwanted = self._revert(await self.changes()) if self._revert else ()
+            await self._come_up(self._upper, unwanted)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+
+    def _check_mounts(self) -> None:
+        for mount in self.spec.mounts:
+            if not mount.source.exists():
+                raise EnvironmentFailure(
+                    f"The folder to mount, '{mount.source}', does not exist.", code="mount-missing"
+                )
+
+    def _restrain(self, owner: str) -> None:
+        """Limits stay the same however often the layers below are exchanged."""
+        machine = self._backend.machine
+        self._restraints = restrain(self.spec.limits, machine)
+        self._groups = cgroups.make_groups(machine.hierarchies, owner, self.id, self.spec.limits, self._restraints.cpus)
+
+    async def _come_up(self, upper: Path | None = None, unwanted: Iterable[str] = ()) -> None:
+        files = self._open_files()
+        plan = self._plan(await files.open(self.id, upper))
+        await files.revert(unwanted)
+        self._link = await Link.open(files.runtime.launcher, plan, self._groups.members)
+        if self._uplink.policy.mode != "none":
+            await self._uplink.open(self._link)
+
+    def _plan(self, overlays: tuple[Overlay, ...]) -> Plan:
+        image = self.spec.image
+        mounts = self.spec.mounts
+        return Plan(
+            hostname=self.spec.hostname,
+            identity=self._open_files().runtime.launcher.identity,
+            overlays=overlays,
+            attachments=tuple(
+                Attachment(str(item.source.absolute()), item.target, item.source.is_dir()) for item in mounts
+            ),
+            environment={"PATH": _PATH, "LANG": "C.UTF-8", **(image.env if image else {}), **self.spec.env},
+            workdir=self.spec.workdir,
+            user=self.user,
+            cpus=self._restraints.cpus,
+            pin_cpus=self._restraints.pin_cpus,
+            rlimits=dict(self._restraints.rlimits),
+            memory_watch=self._restraints.memory_watch,
+            shm_bytes=self._restraints.shm_bytes,
+        )
+
+    def _open_files(self) -> Files:
+        if self._files is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-gone")
+        return self._files
+
+    @property
+    def link(self) -> Link:
+        """The running supervisor; an error when there is none."""
+        if self._link is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-gone")
+        return self._link
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        return await run_command(
+            await self._quiet_link(),
+            command,
+            user=user,
+            env={**self._uplink.environment, **(env or {})},
+            cwd=cwd,
+            timeout=timeout,
+            stdin=stdin,
+            on_output=on_output,
+            max_output=max_output,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        environment = {**self._uplink.environment, **(env or {})}
+        started = await LocalProcess.start(await self._quiet_link(), command, user=user, env=environment, cwd=cwd)
+        self._processes = [*(process for process in self._processes if not process.spent), started]
+        return started
+
+    async def _quiet_link(self) -> Link:
+        """The link, once no exchange of layers is on its way."""
+        async with self._switching:
+            return self.link
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        await transfer.upload(await self._quiet_link(), source, target, owner)
+
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
+        await transfer.write_file(await self._quiet_link(), path, data, owner, mode)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
+        await transfer.download(await self._quiet_link(), source, target, max_bytes, max_files)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        return await transfer.read_file(await self._quiet_link(), path, max_bytes)
+
+    async def changes(self) -> list[Change]:
+        records = await self._open_files().changes()
+        return [Change(path, kind, type_, size, target or None) for path, kind, type_, size, target in records]  # type: ignore[arg-type] # the task gives these words only
+
+    async def kill_processes(self) -> None:
+        await (await self._quiet_link()).call({"op": "kill-all"})
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        link = await self._quiet_link()
+        uplink = Uplink(policy)
+        await self._uplink.close()
+        self._uplink = uplink
+        await uplink.open(link)
+
+    async def dial(self, port: int) -> socket.socket:
+        return await transfer.dial(await self._quiet_link(), port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> LocalSandbox:
+        spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
+        async with self._switching:
+            layers, still_up = await self._freeze()
+            child = LocalSandbox(self._backend, spec, layers=layers, prepared=self._prepared, revert=revert)
+            if still_up:
+                await child.start()
+            else:
+                async with task_group() as group:
+                    group.start_soon(self._come_up_again)
+                    group.start_soon(child.start)
+        return child
+
+    async def snapshot(self) -> Snapshot:
+        async with self._switching:
+            layers, still_up = await self._freeze()
+            if not still_up:
+                await self._come_up_again()
+        return self._backend.keep_snapshot(layers, self.spec)
+
+    async def _freeze(self) -> tuple[tuple[Layer, ...], bool]:
+        """The layers as they are now, for someone else to build on, and whether this sandbox is still up.
+
+        Where no process is left inside, the written layer is shared, and `_come_up_again` puts a new one on
+        top; else the processes stand still while what was written is copied.
+        """
+        files, link = self._open_files(), self.link
+        answer, _ = await link.call({"op": "survey"})
+        if answer["alive"] or files.kept:
+            return await self._copy_still(files, link), True
+        await self._uplink.close()
+        await link.close()
+        self._link = None
+        await files.finish_current()
+        return share(files.done), False
+
+    async def _come_up_again(self) -> None:
+        try:
+            await self._come_up()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._tear_down()
+            raise
+
+    async def _copy_still(self, files: Files, link: Link) -> tuple[Layer, ...]:
+        await link.call({"op": "pause", "stop": True})
+        try:
+            return await files.copy_current(f"copy-{secrets.token_hex(6)}")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await link.call({"op": "pause", "stop": False})
+
+    async def stop(self) -> None:
+        async with self._switching:
+            await self._tear_down()
+
+    async def _tear_down(self) -> None:
+        link, self._link = self._link, None
+        files, self._files = self._files, None
+        groups, self._groups = self._groups, cgroups.Groups()
+        await self._uplink.close()
+        if link is not None:
+            await link.close()
+        for process in self._processes:
+            process.close()
+        self._processes = []
+        groups.close()
+        if groups.folders:
+            await anyio.to_thread.run_sync(groups.remove)
+        if files is not None:
+            await files.release()
+        if self._layers:  # never started
+            layers, self._layers = self._layers, ()
+            await release((await self._backend.runtime()).launcher, layers)

@@ -1,0 +1,102 @@
+"""Where sandboxes keep their files on this machine, and who owns what.
+
+STORE/layers/…            layers of images and of the host profile, kept
+STORE/owners/ID.lock      locked as long as any process of that driver lives
+STORE/owners/ID/…         its sandboxes; removed at the next start once the lock is free
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchflow.errors import InfrastructureFailure
+
+
+def default_store() -> Path:
+    """`$BENCHCUBE_STORE`, else `benchcube` in the user's cache folder."""
+    if chosen := os.environ.get("BENCHCUBE_STORE"):
+        return Path(chosen)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "benchcube"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """This driver's part of a store; its lock is shared with the helper processes."""
+
+    name: str
+    lock: int
+
+    def location(self, *parts: str) -> str:
+        return "/".join((f"store:owners/{self.name}", *parts))
+
+
+class Store:
+    """The folders of one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.layers = self.root / "layers"
+        self.owners = self.root / "owners"
+
+    def prepare(self) -> None:
+        """Make the folders; what stands in the way is one clear error."""
+        try:
+            for folder in (self.layers, self.owners):
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InfrastructureFailure(
+                f"The sandbox store '{self.root}' cannot be made: {error.strerror}. "
+                "Set BENCHCUBE_STORE to a folder that can be written to."
+            ) from error
+
+    def path(self, location: str) -> Path:
+        """The path of a location that is no volume."""
+        return self.root / location.removeprefix("store:")  # an absolute path stays as it is
+
+    def location(self, path: Path) -> str:
+        """A path as a location: `store:REL` when it is below the store."""
+        absolute = path.absolute()
+        with contextlib.suppress(ValueError):
+            return f"store:{absolute.relative_to(self.root)}"
+        return str(absolute)
+
+    def claim(self) -> Owner:
+        """A part of the store for this driver, locked until its last process has ended."""
+        while True:
+            name = secrets.token_hex(6)
+            path = self.owners / f"{name}.lock"
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(fd).st_ino:  # else a collector took the file in between
+                    (self.owners / name).mkdir()
+                    return Owner(name, fd)
+            os.close(fd)
+
+    def abandoned(self) -> list[Owner]:
+        """Parts whose driver is gone, proven by their free locks; the caller removes them, then calls `forget`."""
+        found = []
+        for path in sorted(self.owners.glob("*.lock")):
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(fd)
+                continue
+            found.append(Owner(path.stem, fd))
+        return found
+
+    def forget(self, owner: Owner) -> None:
+        """Give up a part whose folder is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.owners / f"{owner.name}.lock").unlink()
+        os.close(owner.lock)

@@ -1,0 +1,145 @@
+"""File work that needs the zygote's mounts and user ids, done in a child of it.
+
+A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by
+descriptor, never through a link that stands in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchflow.sandbox.local import difference, hostprofile, reversion, rootfs, volumes, wire
+from benchflow.sandbox.local import syscalls as sc
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.zygote import Zygote
+
+Task = Callable[[wire.Message, "Zygote"], wire.Message]
+
+
+def run(message: wire.Message, zygote: Zygote, reply: socket.socket) -> int:
+    """Do what the message asks and answer."""
+    wire.send(reply, TASKS[message["op"]](message, zygote))
+    return 0
+
+
+def remove(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Remove trees and volumes; those that are gone already are fine."""
+    for name in message["volumes"]:
+        for path in (f"{rootfs.VOLUMES}/{name}", f"{rootfs.PLAIN_VOLUMES}/{name}"):
+            with contextlib.suppress(OSError):
+                sc.unmount(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+    for location in message["locations"]:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(zygote.plain(location))
+    return {}
+
+
+def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Mount a file system of limited size, with folders in it for a sandbox to write to."""
+    name, size, inodes = message["name"], message["size"], message["inodes"]
+    plain, shifted = f"{rootfs.PLAIN_VOLUMES}/{name}", f"{rootfs.VOLUMES}/{name}"
+    for path in (plain, shifted):
+        os.mkdir(path)
+    if zygote.identity in ("idmap", "identity"):
+        image = Path(zygote.plain(message["image"]))
+        volumes.mount_image(plain, image, Path(zygote.plain("store:templates")), size, inodes)
+    else:
+        volumes.mount_memory(plain, size, inodes)
+    for folder in message["folders"]:
+        os.makedirs(f"{plain}/{folder}", 0o755)
+    zygote.hold(plain, shifted)
+    return {"used": _used(plain)}
+
+
+def use_of_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Bytes and inodes taken."""
+    del zygote
+    return {"used": _used(f"{rootfs.PLAIN_VOLUMES}/{message['name']}")}
+
+
+def _used(path: str) -> list[int]:
+    info = os.statvfs(path)
+    return [(info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree]
+
+
+def copy(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """A copy of a written layer with everything that makes it one; shares blocks where the file system can."""
+    source, target = zygote.plain(message["source"]), zygote.plain(message["target"])
+    command = ["cp", "-a", "--reflink=auto", "--", source, target]
+    done = subprocess.run(command, capture_output=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, check=False)
+    if done.returncode:
+        shutil.rmtree(target, ignore_errors=True)
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["cp failed"]
+        full = any("No space left" in line for line in lines)
+        raise OSError(errno.ENOSPC if full else errno.EIO, f"A layer could not be copied: {lines[-1]}")
+    return {}
+
+
+def changes(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """The differences of one or more stacks, each a list of written and one of environment layers."""
+    records: list[difference.Record] = []
+    for stack in message["stacks"]:
+        written = [zygote.plain(location) for location in stack["written"]]
+        environment = [zygote.plain(location) for location in stack["environment"]]
+        skip = frozenset(stack["skip"])
+        records.extend(difference.compare(written, environment, prefix=stack["prefix"], skip=skip))
+    return {"records": sorted(records)}
+
+
+def revert(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make paths of new layers look as in the environments below them."""
+    for stack in message["stacks"]:
+        written, environment = ([zygote.plain(item) for item in stack[name]] for name in ("written", "environment"))
+        reversion.revert(zygote.plain(stack["upper"]), written, environment, stack["paths"])
+    return {}
+
+
+def compose_host(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Write one of the host profile's layers, whole or not at all."""
+    target = Path(zygote.plain(message["target"]))
+    unfinished = Path(zygote.plain(message["unfinished"]))
+    if message["folders"]:
+        hostprofile.compose_folders(unfinished)
+    else:
+        hostprofile.compose(unfinished, owners=zygote.identity != "single")
+    publish(unfinished, target)
+    return {}
+
+
+def publish(unfinished: Path, target: Path) -> None:
+    """Give a finished layer its name; another driver may have been faster."""
+    try:
+        unfinished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(unfinished)
+
+
+def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """`publish` for a layer that a sandbox wrote."""
+    publish(Path(zygote.plain(message["source"])), Path(zygote.plain(message["target"])))
+    return {}
+
+
+TASKS: Final[Mapping[str, Task]] = {
+    "remove": remove,
+    "make-volume": make_volume,
+    "use-of-volume": use_of_volume,
+    "copy": copy,
+    "changes": changes,
+    "revert": revert,
+    "compose-host": compose_host,
+    "publish-layer": publish_layer,
+}

@@ -1,0 +1,323 @@
+"""The driver's helper: one small single-threaded process that sandboxes are cloned from.
+
+    driver ──launch, task──▶ zygote ──clone──▶ supervisor (process 1 of a sandbox)
+                                    └─fork───▶ task: work on files that needs the zygote's mounts and user ids
+
+It has no environment variables, its own mount namespace with the store in it (owners shifted where the driver is root),
+and for a driver that is not root its own user namespace. It ends with the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+from typing import Final, NoReturn
+
+from benchflow.sandbox.local import children, rootfs, tasks, wire
+from benchflow.sandbox.local import syscalls as sc
+from benchflow.sandbox.local.plan import IDS, Identity, Plan
+from benchflow.sandbox.local.supervisor import Supervisor, answer
+
+ID_BASE: Final = 2_000_000_000
+"""Where the user ids of sandboxes lie for a driver that is root: far from people, services and granted ranges."""
+_NAMESPACES: Final = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC
+_OOM_SCORE: Final = b"800"
+
+
+class Zygote:
+    """Keeps the mounts that sandboxes start from."""
+
+    def __init__(
+        self, requests: socket.socket, store: str, part: str, identity: Identity, driver: int, lock: int
+    ) -> None:
+        self.requests = requests
+        self.store = store
+        self.part = f"{store}/owners/{part}"
+        """The driver's part of the store."""
+        self.identity: Identity = identity
+        self.driver = driver
+        """Readable when the driver's process has ended."""
+        self.lock = lock
+        """Locked as long as a process of this driver holds it."""
+        self.owners: int | None = None
+        """A user namespace whose maps shift the owners of mounts."""
+        self.held: dict[str, str] = {}
+        self.sandboxes: set[int] = set()
+        """Supervisors that have not been collected yet."""
+
+    def prepare(self) -> None:
+        """Make the mounts; needs the rights to do so."""
+        sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
+        sc.mount("tmpfs", rootfs.HOLD, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=4m")
+        for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.PLAIN_VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
+            os.mkdir(path)
+        if self.identity == "idmap":
+            self.owners = _shifting_namespace()
+        self.hold(self.store, rootfs.STORE)
+
+    def hold(self, path: str, target: str) -> None:
+        """Mount `path` at `target` too, as sandboxes shall see it."""
+        tree = sc.open_tree(path)
+        try:
+            if self.owners is not None:
+                sc.set_mount_attributes(tree, user_namespace=self.owners)
+            sc.attach_tree(tree, target)
+        finally:
+            os.close(tree)
+
+    def locate(self, location: str) -> str:
+        """A location of a plan as a path here; a folder of the machine gets its owners shifted once."""
+        kind, colon, rest = location.partition(":")
+        if colon and kind == "store":
+            return f"{rootfs.STORE}/{rest}"
+        if colon and kind == "volume":
+            return f"{rootfs.VOLUMES}/{rest}"
+        if self.owners is None:
+            return location
+        if location not in self.held:
+            target = f"{rootfs.HOLD}/held-{len(self.held)}"
+            os.mkdir(target)
+            self.hold(location, target)
+            self.held[location] = target
+        return self.held[location]
+
+    def plain(self, location: str) -> str:
+        """A location as a path with the owners that are on the disk, for work of this process itself."""
+        kind, colon, rest = location.partition(":")
+        if colon and kind == "store":
+            return f"{self.store}/{rest}"
+        if colon and kind == "volume":
+            return f"{rootfs.PLAIN_VOLUMES}/{rest}"
+        return location
+
+    def run(self) -> NoReturn:
+        """Serve until the driver is gone."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        poll = select.poll()
+        for fd in (self.requests.fileno(), readable, self.driver):
+            poll.register(fd, select.POLLIN)
+        while True:
+            events = dict(poll.poll())
+            if self.driver in events:
+                self.end()
+            if readable in events:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(readable, 4096)
+                self._reap()
+            if self.requests.fileno() in events:
+                self._serve()
+
+    def end(self) -> NoReturn:
+        """End every sandbox, remove the driver's part of the store, end."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for pid in self.sandboxes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, 0):
+                pass
+        for name in os.listdir(rootfs.PLAIN_VOLUMES):
+            tasks.remove({"volumes": [name], "locations": []}, self)
+        shutil.rmtree(self.part, ignore_errors=True)
+        if not os.path.exists(self.part):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.part}.lock")
+        os._exit(0)
+
+    def _serve(self) -> None:
+        message, fds = wire.receive(self.requests)
+        if message is None:
+            self.end()
+        reply = socket.socket(fileno=fds[0])
+        try:
+            if message["op"] == "launch":
+                self._launch(Plan.from_dict(message["plan"]), reply, fds)
+            else:
+                self._task(message, reply)
+        except (OSError, ValueError, KeyError) as error:
+            answer(reply, children.failure(error))
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+            reply.close()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                self.sandboxes.discard(pid)
+
+    def _task(self, message: wire.Message, reply: socket.socket) -> None:
+        if os.fork() == 0:
+            _raise_file_limit()
+            children.run(reply, lambda: tasks.run(message, self, reply))
+
+    def _launch(self, plan: Plan, reply: socket.socket, fds: list[int]) -> None:
+        """`fds`: reply, control, then control groups."""
+        for overlay in plan.overlays:
+            for location in overlay.lowers:
+                self.locate(location)
+        trees = self._trees(plan)
+        go_reader, go_writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
+            if pid == 0:
+                os.close(go_writer)
+                self._become_supervisor(plan, reply, fds, trees, go_reader)
+            self.sandboxes.add(pid)
+            self._write_maps(pid)
+            process = os.pidfd_open(pid)
+            try:
+                wire.send(reply, {"pid": pid}, (process,))
+            finally:
+                os.close(process)
+            os.write(go_writer, b"g")
+        finally:
+            for fd in (*trees, go_reader, go_writer):
+                os.close(fd)
+
+    def _trees(self, plan: Plan) -> list[int]:
+        trees: list[int] = []
+        try:
+            for attachment in plan.attachments:
+                tree = sc.open_tree(attachment.source)
+                trees.append(tree)
+                sc.set_mount_attributes(tree, user_namespace=self.owners, read_only=True)
+        except OSError:
+            for tree in trees:
+                os.close(tree)
+            raise
+        return trees
+
+    def _write_maps(self, pid: int) -> None:
+        outside = ID_BASE if self.identity == "idmap" else 0
+        if self.identity == "single":
+            lines = "0 0 1"
+        elif self.identity == "range":  # our own id and the granted ones are two ranges
+            lines = f"0 0 1\n1 1 {IDS - 1}"
+        else:
+            lines = f"0 {outside} {IDS}"
+        for name in ("uid_map", "gid_map"):
+            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, lines.encode())
+            finally:
+                os.close(fd)
+
+    def _become_supervisor(
+        self, plan: Plan, reply: socket.socket, fds: list[int], trees: list[int], go: int
+    ) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            groups = tuple(fds[2:])
+            _close_but({0, 1, 2, *fds, *trees, go, self.driver, self.lock})
+            if not os.read(go, 1):
+                os._exit(0)
+            os.close(go)
+            if plan.identity != "single":
+                os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+            sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+            sc.prctl(sc.PR_SET_DUMPABLE, 0)
+            os.setsid()
+            rootfs.loopback_up()
+            socket.sethostname(plan.hostname)
+            resolver = rootfs.build_root(plan, self.locate, trees)
+            rootfs.make_workdir(plan)
+            supervisor = Supervisor(plan, socket.socket(fileno=fds[1]), groups, self.driver, resolver)
+            wire.send(reply, {"ready": True})
+            reply.close()
+            supervisor.run()
+        except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
+            answer(reply, children.failure(error))
+        finally:
+            os._exit(1)
+
+
+def _raise_file_limit() -> None:
+    """Deep trees are read with one descriptor per level and layer."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _close_but(keep: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _shifting_namespace() -> int:
+    """A user namespace in which the ids of sandboxes are the canonical ones; it needs no process to live on."""
+    ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
+    pid = sc.clone_process(sc.CLONE_NEWUSER)
+    if pid == 0:
+        os.close(ready_writer)
+        os.read(ready_reader, 1)
+        os._exit(0)
+    try:
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{pid}/{name}", "w") as file:
+                file.write(f"0 {ID_BASE} {IDS}")
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_writer)
+        os.close(ready_reader)
+        os.waitpid(pid, 0)
+
+
+def main() -> NoReturn:
+    """Entry of the helper process: the descriptor of its socket is the only argument."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    os.umask(0o022)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sc.rename_process("sandbox")
+    with contextlib.suppress(OSError):
+        _write("/proc/self/oom_score_adj", _OOM_SCORE)
+    message, fds = wire.receive(requests)
+    if message is None:
+        os._exit(0)
+    identity: Identity = message["identity"]
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        if identity in ("range", "single"):
+            sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+            if identity == "single":
+                _write("/proc/self/setgroups", b"deny")
+                _write("/proc/self/gid_map", f"0 {gid} 1".encode())
+                _write("/proc/self/uid_map", f"0 {uid} 1".encode())
+            else:
+                wire.send(requests, {"map": os.getpid()})
+                wire.receive(requests)
+                os.setgroups([])
+                os.setresgid(0, 0, 0)
+                os.setresuid(0, 0, 0)
+        else:
+            sc.unshare(sc.CLONE_NEWNS)
+        zygote = Zygote(requests, message["store"], message["part"], identity, fds[0], fds[1])
+        zygote.prepare()
+        wire.send(requests, {"ready": True})
+    except OSError as error:
+        wire.send(requests, {"error": str(error), "errno": error.errno})
+        os._exit(1)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    zygote.run()
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)

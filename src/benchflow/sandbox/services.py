@@ -1,0 +1,159 @@
+"""Services of an environment manifest: brought up before the agent, kept up until verification is over.
+
+A manifest either lists its services or leaves them to the image, whose entry point then is the one service.
+They run as root inside the sandbox, are ready when every probe succeeds, and one that ends before that is
+an error with its last lines.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from benchflow.errors import EnvironmentFailure
+from benchflow.sandbox.envvars import forward_variables, resolve_variables
+from benchflow.sandbox.probes import Probe, http_probe, tcp_probe
+from benchflow.sandbox.protocol import Image, Sandbox, SandboxProcess
+
+if TYPE_CHECKING:
+    from benchflow.task.manifest import EnvironmentManifest, Service
+
+_POLL_SEC: Final = 0.05
+_POLL_MOST_SEC: Final = 1.0
+_LOGS: Final = "/var/log/benchflow-services"
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """One service: what is started, and under which name it is reported."""
+
+    name: str
+    command: str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesPlan:
+    """All services of an environment and when they count as up."""
+
+    services: tuple[ServicePlan, ...]
+    probes: tuple[Probe, ...] = ()
+    timeout_sec: float = 120.0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_services(
+    manifest: EnvironmentManifest, image: Image | None, machine: Mapping[str, str], *, task_id: str
+) -> ServicesPlan:
+    """What a manifest asks for; a missing variable, or nothing to start, is an `EnvironmentFailure`."""
+    env = resolve_variables(manifest.env, machine) | forward_variables(manifest.forward_env.keys, machine)
+    selection = manifest.task_selection
+    if selection is not None and selection.mechanism == "env_var":
+        env[selection.key] = task_id
+    services = tuple(ServicePlan(service.name, service.command) for service in manifest.services)
+    if manifest.owns_lifecycle:
+        command = (*image.entrypoint, *image.command) if image is not None else ()
+        services = (ServicePlan("environment", command),) if command else ()
+    probes: list[Probe] = [
+        *(http_probe(item) for item in manifest.readiness.http),
+        *map(tcp_probe, manifest.readiness.tcp),
+    ]
+    if not probes:
+        probes = [probe for service in manifest.services for probe in _own_probes(service)]
+    if not probes:
+        probes = [tcp_probe(port) for port in manifest.ports]
+    if probes and not services:
+        message = f"The manifest of {manifest.name} leaves its services to the image, which starts nothing."
+        raise EnvironmentFailure(message, code="service-missing", path="environment.services")
+    return ServicesPlan(services, tuple(probes), manifest.readiness.timeout_sec, env)
+
+
+def _own_probes(service: Service) -> list[Probe]:
+    """A port alone must be listened on; a declared health path must answer."""
+    if service.port is None:
+        return []
+    if "health_path" in service.declared:
+        return [http_probe(service.health_path, port=service.port)]
+    return [tcp_probe(service.port)]
+
+
+class RunningServices:
+    """Services inside one sandbox.
+
+    Their output is kept in root's files there, and nothing waits on them here.
+    """
+
+    def __init__(self, sandbox: Sandbox, plan: ServicesPlan) -> None:
+        self.plan: Final = plan
+        self._sandbox: Final = sandbox
+        self._processes: Final[list[SandboxProcess]] = []
+
+    async def start(self) -> None:
+        """Start all and wait until they are ready; after an error none of them runs."""
+        try:
+            for service in self.plan.services:
+                command = _in_background(service)
+                process = await self._sandbox.process(command, user="root", env=self.plan.env)
+                self._processes.append(process)
+            await self._wait_ready()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+
+    async def _wait_ready(self) -> None:
+        pending = list(self.plan.probes)
+        pause = _POLL_SEC
+        deadline = anyio.current_time() + self.plan.timeout_sec
+        while pending:
+            pending = [probe for probe in pending if not await probe.ready(self._sandbox)]
+            await self.check()
+            if pending and anyio.current_time() > deadline:
+                raise await self._not_ready(pending)
+            await anyio.sleep(pause if pending else 0)
+            pause = min(pause * 1.5, _POLL_MOST_SEC)
+
+    async def _not_ready(self, pending: list[Probe]) -> EnvironmentFailure:
+        waiting = ", ".join(str(probe) for probe in pending)
+        output = "".join([await self._last_lines(service.name) for service in self.plan.services])
+        message = f"The services are not ready after {self.plan.timeout_sec:g} s: {waiting}.{output}"
+        return EnvironmentFailure(message, code="unhealthy", path="environment.readiness")
+
+    async def check(self) -> None:
+        """Raise an `EnvironmentFailure` when a service has ended."""
+        names = " ".join(f"{_LOGS}/{service.name}.exit" for service in self.plan.services)
+        if not names:
+            return
+        result = await self._sandbox.exec(f"head -v -n 1 {names} 2>/dev/null", user="root", cwd="/", timeout=30)
+        lines = result.stdout.decode(errors="replace").split("\n")
+        for title, code in pairwise(lines):
+            if title.startswith("==> ") and code.strip().isdecimal():
+                name = title.removeprefix(f"==> {_LOGS}/").removesuffix(".exit <==")
+                message = f"The service {name} ended with exit code {code}.{await self._last_lines(name)}"
+                raise EnvironmentFailure(message, code="service-failed", path="environment.services")
+
+    async def _last_lines(self, name: str) -> str:
+        result = await self._sandbox.exec(f"tail -n 20 {_LOGS}/{name}.log", user="root", cwd="/", timeout=30)
+        text = result.stdout.decode(errors="replace").strip()
+        return f"\nLast lines of {name}:\n{text[-4000:]}" if text else ""
+
+    async def stop(self) -> None:
+        """End all services; idempotent."""
+        for process in self._processes:
+            await process.kill()
+            await process.wait()
+
+
+def _in_background(service: ServicePlan) -> str:
+    """A shell command that runs a service with its output in a file and leaves its exit code when it ends."""
+    command = service.command if isinstance(service.command, str) else shlex.join(service.command)
+    log = f"{_LOGS}/{service.name}"
+    return (
+        f"mkdir -p -m 700 {_LOGS}; rm -f {log}.exit\n"
+        f"/bin/sh -c {shlex.quote(command)} >{log}.log 2>&1 </dev/null\n"
+        f"echo $? >{log}.exit.new; mv {log}.exit.new {log}.exit\n"
+    )

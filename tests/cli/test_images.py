@@ -1,0 +1,77 @@
+"""`bench images`: register, list, remove."""
+
+import json
+import tarfile
+
+import pytest
+
+
+@pytest.fixture
+def images(bench, tmp_path):
+    def run(*arguments):
+        return bench("images", *arguments, env={"BENCHCUBE_STORE": str(tmp_path / "store")})
+
+    return run
+
+
+@pytest.fixture
+def rootfs(tmp_path):
+    folder = tmp_path / "root"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "tool").write_text("x" * 1500)
+    return folder
+
+
+def test_a_root_folder_is_added_listed_and_removed(images, rootfs):
+    added = images("add", "docker.io/library/mine", "--rootfs", rootfs, "--json")
+    assert (added.returncode, added.stderr) == (0, "")
+    record = json.loads(added.stdout)
+    assert (record["name"], record["size"]) == ("mine:latest", 1500)
+    listed = images("list")
+    assert listed.stdout.startswith("mine:latest")
+    assert "2 kB" in listed.stdout
+    assert json.loads(images("list", "--json").stdout)["images"] == [record]
+    assert images("remove", "mine").returncode == 0
+    assert json.loads(images("list", "--json").stdout) == {"images": []}
+
+
+def test_a_tar_is_added_in_words(images, rootfs, tmp_path):
+    with tarfile.open(tmp_path / "root.tar.gz", "w:gz") as file:
+        file.add(rootfs, arcname=".")
+    added = images("add", "mine:1", "--rootfs", tmp_path / "root.tar.gz")
+    assert added.returncode == 0
+    assert added.stdout.startswith("mine:1  sha256:")
+    assert "1 layer" in added.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["add", "x"], "exactly one"),
+        (["add", "x", "--rootfs", "/nowhere", "--oci", "/nowhere"], "exactly one"),
+        (["add", "x", "--rootfs", "/nowhere"], "does not exist"),
+        (["add", "x", "--oci", "/nowhere"], "does not exist"),
+        (["add", "NOT A NAME", "--rootfs", "/"], "not an image name"),
+        (["add", "x", "--engine", "lxc"], "no engine"),
+        (["add"], "NAME"),
+        (["remove", "nobody"], "no image nobody"),
+        (["remove"], "NAME"),
+    ],
+)
+def test_wrong_usage_is_refused_with_2_and_changes_nothing(images, tmp_path, arguments, part):
+    result = images(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert part in result.stderr
+    assert not (tmp_path / "store" / "images").exists()
+
+
+def test_an_empty_list_says_what_to_do(images):
+    assert "bench images add" in images("list").stdout
+
+
+def test_a_bad_archive_ends_with_1_and_one_sentence(images, tmp_path):
+    (tmp_path / "bad.tar").write_bytes(b"no tar" * 1000)
+    result = images("add", "x", "--rootfs", tmp_path / "bad.tar")
+    assert result.returncode == 1
+    assert result.stderr.startswith("bench: The archive cannot be read")
+    assert "Traceback" not in result.stderr

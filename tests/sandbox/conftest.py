@@ -1,0 +1,141 @@
+"""Sandboxes for tests: the backends of the conformance suite, a local backend with a store of its own, small packages.
+
+`BENCHCUBE_TEST_IDENTITY` settles how user ids are isolated, for runs as an ordinary user.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSpec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from engines import BASE_IMAGE, Engines, EngineUnavailable, base_rootfs
+
+ENGINE_MARKS = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+BACKENDS = [
+    pytest.param("docker", marks=ENGINE_MARKS),
+    pytest.param("podman", marks=ENGINE_MARKS),
+    pytest.param("local", marks=pytest.mark.xdist_group("local-conformance")),
+]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """Real engines, started once a session; on a machine where they cannot run, the reason is the failure."""
+    try:
+        started = Engines(tmp_path_factory.mktemp("e"))
+    except EngineUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    yield started
+    started.stop()
+
+
+@dataclass
+class Bench:
+    """A backend with an image to start from."""
+
+    backend: SandboxBackend
+    image: Image | None
+    capabilities: frozenset[str]
+
+    def sandbox(self, **spec: object) -> Sandbox:
+        return self.backend.create(SandboxSpec(image=self.image, **spec))  # type: ignore[arg-type]
+
+
+def engine_backend(name: str, engines: Engines, state: Path) -> SandboxBackend:
+    from benchflow.sandbox.engine import EngineBackend
+
+    try:
+        if name == "docker":
+            return EngineBackend("docker", env=engines.docker(), state=state)
+        command, env = engines.podman()
+        return EngineBackend("podman", command=command, env=env, state=state)
+    except EngineUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def local_backend(folder: Path) -> tuple[SandboxBackend, Image]:
+    """The embedded backend with the same base image, unpacked as its one layer."""
+    layer = folder / "layer"
+    with tarfile.open(fileobj=io.BytesIO(base_rootfs())) as archive:
+        archive.extractall(layer, numeric_owner=True)
+    path = "/usr/local/bin:/usr/bin:/bin"
+    image = Image(str(layer), "sha256:base", layers=(layer,), env={"PATH": path}, base=BASE_IMAGE)
+    return LocalBackend(folder / "store"), image
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+async def bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
+) -> AsyncIterator[Bench]:
+    folder = tmp_path_factory.mktemp("state")
+    if request.param == "local":
+        backend, image = local_backend(folder)
+    else:
+        backend = engine_backend(request.param, request.getfixturevalue("engines"), folder)
+        image = await backend.resolve(BASE_IMAGE)
+    status = await backend.status()
+    assert status.usable, status.reason
+    yield Bench(backend, image, status.capabilities)
+    await backend.close()
+
+
+@pytest.fixture(scope="module")
+async def box(bench: Bench) -> AsyncIterator[Sandbox]:
+    """A running sandbox that the tests of a module share; each keeps to files of its own."""
+    async with bench.sandbox(env={"FROM_SPEC": "a b"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def local_store(tmp_path_factory):
+    """One store for all tests of a process, so that the host profile is composed once."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+async def backend(local_store):
+    backend = LocalBackend(local_store, identity=os.environ.get("BENCHCUBE_TEST_IDENTITY"))
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+async def sandbox(backend):
+    async with backend.create(SandboxSpec()) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def make_package(tmp_path):
+    """A package with the given frontmatter and files; gives its folder."""
+
+    def make(frontmatter="", files=None):
+        folder = tmp_path / "task"
+        (folder / "verifier").mkdir(parents=True)
+        (folder / "verifier" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
+        text = f"---\ntask:\n  name: acme/box\n{frontmatter}---\n\n## prompt\n\nDo it.\n"
+        (folder / "task.md").write_text(text)
+        for name, content in (files or {}).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return folder
+
+    return make

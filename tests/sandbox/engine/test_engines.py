@@ -1,0 +1,207 @@
+"""What only engines do: builds, compose, ownership, trouble. On real engines."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from benchflow.errors import EnvironmentFailure, UnsupportedError
+from benchflow.sandbox.engine import EngineBackend
+from benchflow.sandbox.engine.ownership import OWNED
+from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+BASE = "benchcube-test/base:1"
+
+
+def context(folder: Path, dockerfile: str, **files: str) -> Path:
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(dockerfile)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+async def owned(bench):
+    """Ids of the containers that this backend's owner has."""
+    host = await bench.backend.connect()
+    return (await host.client.ask("ps", "--all", "--quiet", "--filter", f"label={OWNED}={host.owner.id}")).split()
+
+
+async def test_a_dockerfile_becomes_an_environment_and_is_built_once(bench, tmp_path):
+    stamp = "RUN echo built; cat /proc/sys/kernel/random/uuid > /stamp\n"
+    text = f"FROM {BASE}\nENV GREETING='hello there'\nWORKDIR /work\n{stamp}COPY data /work/data\nUSER agent\n"
+    place = context(tmp_path / "c", text, data="d")
+    images = []
+
+    async def build():
+        images.append(await bench.backend.build(place))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(build)
+    assert len({image.reference for image in images}) == 1
+    image = images[0]
+    assert (image.env["GREETING"], image.workdir, image.user) == ("hello there", "/work", "agent")
+    async with bench.backend.create(SandboxSpec(image=image, workdir="/work")) as sandbox:
+        shown = await sandbox.exec("id -un; cat data; echo $GREETING")
+        assert shown.stdout == b"agent\ndhello there\n"
+        assert await sandbox.changes() == []
+    (place / "data").write_text("other")
+    assert (await bench.backend.build(place)).reference != image.reference
+
+
+async def test_a_failing_build_shows_its_last_lines(bench, tmp_path):
+    place = context(tmp_path / "c", f"FROM {BASE}\nRUN echo the reason is here; exit 3\n")
+    with pytest.raises(EnvironmentFailure, match="the reason is here") as caught:
+        await bench.backend.build(place)
+    assert caught.value.code == "build-failed"
+
+
+async def test_a_build_over_its_time_is_ended(bench, tmp_path):
+    place = context(tmp_path / "c", f"FROM {BASE}\nRUN sleep 600\n")
+    with anyio.fail_after(60), pytest.raises(EnvironmentFailure, match="longer than 3 seconds") as caught:
+        await bench.backend.build(place, timeout_sec=3)
+    assert caught.value.code == "build-timeout"
+
+
+async def test_a_replaced_base_image_is_refused(bench, tmp_path):
+    with pytest.raises(UnsupportedError):
+        await bench.backend.build(context(tmp_path / "c", f"FROM {BASE}\n"), base_image="host")
+
+
+async def test_without_an_image_nothing_starts(bench):
+    with pytest.raises(UnsupportedError, match="image"):
+        await bench.backend.create(SandboxSpec()).start()
+
+
+async def test_secrets_of_the_environment_are_in_no_image(bench):
+    async with bench.sandbox(env={"TOKEN": "hunter2"}) as sandbox:
+        assert (await sandbox.exec("echo $TOKEN")).stdout == b"hunter2\n"
+        snapshot = await sandbox.snapshot()
+    host = await bench.backend.connect()
+    assert "hunter2" not in await host.client.ask("image", "inspect", snapshot.reference)
+    await bench.backend.discard(snapshot)
+
+
+async def test_a_failed_start_leaves_no_container(bench):
+    before = await owned(bench)
+    with pytest.raises(Exception, match="nobody"):
+        await bench.sandbox(user="nobody-knows-me", workdir="/not/there").start()
+    assert await owned(bench) == before
+
+
+COMPOSE = f"""
+services:
+  main:
+    command: sleep infinity
+    depends_on: {{web: {{condition: service_healthy}}, once: {{condition: service_completed_successfully}}}}
+  web:
+    image: {BASE}
+    command: ["sh", "-c", "echo started > /opt/state; while true; do echo reply | nc -l -p 8080; done"]
+    environment: {{KIND: web}}
+    healthcheck: {{test: "cat /proc/net/tcp* | grep -q :1F90", interval: 200ms, retries: 50}}
+  once:
+    image: {BASE}
+    command: ["true"]
+"""
+
+
+async def test_services_of_a_compose_file_work_together(bench, tmp_path):
+    (tmp_path / "docker-compose.yaml").write_text(COMPOSE)
+    backend = bench.backend
+    sandbox = await backend.compose(SandboxSpec(image=bench.image), tmp_path / "docker-compose.yaml")
+    async with sandbox:
+        assert (await sandbox.exec("nc -w 5 web 8080 </dev/null")).stdout == b"reply\n"
+        assert (await sandbox.exec("ls /sys/class/net")).stdout.split() == [b"lo"]
+        web = sandbox.service("web")
+        assert (await web.exec("echo $KIND; cat /opt/state; hostname", user="root")).stdout.startswith(
+            b"web\nstarted\n"
+        )
+        await web.write_file("/opt/extra", b"e")
+        await sandbox.write_file("/app/mine", b"m")
+        assert {change.path for change in await sandbox.changes()} == {"/app/mine"}
+        await sandbox.kill_processes()
+        assert (await sandbox.exec("nc -w 5 web 8080 </dev/null")).stdout == b"reply\n"
+        async with await sandbox.fork() as fork:
+            assert await fork.read_file("/app/mine") == b"m"
+            assert await fork.service("web").read_file("/opt/extra") == b"e"
+            assert (await fork.exec("nc -w 5 web 8080 </dev/null")).stdout == b"reply\n"
+        await sandbox.set_network(NetworkPolicy("public"))
+        assert len((await sandbox.exec("ls /sys/class/net")).stdout.split()) > 1
+    assert await owned(bench) == []
+
+
+async def test_a_service_that_fails_says_why_and_leaves_nothing(bench, tmp_path):
+    (tmp_path / "compose.yaml").write_text(
+        f"services: {{bad: {{image: '{BASE}', command: [sh, -c, 'echo no luck; exit 4'], "
+        "healthcheck: {test: 'test -e /ready', interval: 100ms, retries: 99}}, "
+        "main: {depends_on: {bad: {condition: service_healthy}}}}"
+    )
+    sandbox = await bench.backend.compose(SandboxSpec(image=bench.image), tmp_path / "compose.yaml")
+    with pytest.raises(EnvironmentFailure, match="bad"):
+        await sandbox.start()
+    assert await owned(bench) == []
+
+
+DRIVER = """
+import json, os, sys, anyio
+from pathlib import Path
+from benchflow.sandbox.engine import EngineBackend
+from benchflow.sandbox.protocol import SandboxSpec
+wanted = json.loads(sys.argv[1])
+async def main():
+    backend = EngineBackend(wanted["name"], command=wanted["command"], env=wanted["env"], state=Path(wanted["state"]))
+    sandbox = backend.create(SandboxSpec(image=await backend.resolve(wanted["image"])))
+    await sandbox.start()
+    await sandbox.process("sleep 7300")
+    fork = await sandbox.fork()
+    print(f'{sandbox.id} {fork.id}', flush=True)
+    await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def test_what_a_killed_driver_started_ends_by_itself_and_is_removed_at_the_next_start(bench, tmp_path):
+    client = (await bench.backend.connect()).client
+    wanted = {
+        "name": bench.backend.name,
+        "command": client.argv(),
+        "env": client.environment()[1],
+        "state": str(tmp_path),
+        "image": BASE,
+    }
+    async with await anyio.open_process([sys.executable, "-c", DRIVER, json.dumps(wanted)], stderr=None) as driver:
+        assert driver.stdout is not None
+        ids = (await driver.stdout.receive()).decode().split()
+        assert len(ids) == 2
+        driver.send_signal(signal.SIGKILL)
+    with anyio.fail_after(30):
+        for name in ids:
+            while await client.ask("inspect", "--format", "{{.State.Running}}", name) == "true":  # noqa: ASYNC110
+                await anyio.sleep(0.3)
+    listed = await client.ask("ps", "--all", "--format", "{{.Names}}")
+    assert set(ids) <= set(listed.split())
+    successor = EngineBackend(wanted["name"], command=wanted["command"], env=wanted["env"], state=tmp_path)
+    await successor.connect()
+    assert not set(ids) & set((await client.ask("ps", "--all", "--format", "{{.Names}}")).split())
+    assert await client.ask("images", "--quiet", "--filter", "label=benchcube.purpose=fork") == ""
+    await successor.close()
+    assert list((tmp_path / "owners").iterdir()) == []
+
+
+async def test_containers_of_others_are_never_removed(bench, tmp_path):
+    client = (await bench.backend.connect()).client
+    name = "somebody-elses"
+    await client.ask("create", "--name", name, "--label", f"{OWNED}=unknown", BASE, "true")
+    try:
+        other = EngineBackend(bench.backend.name, command=client.argv(), env=client.environment()[1], state=tmp_path)
+        await other.connect()
+        await other.close()
+        assert await client.ask("inspect", "--format", "{{.Name}}", name)
+    finally:
+        await client.ask("rm", "-f", name)

@@ -1,0 +1,111 @@
+"""Pure parts: arguments, facts, accounts, environments, images."""
+
+import csv
+
+import pytest
+
+from benchflow.errors import SandboxFailure
+from benchflow.sandbox.engine.accounts import default_user, numeric_owner
+from benchflow.sandbox.engine.client import EngineClient, last_words
+from benchflow.sandbox.engine.dialect import DOCKER
+from benchflow.sandbox.engine.facts import ENGINE_CAPABILITIES, read_docker, read_podman
+from benchflow.sandbox.engine.greeting import Greeting
+from benchflow.sandbox.engine.images import read_image
+from benchflow.sandbox.engine.launch import limit_arguments, mount_arguments
+from benchflow.sandbox.engine.transfer import Owner
+from benchflow.sandbox.protocol import CAPABILITIES, Limits
+
+PASSWD = "root:x:0:0::/root:/bin/sh\nagent:x:1234:1235::/home/agent:/bin/sh\nbroken\n"
+
+
+def test_limits_count_swap_as_memory():
+    args = limit_arguments(Limits(cpus=1.5, memory_mb=100, pids=7, storage_mb=9))
+    assert args == [
+        *("--cpus", "1.5", "--memory", "100m", "--memory-swap", "100m", "--pids-limit", "7"),
+        *("--storage-opt", "size=9m"),
+    ]
+    assert limit_arguments(Limits()) == []
+
+
+def test_commas_in_mounted_paths_are_no_second_option():
+    _, value = mount_arguments("/a,readonly=false", '/b"c')
+    assert next(csv.reader([value])) == ["type=bind", "source=/a,readonly=false", 'target=/b"c', "readonly"]
+
+
+def test_values_of_variables_stay_out_of_the_arguments():
+    client = EngineClient(DOCKER, env={"PATH": "/bin", "TAKEN": "theirs"})
+    args, env = client.environment({"SECRET": "hunter2", "PATH": "/inside", "TAKEN": "ours", "https_proxy": "p"})
+    assert args == ["--env", "SECRET", "--env", "PATH=/inside", "--env", "TAKEN=ours", "--env", "https_proxy=p"]
+    assert env == {"PATH": "/bin", "TAKEN": "theirs", "SECRET": "hunter2"}
+
+
+def test_owners_become_numbers():
+    assert numeric_owner("agent", PASSWD, "") == Owner(1234, 1235)
+    assert numeric_owner("agent:staff", PASSWD, "staff:x:50:\n") == Owner(1234, 50)
+    assert numeric_owner("7:8", "", "") == Owner(7, 8)
+    assert numeric_owner("agent", "", "") == Owner(1000, 1000)
+    for unknown in ("nobody", "agent:nogroup"):
+        with pytest.raises(SandboxFailure, match="no"):
+            numeric_owner(unknown, PASSWD, "")
+    assert default_user(PASSWD) == "agent"
+    assert default_user("") == "1000:1000"
+
+
+def test_a_docker_says_what_it_can_limit():
+    info = {
+        "KernelVersion": "6.1",
+        "Architecture": "x86_64",
+        "Driver": "overlay2",
+        "MemoryLimit": True,
+        "CpuCfsQuota": True,
+        "PidsLimit": True,
+        "DriverStatus": [["Backing Filesystem", "extfs"]],
+    }
+    facts = read_docker(info, kernel="6.1", root=True, local=True)
+    assert facts.capabilities == ENGINE_CAPABILITIES - {"limits.disk"}
+    assert [missing.capability for missing in facts.missing()] == ["limits.disk"]
+    elsewhere = read_docker(info, kernel="5.0", root=True, local=True)
+    assert "network.allowlist" not in elsewhere.capabilities
+    assert not elsewhere.same_kernel
+    assert set(CAPABILITIES) >= ENGINE_CAPABILITIES
+
+
+def test_a_rootless_podman_without_controllers_limits_nothing():
+    host = {"arch": "amd64", "kernel": "6.1", "cgroupControllers": [], "security": {"rootless": True}}
+    facts = read_podman({"host": host, "store": {}}, kernel="6.1", root=False, local=True)
+    assert not {"limits.cpu", "limits.memory", "limits.pids", "network.allowlist"} & facts.capabilities
+
+
+def test_an_image_tells_all_that_a_dockerfile_recorded():
+    image = read_image(
+        "x:1",
+        {
+            "Id": "sha256:ab",
+            "Config": {
+                "Env": ["A=b=c"],
+                "WorkingDir": "/w",
+                "User": "u",
+                "Entrypoint": ["e"],
+                "Cmd": ["c", "d"],
+                "Healthcheck": {"Test": ["CMD-SHELL", "up"], "Interval": 2_000_000_000, "Retries": 4},
+            },
+        },
+    )
+    assert (image.reference, image.env, image.workdir, image.user) == ("ab", {"A": "b=c"}, "/w", "u")
+    assert (image.entrypoint, image.command) == (("e",), ("c", "d"))
+    assert image.healthcheck is not None
+    assert (image.healthcheck.command, image.healthcheck.interval_sec, image.healthcheck.retries) == ("up", 2.0, 4)
+
+
+def test_the_greeting_parts_the_engines_words_from_the_commands():
+    stream = b"level=warning msg=x\n\0anchor\0\x2a\0\0\0\0\0\0\0err"
+    for cut in range(len(stream)):
+        greeting = Greeting()
+        shown = greeting.feed(stream[:cut]) + greeting.feed(stream[cut:])
+        assert (greeting.pid, shown, greeting.words) == (42, b"err", "level=warning msg=x\n")
+
+
+def test_the_last_words_are_the_engines_own_error():
+    text = "time=x level=warning msg=y\nError response from daemon: no such thing\n\nRun 'docker run --help'\n"
+    assert last_words(text) == "no such thing"
+    assert last_words("") == "it gave no reason"

@@ -1,0 +1,57 @@
+"""Engines that are missing, stopped or slow: one clear sentence each."""
+
+import os
+
+import pytest
+
+from benchflow.errors import InfrastructureFailure
+from benchflow.sandbox.engine import EngineBackend
+from benchflow.sandbox.protocol import Image, SandboxSpec
+
+pytestmark = pytest.mark.anyio
+
+SPEC = SandboxSpec(image=Image("x", "x"))
+
+
+async def test_a_missing_engine_says_what_to_install(tmp_path):
+    backend = EngineBackend("docker", command=["no-such-docker"], state=tmp_path)
+    status = await backend.status()
+    assert not status.usable
+    assert status.capabilities == frozenset()
+    assert status.reason is not None
+    assert "no-such-docker" in status.reason
+    assert "install" in status.reason
+    with pytest.raises(InfrastructureFailure):
+        await backend.create(SPEC).start()
+
+
+@pytest.mark.engine
+async def test_a_stopped_docker_says_how_to_start_it(tmp_path):
+    backend = EngineBackend("docker", env={**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}, state=tmp_path)
+    status = await backend.status()
+    assert not status.usable
+    assert status.reason is not None
+    assert "does not answer" in status.reason
+    with pytest.raises(InfrastructureFailure) as caught:
+        await backend.resolve("x")
+    assert caught.value.code == "engine-stopped"
+
+
+async def test_an_engine_that_hangs_is_given_up(tmp_path, monkeypatch):
+    from benchflow.sandbox.engine.client import EngineClient
+    from benchflow.sandbox.engine.dialect import DOCKER
+
+    script = tmp_path / "slow"
+    script.write_text("#!/bin/sh\nsleep 60\n")
+    script.chmod(0o755)
+    with pytest.raises(InfrastructureFailure, match=r"did not answer `info`"):
+        await EngineClient(DOCKER, [str(script)]).run("info", timeout=0.3)
+
+
+async def test_a_full_disk_is_named(tmp_path):
+    script = tmp_path / "full"
+    script.write_text("#!/bin/sh\necho 'Error: write /x: no space left on device' >&2; exit 1\n")
+    script.chmod(0o755)
+    with pytest.raises(InfrastructureFailure) as caught:
+        await EngineBackend("podman", command=[str(script)], state=tmp_path).resolve("x")
+    assert caught.value.code == "disk-full"

@@ -1,0 +1,198 @@
+"""Forks, snapshots and changes: independent, whole, and as cheap for much as for little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from benchflow.errors import UsageError
+from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.protocol import Change, Limits, Mount, NetworkPolicy, SandboxSpec
+
+pytestmark = pytest.mark.anyio
+
+
+async def sh(box: LocalSandbox, command: str, user: str | None = None) -> str:
+    result = await box.exec(command, user=user, timeout=60)
+    assert result.exit_code == 0, result
+    return result.stdout.decode().strip()
+
+
+def written(store: Path, path: str) -> int:
+    """How many layers on the disk have this path."""
+    return len(list(store.glob(f"owners/*/*/u/{path}")))
+
+
+async def changed(box: LocalSandbox) -> dict[str, str]:
+    return {change.path: change.kind for change in await box.changes()}
+
+
+async def test_a_fork_has_the_files_and_is_independent(box: LocalSandbox) -> None:
+    await sh(box, "echo one > file; mkdir dir; echo two > dir/inner")
+    fork = await box.fork()
+    async with anyio.create_task_group() as group:
+        group.start_soon(sh, box, "echo parent > file; rm -r dir; touch only-parent")
+        group.start_soon(sh, fork, "echo child > file; touch only-child")
+    assert await sh(box, "cat file; ls") == "parent\nfile\nonly-parent"
+    assert await sh(fork, "cat file; ls; cat dir/inner") == "child\ndir\nfile\nonly-child\ntwo"
+    await fork.stop()
+    assert await sh(box, "cat file") == "parent"
+
+
+async def test_a_parent_can_stop_before_its_forks(backend: LocalBackend) -> None:
+    box = backend.create(SandboxSpec())
+    await box.start()
+    await sh(box, "echo kept > file")
+    fork = await box.fork()
+    second = await fork.fork()
+    await box.stop()
+    await fork.stop()
+    assert await sh(second, "cat file") == "kept"
+    await second.stop()
+
+
+async def test_forks_of_forks_stack_up(box: LocalSandbox) -> None:
+    for number in range(12):
+        await sh(box, f"echo {number} > file{number}")
+        fork = await box.fork()
+        assert await sh(fork, "ls | wc -l") == str(number + 1)
+        await fork.stop()
+    assert await sh(box, "cat file0 file11") == "0\n11"
+    assert len(await box.changes()) == 12
+
+
+async def test_the_written_layer_is_shared_not_copied(box: LocalSandbox, store: Path) -> None:
+    await sh(box, "head -c 50000000 /dev/zero > big")
+    fork = await box.fork()
+    assert written(store, "app/big") == 1
+    assert await sh(fork, "stat -c %s big") == "50000000"
+    await fork.stop()
+
+
+async def test_a_sandbox_with_running_processes_forks_as_it_stands(box: LocalSandbox) -> None:
+    writer = "i=0; while true; do i=$((i+1)); echo $i > t; mv t a; echo $i > t; mv t b; done"
+    process = await box.process(writer)
+    await box.exec("while ! test -s b; do sleep 0.02; done", timeout=30)
+    forks = [await box.fork() for _ in range(3)]
+    for fork in forks:
+        first, second = (await sh(fork, "cat a b; echo")).split()
+        assert 0 <= int(first) - int(second) <= 1, "the files of a fork are not of one moment"
+        assert await sh(fork, "ps ax --no-headers | wc -l") == "4"
+        await fork.stop()
+    before = int(await sh(box, "cat a"))
+    await box.exec(f"while test $(cat a) -le {before}; do sleep 0.02; done", timeout=30)
+    await process.kill()
+
+
+async def test_a_fork_after_its_processes_were_ended_shares_the_layer(box: LocalSandbox, store: Path) -> None:
+    await box.process("echo x > marked; sleep 1000")
+    await box.exec("while ! test -s marked; do sleep 0.02; done", timeout=30)
+    await box.kill_processes()
+    fork = await box.fork()
+    assert written(store, "app/marked") == 1
+    await fork.stop()
+
+
+async def test_a_fork_keeps_settings_and_takes_new_mounts_and_network(backend: LocalBackend, tmp_path: Path) -> None:
+    (tmp_path / "hidden").write_text("for the verifier")
+    spec = SandboxSpec(env={"WORD": "w"}, limits=Limits(pids=50), network=NetworkPolicy("allowlist", ("example.org",)))
+    async with backend.create(spec) as box:
+        assert "egress0" in await sh(box, "cat /proc/net/dev")
+        fork = await box.fork(mounts=[Mount(tmp_path, "/verifier")], network=NetworkPolicy("none"))
+        assert await sh(fork, "echo $WORD; cat /verifier/hidden", user="root") == "w\nfor the verifier"
+        assert "egress0" not in await sh(fork, "cat /proc/net/dev")
+        assert "egress0" in await sh(box, "cat /proc/net/dev")
+        assert (await box.exec("ls /verifier")).exit_code != 0
+        await fork.stop()
+
+
+async def test_a_snapshot_can_be_come_back_to_again_and_again(backend: LocalBackend) -> None:
+    async with backend.create(SandboxSpec()) as box:
+        await sh(box, "echo good > state")
+        snapshot = await box.snapshot()
+        await sh(box, "echo bad > state")
+    for _ in range(2):
+        async with backend.create(SandboxSpec(), snapshot=snapshot) as again:
+            assert await sh(again, "cat state; echo worse > state") == "good"
+            assert await changed(again) == {"/app/state": "added"}
+    await backend.discard(snapshot)
+    with pytest.raises(UsageError, match="no snapshot"):
+        backend.create(SandboxSpec(), snapshot=snapshot)
+
+
+async def test_a_sandbox_from_a_snapshot_that_was_never_started_lets_go_of_it(
+    backend: LocalBackend, store: Path
+) -> None:
+    async with backend.create(SandboxSpec()) as box:
+        await sh(box, "echo x > file")
+        snapshot = await box.snapshot()
+    unused = backend.create(SandboxSpec(), snapshot=snapshot)
+    await unused.stop()
+    await backend.discard(snapshot)
+    assert written(store, "app/file") == 0
+
+
+async def test_changes_say_what_was_added_changed_and_deleted(box: LocalSandbox) -> None:
+    assert await box.changes() == []
+    await sh(box, "echo x > new; mkdir -p d/e; ln -s new link; mkfifo d/pipe")
+    await sh(box, "echo more >> /etc/profile; rm /etc/issue", user="root")
+    found = {(change.path, change.kind, change.type) for change in await box.changes()}
+    assert found == {
+        ("/app/new", "added", "file"),
+        ("/app/d", "added", "directory"),
+        ("/app/d/e", "added", "directory"),
+        ("/app/d/pipe", "added", "special"),
+        ("/app/link", "added", "symlink"),
+        ("/etc/profile", "changed", "file"),
+        ("/etc/issue", "deleted", "file"),
+    }
+
+
+async def test_changes_below_usr_count_like_all_others(box: LocalSandbox) -> None:
+    result = await box.exec("rm /usr/bin/env && echo x > /usr/bin/made", user="root")
+    if result.ok:
+        assert await changed(box) == {"/usr/bin/env": "deleted", "/usr/bin/made": "added"}
+    else:  # the machine's files belong to nobody inside: they cannot be changed at all
+        assert await changed(box) == {}
+
+
+async def test_a_fork_can_have_chosen_paths_as_they_were_built(box: LocalSandbox) -> None:
+    await sh(box, "echo mine > kept; mkdir d; echo x > d/gone; ln -s /etc link")
+    await sh(
+        box, "echo evil >> /etc/profile; rm /etc/issue; rm -r /etc/skel; echo s > /etc/skel; mkdir /etc/new", "root"
+    )
+    told: list[str] = []
+
+    def unwanted(changes: Sequence[Change]) -> list[str]:
+        told.extend(change.path for change in changes)
+        assert {change.target for change in changes if change.type == "symlink"} == {"/etc"}
+        return ["/etc", "/app/d"]
+
+    fork = await box.fork(revert=unwanted)
+    assert {"/etc/profile", "/etc/issue", "/etc/skel", "/etc/new", "/app/kept", "/app/d"} <= set(told)
+    assert await changed(fork) == {"/app/kept": "added", "/app/link": "added"}
+    assert (
+        await sh(fork, "ls; grep -c evil /etc/profile || true; test -d /etc/skel && echo folder")
+        == "kept\nlink\n0\nfolder"
+    )
+    assert await sh(box, "cat d/gone; grep -c evil /etc/profile") == "x\n1"
+    await fork.stop()
+
+
+async def test_an_upper_folder_of_the_caller_becomes_a_layer(backend: LocalBackend, store: Path) -> None:
+    from benchflow.sandbox.protocol import Image
+
+    upper = store / "layers" / "made-by-test"
+    upper.mkdir()
+    async with backend.create(SandboxSpec(user="root", workdir="/"), upper=upper) as box:
+        await sh(box, "mkdir /srv/made && echo built > /srv/made/file && echo x > /usr/local/tool && rm /etc/issue")
+    assert (upper / "srv/made/file").read_text() == "built\n"
+    image = Image("made", "sha256:0", layers=(upper,), base="host")
+    async with backend.create(SandboxSpec(image=image, workdir="/srv/made")) as box:
+        assert await sh(box, "cat file /usr/local/tool; ls /etc/issue 2>&1 | grep -c cannot") == "built\nx\n1"
+        assert await sh(box, "id -un; echo more >> file; stat -c %U . file") == "agent\nagent\nagent"
+        assert await changed(box) == {"/srv/made/file": "changed"}

@@ -1,0 +1,211 @@
+"""How drivers come and go: crashes leave nothing, leftovers are found and proven, many run at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from benchflow.errors import EnvironmentFailure, InfrastructureFailure
+from benchflow.sandbox.local import cgroups
+from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.plan import Identity
+from benchflow.sandbox.protocol import Limits, Mount, SandboxSpec
+
+pytestmark = pytest.mark.anyio
+
+DRIVER = """
+    import anyio, sys
+    from pathlib import Path
+    from benchflow.sandbox.local.backend import LocalBackend
+    from benchflow.sandbox.protocol import Limits, NetworkPolicy, SandboxSpec
+
+    async def main():
+        backend = LocalBackend(Path(sys.argv[1]), identity=sys.argv[2])
+        for spec in (
+            SandboxSpec(limits=Limits(pids=50, memory_mb=200)),
+            SandboxSpec(limits=Limits(storage_mb=16)),
+            SandboxSpec(network=NetworkPolicy("allowlist", ("a.test",))),
+        ):
+            box = backend.create(spec)
+            await box.start()
+            await box.exec(["bash", "-c", "exec -a " + sys.argv[3] + " sleep 1000 >/dev/null 2>&1 &"])
+            await box.exec("setsid sh -c 'trap \\"\\" TERM HUP INT; while true; do sleep 1; done' >/dev/null 2>&1 &")
+        print("up", flush=True)
+        await anyio.sleep(1000)
+
+    anyio.run(main)
+"""
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    """Whether something becomes true before long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def processes_with(marker: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = entry.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if marker in text and str(os.getpid()) != entry.parent.name and "DRIVER" not in text:
+            found.append(text)
+    return found
+
+
+def parts(store: Path) -> list[str]:
+    """What drivers have in the store."""
+    return sorted(str(path.relative_to(store)) for path in store.glob("owners/*/*"))
+
+
+def mounted(store: Path) -> list[str]:
+    """Mounts of any process that show the store."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            found += [line for line in entry.read_text().splitlines() if str(store) in line]
+        except OSError:
+            continue
+    return found
+
+
+async def test_kill_9_of_the_driver_leaves_nothing_running_or_mounted(tmp_path: Path, identity: Identity) -> None:
+    store = tmp_path / "store"
+    marker = f"orphan-{os.getpid()}-{time.time_ns()}"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(DRIVER), str(store), identity, marker], stdout=subprocess.PIPE
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == b"up\n"
+    assert processes_with(marker)
+    owners = [path.stem for path in (store / "owners").glob("*.lock")]
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    driver.stdout.close()
+    others = lambda: [text for text in processes_with(marker) if "LocalBackend" not in text]  # noqa: E731
+    assert eventually(lambda: not others()), others()
+    assert eventually(lambda: not mounted(store)), mounted(store)
+    assert eventually(lambda: not list((store / "owners").iterdir())), list((store / "owners").iterdir())
+    loops = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=False).stdout
+    assert str(store) not in loops
+    backend = LocalBackend(store, identity=identity)
+    async with backend.create(SandboxSpec()) as box:
+        assert (await box.exec("echo new")).stdout == b"new\n"
+    await backend.close()
+    left = [group for owner in owners for group in cgroups.leftovers(cgroups.find_hierarchies(), owner).folders]
+    for group in left:  # groups are the next driver's to remove only where its lock was left
+        group.rmdir()
+
+
+async def test_leftovers_are_removed_at_the_next_start_and_live_drivers_are_left_alone(
+    tmp_path: Path, identity: Identity
+) -> None:
+    store = tmp_path / "store"
+    first = LocalBackend(store, identity=identity)
+    async with first.create(SandboxSpec()) as box:
+        dead = store / "owners" / "deadbeef0000"
+        (dead / "box" / "u" / "deep").mkdir(parents=True)
+        (dead / "box" / "u" / "link").symlink_to(tmp_path)
+        (tmp_path / "precious").write_text("kept")
+        (store / "owners" / "deadbeef0000.lock").write_text("")
+        second = LocalBackend(store, identity=identity)
+        async with second.create(SandboxSpec()):
+            assert not dead.exists()
+            assert not (store / "owners" / "deadbeef0000.lock").exists()
+            assert (await box.exec("echo untouched")).stdout == b"untouched\n"
+        await second.close()
+    assert (tmp_path / "precious").read_text() == "kept"
+    await first.close()
+    assert not any((store / "owners").iterdir())
+
+
+@pytest.mark.slow
+async def test_sixty_sandboxes_at_once_are_all_whole_and_apart(backend: LocalBackend) -> None:
+    boxes = [backend.create(SandboxSpec(limits=Limits(pids=30))) for _ in range(60)]
+    answers: dict[str, bytes] = {}
+
+    async def use(number: int) -> None:
+        box = boxes[number]
+        await box.start()
+        await box.exec(f"echo {number} > mine")
+        answers[str(number)] = (await box.exec("cat mine; ls | wc -l; ps ax --no-headers | wc -l")).stdout
+
+    async with anyio.create_task_group() as group:
+        for number in range(60):
+            group.start_soon(use, number)
+    assert {key: value.split()[:2] for key, value in answers.items()} == {
+        str(n): [str(n).encode(), b"1"] for n in range(60)
+    }
+    async with anyio.create_task_group() as group:
+        for box in boxes:
+            group.start_soon(box.stop)
+
+
+async def test_closing_a_backend_ends_sandboxes_that_still_run(tmp_path: Path, identity: Identity) -> None:
+    backend = LocalBackend(tmp_path / "store", identity=identity)
+    box = backend.create(SandboxSpec())
+    await box.start()
+    await backend.close()
+    assert not any((tmp_path / "store" / "owners").iterdir())
+    with pytest.raises(Exception, match="not running"):
+        await box.exec("true")
+    await box.stop()
+
+
+async def test_a_missing_mount_is_an_error_before_anything_starts(backend: LocalBackend, store: Path) -> None:
+    before = parts(store)
+    with pytest.raises(EnvironmentFailure, match="nowhere"):
+        await backend.create(SandboxSpec(mounts=(Mount(Path("/nowhere"), "/x"),))).start()
+    assert parts(store) == before
+
+
+async def test_a_start_that_fails_leaves_nothing(backend: LocalBackend, store: Path) -> None:
+    before = parts(store)
+    groups = cgroups.find_hierarchies()
+    with pytest.raises(Exception, match="plain absolute path"):
+        await backend.create(
+            SandboxSpec(mounts=(Mount(store, "/a/../b"),), limits=Limits(pids=9, storage_mb=8))
+        ).start()
+    assert parts(store) == before
+    owner = next(iter(store.glob("owners/*.lock"))).stem
+    assert cgroups.leftovers(groups, owner).folders == ()
+
+
+async def test_a_store_that_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfrastructureFailure, match="BENCHCUBE_STORE"):
+        await LocalBackend(tmp_path / "file" / "store").create(SandboxSpec()).start()
+
+
+async def test_status_is_found_by_trying(backend: LocalBackend, identity: Identity) -> None:
+    status = await backend.status()
+    assert (status.usable, status.reason) == (True, None)
+    assert {
+        "network.none",
+        "limits.memory",
+        "limits.pids",
+        "limits.disk",
+        "limits.cpu",
+        "fork",
+        "mounts",
+    } <= status.capabilities
+    assert ("users" in status.capabilities) == (identity != "single")
+    missing = {item.capability: item.how for item in status.missing}
+    assert {"gpu", "windows", "compose"} <= set(missing)
+    assert all(missing.values())
+    assert not set(missing) & status.capabilities
