@@ -116,7 +116,7 @@ def test_cubes_run_in_the_same_engine(tmp_path):
 def test_wrong_usage_ends_with_two_and_leaves_nothing(tasks, arguments):
     result = bench("eval", "run", *arguments, "--json", cwd=tasks)
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
-    assert not list((tasks / "jobs").glob("*")) if (tasks / "jobs").exists() else True
+    assert not list((tasks / "jobs").glob("*"))
 
 
 def test_a_name_that_is_taken_points_to_resume(tasks):
