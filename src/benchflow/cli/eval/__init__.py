@@ -7,6 +7,8 @@ import click
 from benchflow.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
+    "run": Lazy("benchflow.cli.eval.run:run_command", "Run an agent on many tasks."),
+    "resume": Lazy("benchflow.cli.eval.run:resume_command", "Go on with a job that was cut short."),
     "list": Lazy("benchflow.cli.eval.inspect:list_command", "Show the jobs of a folder."),
     "show": Lazy("benchflow.cli.eval.inspect:show_command", "Show what a job says."),
     "compare": Lazy("benchflow.cli.eval.inspect:compare_command", "Compare two jobs task by task."),

@@ -1,0 +1,237 @@
+"""Installed cubes as a source of tasks: a policy plays one episode per item, with the same records as packages.
+
+`debug` plays with the agent of the cube's own debug module; every other agent is a policy of the agent registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.agents.protocol import AgentLimits, Policy
+from benchflow.agents.registry import create_policy
+from benchflow.errors import AgentFailure, Category, UsageError
+from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.files import write_atomic
+from benchflow.files.redaction import Redactor
+from benchflow.rewards import attribute
+from benchflow.rollout.record import ErrorRecord, Phase, Result
+from benchflow.rollout.trajectory import Trajectory
+from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
+from cube.core import Action, ActionSchema, EnvironmentOutput, Observation
+from cube.registry import installed
+from cube.task import Task, TaskConfig
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.job import JobRequest
+
+DEFAULT_MAX_STEPS: Final = 100
+DEBUG: Final = "debug"
+
+
+class CubeRunner:
+    """Plays tasks of installed benchmarks. A benchmark is set up when its first task runs, and shared by all."""
+
+    def __init__(self, names: Sequence[str], request: JobRequest) -> None:
+        self._names: Final = list(names)
+        self._request: Final = request
+        self._configs: dict[str, BenchmarkConfig[Any]] = {}
+        self._live: dict[str, Benchmark[Any]] = {}
+        self._starting: Final = anyio.Lock()
+        """A benchmark is set up once, however many of its tasks begin at the same time."""
+
+    def tasks(self) -> list[TaskRef]:
+        """Every task of the named benchmarks, one per seed."""
+        refs = []
+        for name in self._names:
+            config = self._configs[name] = _benchmark(name)
+            refs += [_task(name, task_config) for task_config in config.get_task_configs()]
+        return refs
+
+    async def prepare(self, task: TaskRef) -> None:
+        """Cubes build nothing beforehand."""
+
+    async def run(self, item: WorkItem, folder: Path) -> Result:
+        """One episode; what fails is attributed, and cancelling closes the task."""
+        folder.mkdir(parents=True)
+        name, task_config = item.task.payload
+        episode = _Episode(item, self._request, folder)
+        try:
+            benchmark = await self._benchmark(name)
+            policy = _policy(name, task_config.task_id, self._request)
+            await episode.play(benchmark, task_config, policy)
+        except Exception as error:  # noqa: BLE001  # the boundary: every failure becomes one unscored result
+            episode.fail(error)
+        result = episode.result()
+        write_atomic(folder / "result.json", _json(result.to_dict()), sync=False)
+        return result
+
+    async def _benchmark(self, name: str) -> Benchmark[Any]:
+        async with self._starting:
+            if name not in self._live:
+                self._live[name] = await anyio.to_thread.run_sync(self._configs[name].make)
+        return self._live[name]
+
+    async def close(self) -> None:
+        """Close the benchmarks."""
+        with anyio.CancelScope(shield=True):
+            for benchmark in self._live.values():
+                await anyio.to_thread.run_sync(close_quietly, benchmark)
+        self._live.clear()
+
+
+class _Episode:
+    """One episode and what becomes of it."""
+
+    def __init__(self, item: WorkItem, request: JobRequest, folder: Path) -> None:
+        self._item = item
+        self._request = request
+        self._started = datetime.now(UTC)
+        self._clock = time.monotonic()
+        self._trajectory = Trajectory(folder / "trajectory.jsonl", Redactor.from_environment(os.environ))
+        self._phase: Phase = "plan"
+        self._error: ErrorRecord | None = None
+        self._output: EnvironmentOutput | None = None
+        self._usage: Mapping[str, float] = {}
+        self._timing: dict[str, float] = {}
+        self._timed_out = False
+
+    async def play(self, benchmark: Benchmark[Any], config: TaskConfig[Any], policy: Policy) -> None:
+        """Reset, act until done or out of steps, evaluate; the task is closed whatever happens."""
+        self._enter("environment")
+        task = await anyio.to_thread.run_sync(benchmark.spawn, config)
+        try:
+            observation, _ = await anyio.to_thread.run_sync(task.reset)
+            self._trajectory("user_message", text=observation.to_markdown())
+            self._enter("agent")
+            policy.reset()
+            with anyio.move_on_after(self._request.agent_timeout_sec) as limit:
+                await self._act(task, policy, observation)
+            self._timed_out = limit.cancelled_caught
+            self._usage = dict(policy.usage)
+            self._enter("verify")
+            if self._output is None or not self._output.done:
+                reward, info = await anyio.to_thread.run_sync(task.evaluate)
+                self._output = EnvironmentOutput(obs=Observation(), reward=reward, done=True, info=info)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(task.close)
+
+    async def _act(self, task: Task[Any], policy: Policy, observation: Observation) -> None:
+        most = self._request.max_steps or task.metadata.recommended_max_steps or DEFAULT_MAX_STEPS
+        for _ in range(most):
+            actions = await policy.act(observation, task.action_set)
+            if not actions:
+                return
+            for action in actions:
+                self._trajectory("tool_call", tool=action.name, arguments=action.arguments, tool_call_id=action.id)
+            self._output = output = await anyio.to_thread.run_sync(task.step, actions)
+            observation = output.obs
+            error = output.error.exception_str if output.error else None
+            self._trajectory("tool_result", text=observation.to_markdown(), reward=output.reward, error=error)
+            if output.done:
+                return
+
+    def _enter(self, phase: Phase) -> None:
+        now = time.monotonic()
+        self._timing[self._phase] = now - self._clock
+        self._phase, self._clock = phase, now
+
+    def fail(self, error: Exception) -> None:
+        boundary: Mapping[Phase, Category] = {"agent": "agent", "verify": "verifier", "environment": "environment"}
+        verdict = attribute(error, boundary.get(self._phase, "infrastructure"), self._phase)
+        self._error = ErrorRecord(verdict.category, verdict.code, self._phase, verdict.reason)
+
+    def result(self) -> Result:
+        self._enter("record")
+        self._trajectory.close()
+        scored = self._error is None and self._output is not None
+        reward = self._output.reward if scored and self._output else None
+        task = self._item.task
+        return Result(
+            task={"name": task.name, "path": task.path, "digest": task.digest},
+            agent={
+                "name": self._request.agent,
+                "model": self._request.model,
+                "exit_code": None,
+                "timed_out": self._timed_out,
+            },
+            sandbox={"name": None, "base": None, "fidelity": None},
+            attempt=self._item.attempt,
+            key=self._item.key,
+            status="scored" if scored else "unscored",
+            reward=reward,
+            rewards={} if reward is None else {"reward": reward},
+            error=self._error,
+            timing=self._timing,
+            usage=self._usage,
+            started_at=_iso(self._started),
+            finished_at=_iso(datetime.now(UTC)),
+        )
+
+
+class DebugPolicy(Policy):
+    """The agent of a cube's own debug module."""
+
+    name = DEBUG
+
+    def __init__(self, make_agent: Any, task_id: str) -> None:
+        self._make = lambda: make_agent(task_id)
+        self._agent = self._make()
+
+    def reset(self) -> None:
+        self._agent = self._make()
+
+    async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
+        chosen = self._agent(observation, list(actions))
+        return chosen if isinstance(chosen, list) else [chosen]
+
+
+def _policy(benchmark: str, task_id: str, request: JobRequest) -> Policy:
+    if request.agent != DEBUG:
+        limits = AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd)
+        return create_policy(request.agent, request.model, limits=limits)
+    module = installed()[benchmark].module.rpartition(".")[0] + ".debug"
+    try:
+        return DebugPolicy(importlib.import_module(module).make_debug_agent, task_id)
+    except (ImportError, AttributeError, LookupError) as error:
+        raise AgentFailure(
+            f"The cube '{benchmark}' has no debug agent for '{task_id}': {error}", code="no-debug-agent"
+        ) from error
+
+
+def _benchmark(name: str) -> BenchmarkConfig[Any]:
+    entries = installed()
+    if name not in entries:
+        known = ", ".join(entries) or "none"
+        raise UsageError(f"There is no cube '{name}' here; installed are: {known}.", code="unknown-cube")
+    try:
+        config: BenchmarkConfig[Any] = entries[name].load()()
+    except Exception as error:  # whatever a cube raises while it is loaded
+        raise UsageError(f"The cube '{name}' cannot be loaded: {error}", code="broken-cube") from error
+    return config
+
+
+def _task(benchmark: str, config: TaskConfig[Any]) -> TaskRef:
+    digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
+    seed = "" if config.seed is None else f"#{config.seed}"
+    name = f"{benchmark}/{config.task_id}{seed}"
+    return TaskRef(name, f"cube:{benchmark}", f"sha256:{digest}", None, payload=(benchmark, config))
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,117 @@
+"""A job from its request to its summary: plan, run or go on, sum up.
+
+The request is what `job.json` keeps, so that `resume` needs nothing but the job. Interrupting once ends what runs and
+writes the summary; what was cut short is run again on resume.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import CancelScope
+
+from benchflow.errors import UsageError
+from benchflow.evaluation.engine import Engine, Observer, last_results, remaining
+from benchflow.evaluation.sources import Sources
+from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.summary import job_summary
+from benchflow.evaluation.work import TaskRef, plan_items
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a job is asked to do."""
+
+    sources: tuple[str, ...]
+    """Paths of packages or folders above them, and `cube:NAME`."""
+    agent: str
+    model: str | None = None
+    attempts: int = 1
+    sandbox: str = "auto"
+    base_image: str | None = None
+    max_steps: int | None = None
+    max_cost_usd: float | None = None
+    agent_timeout_sec: float | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What besides the task and the attempt decides an outcome."""
+        return {key: value for key, value in asdict(self).items() if key not in ("sources", "attempts")}
+
+    @classmethod
+    def from_job(cls, job: Mapping[str, Any]) -> JobRequest:
+        known = {field.name for field in fields(cls)}
+        values = {key: value for key, value in job.items() if key in known}
+        return cls(**{**values, "sources": tuple(job["sources"])})
+
+
+def default_name(now: datetime | None = None) -> str:
+    """A name for a job that was given none: when it began, in UTC."""
+    return (now or datetime.now(UTC)).strftime("%Y-%m-%d__%H-%M-%S")
+
+
+def plan_job(request: JobRequest) -> tuple[Sources, list[TaskRef]]:
+    """The tasks of a request; nothing to work on is wrong usage."""
+    sources = Sources(request)
+    tasks = sources.tasks()
+    if not tasks:
+        raise UsageError(f"There is nothing to run in {', '.join(request.sources)}.", code="no-tasks")
+    return sources, tasks
+
+
+def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[TaskRef]) -> JobStore:
+    """The store of a new job, its request kept for a later resume."""
+    sources = [source if source.startswith("cube:") else str(Path(source).absolute()) for source in request.sources]
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    job = {**asdict(request), "sources": sources, "planned": len(tasks) * request.attempts, "created_at": started}
+    return JobStore.create(jobs_dir, name, job)
+
+
+async def run_job(
+    store: JobStore,
+    request: JobRequest,
+    sources: Sources,
+    tasks: Sequence[TaskRef],
+    *,
+    concurrency: int,
+    build_concurrency: int,
+    observer: Observer,
+) -> bool:
+    """Run what of a job is not done yet; whether it came to its end. The summary is written either way."""
+    items = remaining(plan_items(tasks, request.attempts, request.settings()), store)
+    completed = False
+    try:
+        async with sources:
+            with CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(_stop_on_signal, scope)
+                    await Engine(
+                        store,
+                        sources,
+                        concurrency=concurrency,
+                        build_concurrency=build_concurrency,
+                        observer=observer,
+                    ).run(items)
+                    completed = True
+                    group.cancel_scope.cancel()
+    finally:
+        store.write_summary(job_summary(store))
+    return completed
+
+
+async def _stop_on_signal(scope: CancelScope) -> None:
+    """End the job on the first interrupt; the second ends the process at once, and all it started with it."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            scope.cancel()
+            signal.signal(number, signal.SIG_DFL)
+
+
+def unfinished(store: JobStore, planned: int) -> int:
+    """How many items of a job have no result."""
+    return max(0, planned - len(last_results(store)))

@@ -1,0 +1,99 @@
+"""Package folders as a source of tasks: one rollout per item, all on shared backends."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from benchflow.agents.protocol import AgentLimits
+from benchflow.errors import BenchflowError
+from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.rollout import RolloutConfig, run_rollout
+from benchflow.rollout.record import Result
+from benchflow.sandbox.factory import choose_backend, needs_image, prepare
+from benchflow.sandbox.protocol import SandboxBackend
+from benchflow.task.discovery import find_packages
+from benchflow.task.package import TaskPackage, load_package
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.job import JobRequest
+
+
+class PackageRunner:
+    """Runs packages. One that is invalid is run too: its rollout says why it cannot be scored."""
+
+    def __init__(self, paths: Sequence[Path], request: JobRequest) -> None:
+        self._paths: Final = list(paths)
+        self._request: Final = request
+        self._backends: dict[str, SandboxBackend] = {}
+        self._choosing: Final = anyio.Lock()
+        """One backend of a kind is made, however many ask at once."""
+
+    def tasks(self) -> list[TaskRef]:
+        """Every package below the paths, valid or not."""
+        return [_task(found.path) for found in find_packages(self._paths)] if self._paths else []
+
+    async def prepare(self, task: TaskRef) -> None:
+        """Build the environment; trouble is found again, and reported, by the rollout."""
+        package: TaskPackage = task.payload
+        try:
+            await prepare(package, await self._backend(package), base_image=self._request.base_image)
+        except BenchflowError:
+            return
+
+    async def run(self, item: WorkItem, folder: Path) -> Result:
+        package: TaskPackage = item.task.payload
+        request = self._request
+        backend: str | SandboxBackend = request.sandbox
+        if package.valid:
+            backend = await self._backend(package)
+        config = RolloutConfig(
+            task=package,
+            agent=request.agent,
+            model=request.model,
+            sandbox=backend,
+            base_image=request.base_image,
+            attempt=item.attempt,
+            key=item.key,
+            limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
+            agent_timeout_sec=request.agent_timeout_sec,
+            task_path=item.task.path,
+        )
+        return await run_rollout(config, folder)
+
+    async def _backend(self, package: TaskPackage) -> SandboxBackend:
+        """The backend for a package; all that need the same kind share one."""
+        kind = f"{self._request.sandbox}:{needs_image(package)}"
+        async with self._choosing:
+            if kind not in self._backends:
+                chosen = await choose_backend(package, self._request.sandbox, base_image=self._request.base_image)
+                known = next((backend for backend in self._backends.values() if backend.name == chosen.name), None)
+                if known is not None:
+                    await chosen.close()
+                self._backends[kind] = known or chosen
+        return self._backends[kind]
+
+    async def close(self) -> None:
+        """End the backends."""
+        with anyio.CancelScope(shield=True):
+            for backend in {id(backend): backend for backend in self._backends.values()}.values():
+                await backend.close()
+        self._backends.clear()
+
+
+def _task(path: Path) -> TaskRef:
+    package = load_package(path)
+    return TaskRef(package.name, str(path), package.digest, _environment_key(package), payload=package)
+
+
+def _environment_key(package: TaskPackage) -> str | None:
+    """What has to be built, by content: the environment's files and the image it names."""
+    if not package.valid or not needs_image(package) or package.config is None:
+        return None
+    files = sorted(f"{name} {package.files[name]}" for name in package.files.below("environment"))
+    named = package.config.environment.docker_image or ""
+    return hashlib.sha256("\n".join([named, *files]).encode()).hexdigest()

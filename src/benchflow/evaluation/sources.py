@@ -1,0 +1,53 @@
+"""Where the tasks of a job come from, and who runs them: package folders and installed cubes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from benchflow.evaluation.cubes import CubeRunner
+from benchflow.evaluation.packages import PackageRunner
+from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.rollout.record import Result
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.job import JobRequest
+
+CUBE_PREFIX: Final = "cube:"
+
+
+class Sources:
+    """The sources of a job as one runner; `async with` lets go of what they hold."""
+
+    def __init__(self, request: JobRequest) -> None:
+        cubes = [source.removeprefix(CUBE_PREFIX) for source in request.sources if source.startswith(CUBE_PREFIX)]
+        paths = [Path(source) for source in request.sources if not source.startswith(CUBE_PREFIX)]
+        self._runners: Final[Sequence[PackageRunner | CubeRunner]] = (
+            PackageRunner(paths, request),
+            CubeRunner(cubes, request),
+        )
+        self._owners: dict[TaskRef, PackageRunner | CubeRunner] = {}
+
+    def tasks(self) -> list[TaskRef]:
+        """All tasks, in the order of the sources; each is known from now on by who runs it."""
+        for runner in self._runners:
+            for task in runner.tasks():
+                self._owners[task] = runner
+        return list(self._owners)
+
+    async def prepare(self, task: TaskRef) -> None:
+        await self._owners[task].prepare(task)
+
+    async def run(self, item: WorkItem, folder: Path) -> Result:
+        return await self._owners[item.task].run(item, folder)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for runner in self._runners:
+            await runner.close()

@@ -1,0 +1,189 @@
+"""Jobs for real: packages in the local sandbox and installed cubes, killed, interrupted, resumed, run twice."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from benchflow.rollout.record import result_schema
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
+BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
+LOCAL = ["--sandbox", "local", "--base-image", "host"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
+
+
+def bench(*arguments, cwd, **options):
+    command = [*BENCH, *(str(argument) for argument in arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, **options)
+
+
+def run(*arguments, cwd):
+    result = bench("eval", "run", *arguments, "--json", cwd=cwd)
+    assert result.stdout, result.stderr
+    return result, json.loads(result.stdout)
+
+
+def package(folder, name, verifier="echo 1 > /logs/verifier/reward.txt", more=""):
+    path = folder / name
+    (path / "verifier").mkdir(parents=True)
+    (path / "oracle").mkdir()
+    (path / "task.md").write_text(f"---\nschema_version: '1.3'\ntask: {{name: t/{name}}}\n{more}---\nDo it.\n")
+    (path / "verifier" / "test.sh").write_text(f"#!/bin/sh\n{verifier}\n")
+    (path / "oracle" / "solve.sh").write_text("#!/bin/sh\ntouch /app/done\n")
+    return path
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """Three packages that the oracle solves and doing nothing does not."""
+    for name in ("a", "b", "c"):
+        package(tmp_path / "tasks", name, "[ -e /app/done ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt")
+    return tmp_path
+
+
+def test_the_oracle_solves_and_nothing_does_not(tasks):
+    result, oracle = run("tasks", "--agent", "oracle", "--sandbox", "local", "--name", "oracle", cwd=tasks)
+    assert result.returncode == 0, result.stderr
+    assert (oracle["total"], oracle["scored"], oracle["mean_reward"]["value"]) == (3, 3, 1.0)
+    _, nothing = run("tasks", "--agent", "nop", "--sandbox", "local", "--name", "nop", "--attempts", 2, cwd=tasks)
+    assert (nothing["total"], nothing["mean_reward"]["value"]) == (6, 0.0)
+    for summary in (oracle, nothing):
+        for line in summary["results"]:
+            jsonschema.validate(line, result_schema())
+            folder = tasks / "jobs" / summary["job"] / "rollouts" / line["rollout"]
+            record = json.loads((folder / "result.json").read_text())
+            assert record == {key: value for key, value in line.items() if key != "rollout"}
+            assert (folder / "config.json").is_file()
+            assert (folder / "trajectory.jsonl").is_file()
+    compared = bench("eval", "compare", "nop", "oracle", "--json", cwd=tasks)
+    assert json.loads(compared.stdout)["difference"]["value"] == 1.0
+
+
+def test_what_cannot_run_is_reported_and_the_rest_goes_on(tasks):
+    broken = tasks / "tasks" / "broken"
+    broken.mkdir()
+    (broken / "task.md").write_text("---\nnonsense: 1\n---\nx\n")
+    package(tasks / "tasks", "windows", more="environment: {os: windows}\n")
+    package(tasks / "tasks", "mute", "exit 1")
+    result, summary = run("tasks", "--agent", "oracle", "--sandbox", "local", cwd=tasks)
+    assert result.returncode == 1
+    assert (summary["total"], summary["scored"]) == (6, 3)
+    assert summary["unscored_by"] == {"package": 1, "unsupported": 1, "verifier": 1}
+    assert "Traceback" not in result.stderr
+
+
+def test_example_packages_run_with_oracle_and_nothing(tmp_path):
+    names = ["rotate-logs", "fix-parser", "count-words", "pack-boxes", "guess-the-number", "two-step-release"]
+    paths = [EXAMPLES / name for name in names]
+    _, oracle = run(*paths, "--agent", "oracle", *LOCAL, cwd=tmp_path)
+    assert {line["task"]["name"]: line["reward"] for line in oracle["results"]} == {f"examples/{n}": 1.0 for n in names}
+    _, nothing = run(*paths, "--agent", "nop", *LOCAL, "--name", "nop", cwd=tmp_path)
+    scored = {line["task"]["name"]: line["reward"] for line in nothing["results"] if line["status"] == "scored"}
+    assert set(scored.values()) == {0.0}
+    assert {line["sandbox"]["fidelity"] for line in oracle["results"]} == {"substituted"}
+
+
+def test_cubes_run_in_the_same_engine(tmp_path):
+    result, summary = run("cube:counter-cube", "--agent", "debug", "--attempts", 2, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (summary["total"], summary["mean_reward"]["value"]) == (8, 1.0)
+    names = {line["task"]["name"] for line in summary["results"]}
+    assert "counter-cube/far-100" in names
+    for line in summary["results"]:
+        jsonschema.validate(line, result_schema())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing-here", "--agent", "oracle"],
+        ["tasks", "--agent", "no-such-agent"],
+        ["tasks", "--agent", "oracle", "--sandbox", "no-such-sandbox"],
+        ["cube:no-such-cube", "--agent", "debug"],
+        ["tasks", "--agent", "oracle", "--name", "../x"],
+        ["tasks", "--agent", "oracle", "--concurrency", "0"],
+        ["tasks"],
+    ],
+)
+def test_wrong_usage_ends_with_two_and_leaves_nothing(tasks, arguments):
+    result = bench("eval", "run", *arguments, "--json", cwd=tasks)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert not list((tasks / "jobs").glob("*"))
+
+
+def test_a_name_that_is_taken_points_to_resume(tasks):
+    run("tasks/a", "--agent", "nop", "--sandbox", "local", "--name", "mine", cwd=tasks)
+    again = bench("eval", "run", "tasks/a", "--agent", "nop", "--name", "mine", cwd=tasks)
+    assert again.returncode == 2
+    assert "bench eval resume mine" in again.stderr
+
+
+def processes_of(folder):
+    """Processes that a job left, found by the folder in their command line or environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if str(folder) in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                    found.append(entry.name)
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_job_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path, seed):
+    for number in range(6):
+        package(tmp_path / "tasks", f"t{number}", "echo 1 > /logs/verifier/reward.txt")
+    arguments = ["eval", "run", "tasks", "--agent", "nop", "--sandbox", "local", "--attempts", "4", "--name", "job"]
+    job = subprocess.Popen([*BENCH, *arguments], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    results = tmp_path / "jobs" / "job" / "results.jsonl"
+    wanted = random.Random(seed).randrange(1, 18)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and job.poll() is None:
+        if results.exists() and results.read_bytes().count(b"\n") >= wanted:
+            break
+        time.sleep(0.01)
+    job.kill()
+    job.wait()
+    before = results.read_bytes()
+    whole = before[: before.rfind(b"\n") + 1]
+    resumed = bench("eval", "resume", "job", "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    after = results.read_bytes()
+    assert after.startswith(whole)
+    keys = [json.loads(line)["key"] for line in after.splitlines()]
+    assert len(keys) == len(set(keys)) == 24
+    assert json.loads(resumed.stdout)["scored"] == 24
+    assert processes_of(tmp_path) == []
+
+
+def test_interrupting_once_ends_cleanly_and_can_be_resumed(tmp_path):
+    sleeper = tmp_path / "sleep.sh"
+    sleeper.write_text("sleep 30\n")
+    for name in ("a", "b", "c"):
+        package(tmp_path / "tasks", name)
+    arguments = ["eval", "run", "tasks", "--agent", f"script:{sleeper}", "--sandbox", "local", "--name", "job"]
+    job = subprocess.Popen(
+        [*BENCH, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list((tmp_path / "jobs").glob("job/rollouts/*/trajectory.jsonl")):
+        time.sleep(0.05)
+    locked = bench("eval", "resume", "job", cwd=tmp_path)
+    assert (locked.returncode, "another process" in locked.stderr) == (2, True)
+    job.send_signal(signal.SIGINT)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 130, errors
+    assert "bench eval resume job" in errors
+    sleeper.write_text("true\n")
+    summary = json.loads(bench("eval", "resume", "job", "--json", cwd=tmp_path).stdout)
+    assert (summary["total"], summary["scored"]) == (3, 3)
