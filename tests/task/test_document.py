@@ -115,10 +115,24 @@ def test_scenes_get_names_roles_and_turns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("namespace", "path"),
+    [
+        ("teams: {t: {handoff: {mode: sequential}, roles: [a, ghost]}}", "benchflow.teams.t.roles[1]"),
+        ("interaction: {mode: arena-concurrent, assessor: ghost}", "benchflow.interaction.assessor"),
+        ("interaction: {mode: arena-concurrent, participants: [ghost]}", "benchflow.interaction.participants[0]"),
+    ],
+)
+def test_teams_and_peers_are_declared_roles(namespace: str, path: str) -> None:
+    assert [(code, where) for code, where, _ in codes(doc(f"{ROLES}benchflow:\n  {namespace}\n"))] == [
+        ("unknown-role", path)
+    ]
+
+
+@pytest.mark.parametrize(
     ("scenes", "code", "path"),
     [
         ("[{turns: [ghost]}]", "unknown-role", "scenes[0].turns[0]"),
-        ("[{roles: [ghost]}]", "unknown-role", "scenes[0].roles"),
+        ("[{roles: [ghost]}]", "unknown-role", "scenes[0].roles[0]"),
         ("[{roles: [a], turns: [b]}]", "unknown-role", "scenes[0].turns[0]"),
         ("[{name: s}, {name: s}]", "invalid-value", "scenes[1].name"),
         ("[{turns: [{role: a, prompts: x}]}]", "unknown-key", "scenes[0].turns[0].prompts"),

@@ -161,10 +161,6 @@ def test_a_team_hands_off_in_one_workspace() -> None:
             },
             "benchflow.teams.t.handoff.artifacts",
         ),
-        (
-            {"benchflow": {"teams": {"t": {**TEAM["core"], "roles": ["ghost"]}}}, **TWO_ROLES},
-            "benchflow.teams.t.roles",
-        ),
         ({"benchflow": {"teams": TEAM}}, "benchflow.teams.core"),
     ],
 )

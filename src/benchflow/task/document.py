@@ -21,7 +21,7 @@ from benchflow.task.namespace import Namespace
 from benchflow.task.presets import expand_authoring
 from benchflow.task.records import FrozenMap
 from benchflow.task.root import PROFILE_KEYS, DocumentRoot
-from benchflow.task.scenes import derive_mode, resolve_scenes
+from benchflow.task.scenes import check_roles, derive_mode, resolve_scenes
 from benchflow.task.yaml_source import YamlError, YamlSource
 
 TASK_MD: Final = "task.md"
@@ -138,6 +138,7 @@ def _assemble(
     _report_unused(prompts, roles, root.scenes, sidecars, problems)
     persona = prompts.get(PERSONA) or (root.user.persona if root.user else None)
     scenes = resolve_scenes(root.scenes, roles, problems)
+    check_roles(root.benchflow, roles, problems)
     return TaskDocument(
         config=root.config(),
         namespace=root.benchflow,

@@ -13,10 +13,22 @@ from benchflow.task import kinds
 from benchflow.task.issues import IssueLog
 from benchflow.task.kinds import flag, integer, listing, number, some_text
 from benchflow.task.markdown import MarkdownError, decode
-from benchflow.task.records import FrozenMap, Record, field, join
+from benchflow.task.records import FrozenMap, InvalidValueError, Kind, Record, describe, field, join
 from benchflow.task.toml_source import parse_toml, toml_locator
 
 port: Final = integer(least=1, most=65535)
+
+
+def _endpoint(value: Any, path: str, problems: IssueLog) -> str | int:
+    """A port of the environment, or a service and its port."""
+    host, colon, number = value.rpartition(":") if isinstance(value, str) else ("", "", value)
+    try:
+        parsed: int = port.parse(number, path, problems)
+    except InvalidValueError:
+        parsed = 0
+    if not parsed or bool(colon) != bool(host):
+        raise InvalidValueError(f"must be a port or 'host:port', not {describe(value)}")
+    return value if colon else parsed
 
 
 class Service(Record):
@@ -40,7 +52,7 @@ class Readiness(Record):
     """When the services count as up."""
 
     http: tuple[str, ...] = field(listing(some_text), default=())
-    tcp: tuple[str | int, ...] = field(listing(kinds.user), default=())
+    tcp: tuple[str | int, ...] = field(listing(Kind(_endpoint)), default=())
     timeout_sec: float = field(number(above=0), default=120.0)
 
 

@@ -27,7 +27,11 @@ def resolve_scenes(scenes: tuple[Scene, ...], roles: Mapping[str, Role], problem
 
 def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], problems: IssueLog) -> Scene:
     if scene.roles is not None:
-        members = [role for role in scene.roles if _declared(role, f"{path}.roles", roles, problems)]
+        members = [
+            role
+            for index, role in enumerate(scene.roles)
+            if _declared(role, f"{path}.roles[{index}]", roles, problems)
+        ]
     elif scene.turns:
         members = list(dict.fromkeys(turn.role for turn in scene.turns if turn.role in roles))
     else:
@@ -50,6 +54,20 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], prob
             f"{path} has no turn; declare agents.roles and give the scene roles or turns",
         )
     return scene.replace(name=name, roles=tuple(members), turns=tuple(turns))
+
+
+def check_roles(namespace: Namespace, roles: Mapping[str, Role], problems: IssueLog) -> None:
+    """Teams and live interactions speak of roles that are declared."""
+    for name, team in namespace.teams.items():
+        for index, role in enumerate(team.roles):
+            _declared(role, f"benchflow.teams.{name}.roles[{index}]", roles, problems)
+    interaction = namespace.interaction
+    if interaction is None:
+        return
+    if interaction.assessor is not None:
+        _declared(interaction.assessor, "benchflow.interaction.assessor", roles, problems)
+    for index, role in enumerate(interaction.participants):
+        _declared(role, f"benchflow.interaction.participants[{index}]", roles, problems)
 
 
 def _declared(role: str, where: str, roles: Mapping[str, Role], problems: IssueLog) -> bool:

@@ -128,9 +128,6 @@ def _unsupported_handoff(document: TaskDocument, name: str, team: Team) -> list[
         found.append((f"{path}.handoff.trajectory_visibility", "only none and metadata can be passed on"))
     if handoff.artifacts:
         found.append((f"{path}.handoff.artifacts", "handoff artifacts cannot be passed on"))
-    unknown = [role for role in team.roles if role not in document.roles]
-    if unknown:
-        found.append((f"{path}.roles", f"the role '{unknown[0]}' is not declared in agents.roles"))
     if not document.scenes:
         found.append((path, "a team needs scenes with turns"))
     return found
