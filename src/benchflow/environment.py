@@ -26,11 +26,14 @@ class Environment:
         *,
         owns_backend: bool = False,
         snapshot: Snapshot | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
-        """`snapshot` is a state of this environment to start from, with an agent installed for instance."""
+        """`snapshot` is a state of this environment to start from, with an agent installed for instance; `sandbox` one
+        of it that runs already.
+        """
         self.backend: Final = backend
         self.preparation: Final = preparation
-        self.sandbox: Final[Sandbox] = backend.create(preparation.spec, snapshot=snapshot)
+        self.sandbox: Final[Sandbox] = sandbox or backend.create(preparation.spec, snapshot=snapshot)
         self.services: RunningServices | None = None
         self._owns_backend: Final = owns_backend
 
@@ -76,6 +79,10 @@ class Environment:
             with anyio.CancelScope(shield=True):
                 await self.sandbox.stop()
             raise
+
+    async def fork(self) -> Environment:
+        """A started copy with the files as they are now; services are not copied, and the backend stays this one's."""
+        return Environment(self.backend, self.preparation, sandbox=await self.sandbox.fork())
 
     def record(self) -> dict[str, str]:
         """The `sandbox` part of a result: backend, what it lies on, and whether that is what was asked for."""

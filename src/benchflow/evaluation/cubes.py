@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +23,13 @@ from benchflow.agents.registry import create_policy
 from benchflow.errors import AgentFailure, Category, UsageError
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files import write_atomic
-from benchflow.files.redaction import Redactor
 from benchflow.rewards import attribute
 from benchflow.rollout.record import ErrorRecord, Phase, Result
+from benchflow.rollout.redaction import make_redactor, secret_values
 from benchflow.rollout.trajectory import Trajectory
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
 from cube.core import Action, ActionSchema, EnvironmentOutput, Observation
+from cube.episodes import DebugAgent
 from cube.registry import installed
 from cube.task import Task, TaskConfig
 
@@ -63,7 +64,7 @@ class CubeRunner:
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
         """One episode; what fails is attributed, and cancelling closes the task."""
-        folder.mkdir(parents=True)
+        await anyio.Path(folder).mkdir(parents=True)
         name, task_config = item.task.payload
         episode = _Episode(item, self._request, folder)
         try:
@@ -98,7 +99,7 @@ class _Episode:
         self._request = request
         self._started = datetime.now(UTC)
         self._clock = time.monotonic()
-        self._trajectory = Trajectory(folder / "trajectory.jsonl", Redactor.from_environment(os.environ))
+        self._trajectory = Trajectory(folder / "trajectory.jsonl", make_redactor(secret_values(os.environ)))
         self._phase: Phase = "plan"
         self._error: ErrorRecord | None = None
         self._output: EnvironmentOutput | None = None
@@ -185,12 +186,13 @@ class DebugPolicy(Policy):
 
     name = DEBUG
 
-    def __init__(self, make_agent: Any, task_id: str) -> None:
-        self._make = lambda: make_agent(task_id)
-        self._agent = self._make()
+    def __init__(self, make_agent: Callable[[str], DebugAgent], task_id: str) -> None:
+        self._make = make_agent
+        self._task_id = task_id
+        self._agent = make_agent(task_id)
 
     def reset(self) -> None:
-        self._agent = self._make()
+        self._agent = self._make(self._task_id)
 
     async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
         chosen = self._agent(observation, list(actions))

@@ -94,6 +94,6 @@ def _environment_key(package: TaskPackage) -> str | None:
     """What has to be built, by content: the environment's files and the image it names."""
     if not package.valid or not needs_image(package) or package.config is None:
         return None
-    files = sorted(f"{name} {package.files[name]}" for name in package.files.below("environment"))
+    files = sorted(f"{name} {digest}" for name, digest in package.files.hashes("environment").items())
     named = package.config.environment.docker_image or ""
     return hashlib.sha256("\n".join([named, *files]).encode()).hexdigest()
