@@ -65,7 +65,7 @@ def summarise(outcomes: Iterable[Outcome], *, pass_threshold: float = PASS_THRES
         "unscored_by": dict(
             sorted(Counter(o.category or "infrastructure" for o in everything if not o.scored).items())
         ),
-        "mean_reward": mean(rewards).to_dict(),
+        "mean_reward": _within_range(mean(rewards), scored).to_dict(),
         "mean_reward_bounds": bounds(everything),
         "pass_threshold": pass_threshold,
         "pass_rate": proportion(passes).to_dict(),
@@ -171,6 +171,15 @@ def t_quantile(probability: float, freedom: int) -> float:
         first = (freedom + 6) / (freedom * y) - 0.089 * d - 0.822
         y = ((1 / (first * (freedom + 2) * 3) + 0.5 / (freedom + 4)) * y - 1) * (freedom + 1) / (freedom + 2) + 1 / y
     return math.sqrt(freedom * y)
+
+
+def _within_range(estimate: Estimate, scored: Sequence[Outcome]) -> Estimate:
+    """The interval without what no reward can be: rewards lie in [0, 1] unless some have left it."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    rewards = [outcome.reward or 0.0 for outcome in scored]
+    low, high = max(estimate.low, min(0.0, *rewards)), min(estimate.high, max(1.0, *rewards))
+    return Estimate(estimate.value, low, high, estimate.tasks, estimate.results)
 
 
 def _by_task(outcomes: Iterable[Outcome], value: Any) -> dict[str, list[float]]:
