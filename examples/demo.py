@@ -1,50 +1,95 @@
-"""The demo: a debug agent plays the counter cube, step by step."""
+"""The demo: example packages with the oracle and with nothing, on the local sandbox; then one of them as a gym task."""
 
 from __future__ import annotations
 
-from typing import Any
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-import counter_cube.debug as debug
-from cube.core import Action, EnvironmentOutput
-from cube.testing import run_debug_episode
+from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.summary import job_summary
+from benchflow.gym import PackageBenchmarkConfig
+from cube.core import Action
+
+EXAMPLES = Path(__file__).with_name("packages")
+NAMES = [
+    "rotate-logs",
+    "fix-parser",
+    "count-words",
+    "pack-boxes",
+    "release-notes-team",
+    "book-a-table",
+    "two-step-release",
+]
+JOBS = Path("jobs")
+BENCH = Path(sys.executable).with_name("bench")
 
 
 def main() -> None:
-    console = Console()
-    config = debug.get_debug_benchmark()
-    metadata = config.benchmark_metadata
-    console.print(f"[bold]{metadata.name}[/] {metadata.version}: {metadata.description}")
-    console.print("Its debug agent plays every task.\n")
-    steps = Table(
-        "task", "step", "action", "observation", "reward", "done", box=None, header_style="bold", pad_edge=False
+    console = Console(highlight=False)
+    console.print("[bold]Evaluating example packages[/] with their oracles, and with an agent that does nothing.\n")
+    stamp = Path(tempfile.mkdtemp(prefix="demo-", dir=_jobs_folder())).name
+    (JOBS / stamp).rmdir()
+    rewards = {agent: _evaluate(console, agent, f"{stamp}-{agent}") for agent in ("oracle", "nop")}
+    table = Table("package", "oracle", "nop", box=None, header_style="bold", pad_edge=False)
+    for name in sorted(rewards["oracle"]):
+        table.add_row(name, *(_shown(rewards[agent].get(name)) for agent in ("oracle", "nop")))
+    console.print(table)
+    _step_a_package(console)
+    console.print(
+        f"\nResults are in [bold]jobs/{stamp}-oracle[/] and [bold]jobs/{stamp}-nop[/]. Next:\n"
+        f"  .venv/bin/bench eval compare {stamp}-nop {stamp}-oracle\n"
+        f"  .venv/bin/bench tasks init my-task\n"
+        f"  .venv/bin/cube test counter-cube"
     )
-    with config.make() as benchmark:
-        for task_config in config.get_task_configs():
-
-            def show(
-                number: int, action: Action | list[Action], output: EnvironmentOutput, name: str = task_config.task_id
-            ) -> None:
-                assert isinstance(action, Action)
-                call = f"{action.name}({', '.join(f'{k}={v}' for k, v in action.arguments.items())})"
-                seen = output.obs.to_markdown()
-                steps.add_row(
-                    name if number == 1 else "", str(number), call, seen, f"{output.reward:g}", _mark(output.done)
-                )
-
-            report = run_debug_episode(
-                benchmark.spawn(task_config), debug.make_debug_agent(task_config.task_id), on_step=show
-            )
-            if report["error"]:
-                raise SystemExit(f"{task_config.task_id}: {report['error']}")
-    console.print(steps)
-    console.print("\nNext: [bold].venv/bin/cube test counter-cube[/], [bold].venv/bin/cube init my-benchmark[/]")
+    if set(rewards["oracle"].values()) != {1.0} or set(rewards["nop"].values()) != {0.0}:
+        raise SystemExit("The demo did not score as it should.")
 
 
-def _mark(done: Any) -> str:
-    return "yes" if done else ""
+def _jobs_folder() -> Path:
+    JOBS.mkdir(exist_ok=True)
+    return JOBS
+
+
+def _evaluate(console: Console, agent: str, name: str) -> dict[str, float | None]:
+    """Run a job by the command, and read what it left."""
+    paths = [str(EXAMPLES / package) for package in NAMES]
+    command = ["eval", "run", *paths, "--agent", agent, "--sandbox", "local", "--base-image", "host", "--name", name]
+    console.print(f"[dim]$ bench eval run examples/packages/… --agent {agent} --sandbox local --base-image host[/]")
+    subprocess.run([str(BENCH), *command], stdout=subprocess.DEVNULL, check=False)
+    summary = job_summary(JobStore.read(JOBS, name))
+    return {result["task"]["name"]: result["reward"] for result in summary["results"]}
+
+
+def _shown(reward: float | None) -> str:
+    return "unscored" if reward is None else f"{reward:g}"
+
+
+def _step_a_package(console: Console) -> None:
+    console.print("\n[bold]The same package as a gym task[/], rewarded after every step:\n")
+    benchmark = PackageBenchmarkConfig(
+        paths=[str(EXAMPLES / "rotate-logs")], sandbox="local", base_image="host", validate_per_step=True
+    )
+    task = next(iter(benchmark.get_task_configs())).make()
+    names = "service.log.1.gz service.log.10.gz service.log.2.gz"
+    commands = [
+        "ls logs",
+        f"printf '%s\\n' {names} > archived.txt",
+        "mkdir archive; gzip logs/service.log.1 logs/service.log.10 logs/service.log.2; mv logs/*.gz archive/",
+    ]
+    table = Table("action", "reward", box=None, header_style="bold", pad_edge=False)
+    try:
+        task.reset()
+        for command in commands:
+            output = task.step(Action(name="bash", arguments={"command": command}))
+            table.add_row(command, f"{output.reward:g}")
+    finally:
+        task.close()
+    console.print(table)
 
 
 if __name__ == "__main__":
