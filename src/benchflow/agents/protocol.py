@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.sandbox.protocol import Sandbox
 from cube.core import Action, ActionSchema, Observation
 
@@ -72,6 +73,9 @@ class AgentLimits:
     max_tokens: int | None = None
     max_cost_usd: float | None = None
     idle_timeout_sec: float | None = 600.0
+    """How long a turn may pass without a sign of the agent, tool calls that are under way not counted."""
+    start_timeout_sec: float = 60.0
+    """How long it may take until the agent is ready for its first prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class AgentContext:
     log_folder: Path
     """The rollout's `agent/` folder on this machine, for capped raw output."""
     model: str | None = None
+    reasoning_effort: str | None = None
     limits: AgentLimits = AgentLimits()
     ask: PermissionHandler | None = None
     """None: the agent may do whatever the sandbox lets it."""
@@ -95,6 +100,15 @@ class AgentContext:
     skills_dir: str | None = None
     package_dir: Path | None = None
     """The task's folder on this machine; only the oracle agent reads it."""
+    oracle_dir: Path | None = None
+    """The folder with `solve.sh` on this machine, of a step for instance; None: `oracle/`, else `solution/`, of the
+    package. Only the oracle agent reads it."""
+    oracle_env: Mapping[str, str] = field(default_factory=dict)
+    """The resolved `oracle.env`; only the oracle agent gets it."""
+    keep_processes: bool = False
+    """What the agent starts may outlive its turn, because the package says that its solution is a running service."""
+    redactor: Redactor = NO_SECRETS
+    """Knows the secrets of this phase; raw output goes through it before it is written to `log_folder`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,10 @@ class Agent(ABC):
 
     name: str
     """As it was asked for, such as `acp:my-agent --stdio`."""
+
+    def variables(self) -> tuple[str, ...]:
+        """Variables of this machine that it takes for itself (keys, addresses); their values are to be redacted."""
+        return ()
 
     async def install(self, sandbox: Sandbox) -> None:
         """Put into the environment what the agent needs; done once per environment and agent, then reused."""
@@ -158,6 +176,11 @@ class Policy(ABC):
         """Totals since the last reset."""
         return {}
 
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the last `act` gave nothing, such as a limit that was reached; None while the episode goes on."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
@@ -171,3 +194,5 @@ class AgentInfo:
     needs: tuple[str, ...] = ()
     """Variables, programs or extras, in words."""
     install: str | None = None
+    """What is put into an environment for it, in words; None when nothing is."""
+    aliases: tuple[str, ...] = ()

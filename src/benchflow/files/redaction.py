@@ -1,0 +1,87 @@
+"""The one redactor: takes secret values out of whatever is about to be written.
+
+Values come in as they are in the environment; text, JSON-like data and byte streams come out with a mark in their
+place. A value that is split over two chunks of a stream is found too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+MARK: Final = "[redacted]"
+SHORTEST: Final = 4
+"""Shorter values are left alone: taking every `1` out of a record would hide nothing and destroy the record."""
+
+
+class Redactor:
+    """Knows a set of secret values; immutable and safe to share."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self.values: Final = frozenset(value for value in values if len(value) >= SHORTEST)
+        spellings = {spelling for value in self.values for spelling in (value, json.dumps(value)[1:-1])}
+        longest_first = sorted(spellings, key=lambda value: (-len(value), value))
+        self._text = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
+        raw = [re.escape(value.encode("utf-8", "surrogateescape")) for value in longest_first]
+        self._bytes = re.compile(b"|".join(raw)) if raw else None
+        self._longest = max((len(value.encode("utf-8", "surrogateescape")) for value in spellings), default=0)
+
+    def with_values(self, values: Iterable[str]) -> Redactor:
+        """This one, knowing more."""
+        return Redactor((*self.values, *values))
+
+    def text(self, text: str) -> str:
+        return text if self._text is None else self._text.sub(MARK, text)
+
+    def data(self, value: Any) -> Any:
+        """Strings, lists and mappings (keys included) with every secret taken out; other values as they are."""
+        if self._text is None:
+            return value
+        if isinstance(value, str):
+            return self._text.sub(MARK, value)
+        if isinstance(value, Mapping):
+            return {self.data(key): self.data(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.data(item) for item in value]
+        return value
+
+    def stream(self) -> StreamRedactor:
+        """A redactor for one byte stream."""
+        return StreamRedactor(self._bytes, self._longest)
+
+
+NO_SECRETS: Final = Redactor()
+"""Leaves everything as it is."""
+
+
+class StreamRedactor:
+    """Redacts bytes that come in chunks; holds back only what could be the beginning of a secret."""
+
+    def __init__(self, pattern: re.Pattern[bytes] | None, longest: int) -> None:
+        self._pattern = pattern
+        self._hold = max(longest - 1, 0)
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What can be written now."""
+        if self._pattern is None:
+            return chunk
+        text = self._held + chunk
+        out = bytearray()
+        position = 0
+        safe = len(text) - self._hold  # before it, every match is as long as it will ever be
+        for match in self._pattern.finditer(text):
+            if match.start() >= safe:
+                break
+            out += text[position : match.start()] + MARK.encode()
+            position = match.end()
+        keep = max(safe, position, 0)
+        self._held = text[keep:]
+        return bytes(out + text[position:keep])
+
+    def finish(self) -> bytes:
+        """The rest, once the stream has ended."""
+        held, self._held = self._held, b""
+        return held if self._pattern is None else self._pattern.sub(MARK.encode(), held)
