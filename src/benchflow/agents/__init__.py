@@ -1,1 +1,36 @@
 """Agents: who acts on a task, named `NAME` or `NAME:ARGUMENT`."""
+
+from benchflow.agents.protocol import (
+    Agent,
+    AgentContext,
+    AgentInfo,
+    AgentKind,
+    AgentLimits,
+    AgentRequest,
+    EventSink,
+    PermissionHandler,
+    PermissionOption,
+    PermissionRequest,
+    Policy,
+    TurnResult,
+)
+from benchflow.agents.registry import ALWAYS_WIN, create_agent, create_policy, list_agents
+
+__all__ = [
+    "ALWAYS_WIN",
+    "Agent",
+    "AgentContext",
+    "AgentInfo",
+    "AgentKind",
+    "AgentLimits",
+    "AgentRequest",
+    "EventSink",
+    "PermissionHandler",
+    "PermissionOption",
+    "PermissionRequest",
+    "Policy",
+    "TurnResult",
+    "create_agent",
+    "create_policy",
+    "list_agents",
+]

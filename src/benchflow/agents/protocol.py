@@ -37,7 +37,10 @@ EventType = Literal[
 
 
 class EventSink(Protocol):
-    """Where events go: the rollout's trajectory, which stamps, redacts and writes them at once."""
+    """Where events go: the rollout's trajectory, which stamps, redacts and writes them at once.
+
+    Whoever sends a prompt writes it (`user_message`); the agent writes the rest.
+    """
 
     def __call__(self, event: EventType, /, **fields: Any) -> None: ...
 
@@ -196,3 +199,29 @@ class AgentInfo:
     install: str | None = None
     """What is put into an environment for it, in words; None when nothing is."""
     aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """How an agent was asked for."""
+
+    name: str
+    """As the user wrote it: `NAME` or `NAME:ARGUMENT`."""
+    argument: str | None = None
+    model: str | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this machine, for what the agent needs itself, such as a key."""
+    limits: AgentLimits = AgentLimits()
+    """Those of a policy; an agent gets its limits from its context."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKind:
+    """What an agent's name stands for. Plugins register one in the entry-point group `benchflow.agents`.
+
+    Either may be None; both raise `UsageError` for a request that makes no sense.
+    """
+
+    info: AgentInfo
+    agent: Callable[[AgentRequest], Agent] | None = None
+    policy: Callable[[AgentRequest], Policy] | None = None

@@ -1,0 +1,64 @@
+"""How an ACP agent comes into an environment and starts there: its command, its installation, its variables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from benchflow.errors import AgentFailure
+from benchflow.sandbox.protocol import Sandbox
+
+_INSTALL_TIMEOUT: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that is known about starting one agent."""
+
+    command: str
+    """Run by the environment's shell."""
+    install_script: str | None = None
+    """Run by the environment's shell as root; None: the command is there already."""
+    one_of: tuple[str, ...] = ()
+    """Variables of which at least one must be set."""
+    optional: tuple[str, ...] = ()
+    """Variables that are passed on when they are set."""
+    settings: Mapping[str, str] | None = None
+    """Variables with fixed values."""
+    model_variable: str | None = None
+    """How the agent is told its model; None: by the protocol."""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return (*self.one_of, *self.optional)
+
+    @property
+    def install_key(self) -> str | None:
+        if self.install_script is None:
+            return None
+        return hashlib.sha256(self.install_script.encode()).hexdigest()
+
+    async def install(self, agent: str, sandbox: Sandbox) -> None:
+        """Run the installation; what it says at its end is the reason when it fails."""
+        if self.install_script is None:
+            return
+        done = await sandbox.exec(self.install_script, user="root", cwd="/", timeout=_INSTALL_TIMEOUT, max_output=1 << 16)
+        if not done.ok:
+            said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+            reason = "it took too long" if done.timed_out else (said[-1][:300] if said else f"exit code {done.exit_code}")
+            raise AgentFailure(f"The agent '{agent}' could not be installed: {reason}", code="install-failed")
+
+    def environment(
+        self, agent: str, declared: Mapping[str, str], machine: Mapping[str, str], model: str | None
+    ) -> dict[str, str]:
+        """The variables of its process: those of the phase, before the machine's own keys for it."""
+        own = {name: machine[name] for name in self.variables if machine.get(name)}
+        env = {**(self.settings or {}), **own, **declared}
+        if self.one_of and not any(env.get(name) for name in self.one_of):
+            which = self.one_of[0] if len(self.one_of) == 1 else f"one of {', '.join(self.one_of)}"
+            raise AgentFailure(f"The agent '{agent}' needs the variable {which}, which is not set.", code="variable-missing")
+        if model and self.model_variable:
+            env[self.model_variable] = model
+        return env

@@ -1,0 +1,87 @@
+"""Permission requests of ACP agents: ids and kinds as the agent sent them, and a refusal whenever there is doubt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchflow.agents.protocol import PermissionHandler, PermissionOption, PermissionRequest
+
+_REFUSING: Final = re.compile(r"reject|deny|cancel|disallow|block")
+_ALLOWING: Final = ("allow_once", "allow_always")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is answered: the id of an option, or None to cancel."""
+
+    option_id: str | None
+    granted: bool
+    reason: str
+
+
+async def deny(request: PermissionRequest) -> None:
+    """Refuses everything: for a policy that wants a person asked where no person can be."""
+    del request
+
+
+def parse_request(params: Mapping[str, Any]) -> PermissionRequest:
+    """A request as it came over the wire; `ValueError` when it is none."""
+    tool_call = params.get("toolCall")
+    options = params.get("options")
+    if not isinstance(tool_call, Mapping) or not isinstance(options, Sequence) or isinstance(options, str):
+        raise ValueError("a permission request needs toolCall and options")
+    return PermissionRequest(
+        title=str(tool_call.get("title") or tool_call.get("toolCallId") or ""),
+        options=tuple(_option(option) for option in options),
+        tool_call=tool_call,
+    )
+
+
+def _option(option: Any) -> PermissionOption:
+    if not isinstance(option, Mapping) or not isinstance(option.get("optionId"), str):
+        raise ValueError("every option needs an optionId")
+    return PermissionOption(option["optionId"], str(option.get("kind") or ""), str(option.get("name") or ""))
+
+
+async def decide(request: PermissionRequest, ask: PermissionHandler | None, *, forbidden: bool) -> Decision:
+    """The answer. A forbidden tool is refused, and so is everything a handler does not clearly allow."""
+    if forbidden:
+        return refusal(request, "the tool is forbidden")
+    if ask is None:
+        allowed = approval(request.options)
+        if allowed is None:
+            return refusal(request, "no option allows it")
+        return Decision(allowed, granted=True, reason="nobody is to be asked")
+    try:
+        answer = await ask(request)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong in a handler is a refusal
+        return refusal(request, f"the handler failed: {type(error).__name__}: {error}")
+    if answer is None:
+        return refusal(request, "the handler refused")
+    chosen = next((option for option in request.options if option.id == answer), None)
+    if chosen is None:
+        return refusal(request, f"the handler chose {answer!r}, which was not offered")
+    return Decision(chosen.id, granted=not _refuses(chosen), reason="the handler chose")
+
+
+def approval(options: Sequence[PermissionOption]) -> str | None:
+    """The option that allows the least that is needed."""
+    for kind in _ALLOWING:
+        for option in options:
+            if option.kind == kind:
+                return option.id
+    return next((option.id for option in options if option.kind.startswith("allow")), None)
+
+
+def refusal(request: PermissionRequest, reason: str) -> Decision:
+    """An option that refuses, once if it can be; where none is offered the request is cancelled."""
+    refusing = [option for option in request.options if _refuses(option)]
+    refusing.sort(key=lambda option: option.kind != "reject_once")
+    return Decision(refusing[0].id if refusing else None, granted=False, reason=reason)
+
+
+def _refuses(option: PermissionOption) -> bool:
+    return bool(_REFUSING.search(option.kind.lower()))

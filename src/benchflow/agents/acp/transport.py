@@ -1,0 +1,132 @@
+"""JSON-RPC messages over the standard streams of a process inside a sandbox, one per line.
+
+What comes in is bounded: the length of a line, the text that is no protocol, and the whole. The first breach ends the
+connection and is kept as `failure`; the caller turns it into an error of the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from benchflow.agents.log import OutputLog
+from benchflow.errors import AgentFailure, SandboxFailure
+from benchflow.sandbox.protocol import SandboxProcess
+
+MAX_LINE: Final = 16 << 20
+MAX_NOISE: Final = 1 << 20
+MAX_TOTAL: Final = 512 << 20
+_MAX_UNSENT: Final = 256
+
+
+class ProcessTransport:
+    """The SDK's `Transport` over a `SandboxProcess`; `receive` never raises, it ends."""
+
+    def __init__(self, agent: str, process: SandboxProcess, noise: OutputLog) -> None:
+        self._agent = agent
+        self._process = process
+        self._noise = noise
+        self._lines = _lines(process.stdout())
+        self._sending = asyncio.Lock()
+        self._unsent = 0
+        self._sent = asyncio.Event()
+        self._noise_bytes = 0
+        self._total = 0
+        self.failure: AgentFailure | None = None
+        """Why the connection ended, when it was not the process that ended it."""
+        self.last_noise: float | None = None
+        """When text that is no protocol came in last."""
+        self.last_message = time.monotonic()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Deliver a message. An answer that nobody is there to hear is dropped; for anything else it is an error."""
+        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self._unsent += 1
+        try:
+            async with self._sending:
+                await self._process.send(data)
+        except SandboxFailure as error:
+            if "method" in message:
+                raise ConnectionError("The agent takes no more messages.") from error
+        finally:
+            self._unsent -= 1
+            self._sent.set()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next message; None when there will be no more."""
+        await asyncio.sleep(0)  # lets handlers of earlier messages run, whatever is in the pipe
+        while self._unsent > _MAX_UNSENT:  # an agent that asks without listening is not heard either
+            self._sent.clear()
+            await self._sent.wait()
+        try:
+            async for line in self._lines:
+                message = self._message(line)
+                if self.failure is not None:
+                    return None
+                if message is not None:
+                    self.last_message = time.monotonic()
+                    return message
+        except SandboxFailure:
+            return None
+        return None
+
+    async def close(self) -> None:
+        """The process is ended by whoever started it."""
+
+    def _message(self, line: bytes) -> dict[str, Any] | None:
+        self._total += len(line) + 1
+        if len(line) > MAX_LINE:
+            return self._fail("flood", f"sent a line of more than {MAX_LINE >> 20} MB")
+        if self._total > MAX_TOTAL:
+            return self._fail("flood", f"sent more than {MAX_TOTAL >> 20} MB of messages")
+        stripped = line.strip()
+        if not stripped:
+            return None
+        if not stripped.startswith(b"{"):
+            return self._take_noise(line)
+        try:
+            message = json.loads(stripped)
+        except (ValueError, RecursionError):
+            self._noise.write(line[:4096] + b"\n")
+            return self._fail("broken-protocol", f"sent a line that is no JSON: {_shown(stripped)}")
+        if "method" not in message and "id" not in message:
+            return self._fail("broken-protocol", f"sent JSON that is no JSON-RPC message: {_shown(stripped)}")
+        if "method" in message and not isinstance(message["method"], str):
+            return self._fail("broken-protocol", f"sent a method that is no text: {_shown(stripped)}")
+        return message  # type: ignore[no-any-return] # JSON that starts with a brace is an object
+
+    def _take_noise(self, line: bytes) -> None:
+        """Text that is no protocol, a banner for instance: kept in the log, tolerated up to a limit."""
+        self._noise.write(line + b"\n")
+        self._noise_bytes += len(line) + 1
+        self.last_noise = time.monotonic()
+        if self._noise_bytes > MAX_NOISE:
+            self._fail("flood", f"wrote more than {MAX_NOISE >> 20} MB that is no protocol to its standard output")
+
+    def _fail(self, code: str, what: str) -> None:
+        self.failure = AgentFailure(f"The agent '{self._agent}' {what}.", code=code)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines without their ends; one that is too long is given as far as it was read, and ends the stream."""
+    pending = bytearray()
+    async for chunk in chunks:
+        pending += chunk
+        if b"\n" in chunk:
+            *whole, rest = pending.split(b"\n")
+            pending = bytearray(rest)
+            for line in whole:
+                yield bytes(line)
+        if len(pending) > MAX_LINE:
+            yield bytes(pending)
+            return
+    if pending:
+        yield bytes(pending)
+
+
+def _shown(line: bytes) -> str:
+    text = line[:80].decode(errors="replace")
+    return repr(text + ("…" if len(line) > 80 else ""))

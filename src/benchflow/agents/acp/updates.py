@@ -1,0 +1,150 @@
+"""`session/update` notifications as events of the trajectory, and what a turn is known to be doing.
+
+Chunks of a message become one event. Unknown updates are passed over: the protocol grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from benchflow.agents.protocol import EventSink
+
+_FLUSH_AT: Final = 64 << 10
+_MAX_FIELD: Final = 256 << 10
+_OPEN: Final = frozenset({"pending", "in_progress"})
+_CLOSED: Final = frozenset({"completed", "failed"})
+Spoken = Literal["agent_message", "agent_thought"]
+_SPOKEN: Final[Mapping[str, Spoken]] = {
+    "agent_message_chunk": "agent_message",
+    "agent_thought_chunk": "agent_thought",
+}
+
+
+class Turn:
+    """One prompt: what the agent said last, its tool calls, its use of tokens."""
+
+    def __init__(self, events: EventSink) -> None:
+        self._events = events
+        self._kind: Spoken = "agent_message"
+        self._chunks: list[str] = []
+        self._size = 0
+        self._titles: dict[str, tuple[str, str]] = {}
+        self.pending: set[str] = set()
+        """Tool calls that are under way."""
+        self.tool_calls = 0
+        self.text = ""
+        self.cost_usd: float | None = None
+        self.context_tokens: int | None = None
+
+    def update(self, update: Mapping[str, Any]) -> None:
+        """Take in one update as it came over the wire."""
+        match update.get("sessionUpdate"):
+            case "agent_message_chunk" | "agent_thought_chunk" as kind:
+                self._speak(_SPOKEN[kind], _block_text(update.get("content")))
+            case "tool_call":
+                self.flush()
+                self._begin(update)
+            case "tool_call_update":
+                self.flush()
+                self._progress(update)
+            case "plan":
+                self.flush()
+                self._events("plan", entries=_bounded(update.get("entries")))
+            case "usage_update":
+                self._use(update)
+            case _:
+                return
+
+    def flush(self) -> None:
+        """Write what was said so far as one event."""
+        if not self._chunks:
+            return
+        text = "".join(self._chunks)
+        self._chunks.clear()
+        self._size = 0
+        if self._kind == "agent_message":
+            self.text = text
+        self._events(self._kind, text=text)
+
+    def _speak(self, kind: Spoken, text: str) -> None:
+        if kind != self._kind or self._size > _FLUSH_AT:
+            self.flush()
+        self._kind = kind
+        if text:
+            self._chunks.append(text)
+            self._size += len(text)
+
+    def _begin(self, update: Mapping[str, Any]) -> None:
+        call = str(update.get("toolCallId") or "")
+        title, kind = str(update.get("title") or ""), str(update.get("kind") or "other")
+        if call not in self._titles:
+            self.tool_calls += 1
+        self._titles[call] = (title, kind)
+        self._events(
+            "tool_call",
+            tool_call_id=call,
+            title=title,
+            kind=kind,
+            status=str(update.get("status") or "pending"),
+            input=_bounded(update.get("rawInput")),
+        )
+        self._track(call, str(update.get("status") or "pending"), update)
+
+    def _progress(self, update: Mapping[str, Any]) -> None:
+        call = str(update.get("toolCallId") or "")
+        if call not in self._titles:  # some agents only ever send updates
+            self._begin({**update, "status": "pending"})
+        self._track(call, str(update.get("status") or ""), update)
+
+    def _track(self, call: str, status: str, update: Mapping[str, Any]) -> None:
+        if status in _OPEN:
+            self.pending.add(call)
+        elif status in _CLOSED:
+            self.pending.discard(call)
+            output = update.get("rawOutput")
+            self._events(
+                "tool_result",
+                tool_call_id=call,
+                status=status,
+                output=_bounded(output if output is not None else _content_text(update.get("content"))),
+            )
+
+    def _use(self, update: Mapping[str, Any]) -> None:
+        used, cost = update.get("used"), update.get("cost")
+        if isinstance(used, int):
+            self.context_tokens = used
+        if isinstance(cost, Mapping) and isinstance(cost.get("amount"), int | float) and cost.get("currency") == "USD":
+            self.cost_usd = float(cost["amount"])
+        self._events("usage", context_tokens=self.context_tokens, cost_usd=self.cost_usd)
+
+
+def _block_text(block: Any) -> str:
+    if not isinstance(block, Mapping):
+        return ""
+    if block.get("type") == "text":
+        return str(block.get("text") or "")
+    return f"[{block.get('type') or 'content'}]"
+
+
+def _content_text(content: Any) -> str | None:
+    """What a tool call shows, as text."""
+    if not isinstance(content, list):
+        return None
+    shown = []
+    for item in content:
+        if isinstance(item, Mapping) and item.get("type") == "content":
+            shown.append(_block_text(item.get("content")))
+        elif isinstance(item, Mapping) and item.get("type") == "diff":
+            shown.append(f"[diff of {item.get('path')}]")
+        elif isinstance(item, Mapping):
+            shown.append(f"[{item.get('type') or 'content'}]")
+    return "\n".join(shown)
+
+
+def _bounded(value: Any) -> Any:
+    """A value that may go into an event: what is far too long is cut, and says so."""
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_FIELD else f"{value[:_MAX_FIELD]}… [{len(value) - _MAX_FIELD} more]"
+    text = repr(value)
+    return value if len(text) <= _MAX_FIELD else f"{text[:_MAX_FIELD]}… [{len(text) - _MAX_FIELD} more]"

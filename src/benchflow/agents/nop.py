@@ -1,0 +1,36 @@
+"""`nop`: does nothing, so that everybody can see what doing nothing scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, Policy, TurnResult
+from cube.core import Action, ActionSchema, Observation
+
+
+class NopAgent(Agent):
+    def __init__(self, request: AgentRequest) -> None:
+        self.name = request.name
+
+    async def start(self, context: AgentContext) -> None:
+        del context
+
+    async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
+        del text, timeout
+        return TurnResult("end_turn")
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
+class NopPolicy(Policy):
+    def __init__(self, request: AgentRequest) -> None:
+        self.name = request.name
+
+    async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
+        del observation, actions
+        return []
+
+
+KIND: Final = AgentKind(AgentInfo("nop", "Does nothing.", "both"), agent=NopAgent, policy=NopPolicy)

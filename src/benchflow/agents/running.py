@@ -1,0 +1,81 @@
+"""One command of an agent inside its sandbox, run to its end with its output kept.
+
+The command is over when its own process has ended; what it left running ends with it, unless the package wants it
+to live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from benchflow.agents.log import OutputLog
+from benchflow.agents.protocol import AgentContext, TurnResult
+from benchflow.sandbox.protocol import SandboxProcess
+
+_LAST_OUTPUT_SEC: Final = 1.0
+"""How long to wait for output that is in the pipes when the command has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended; without an exit code its time was over."""
+
+    exit_code: int | None
+
+    @property
+    def timed_out(self) -> bool:
+        return self.exit_code is None
+
+    def turn(self) -> TurnResult:
+        if self.timed_out:
+            return TurnResult("timeout", timed_out=True)
+        return TurnResult("exited", exit_code=self.exit_code)
+
+
+async def run_to_end(
+    context: AgentContext,
+    command: Sequence[str],
+    log: OutputLog,
+    *,
+    user: str | None,
+    env: Mapping[str, str],
+    timeout: float | None,
+) -> Ended:
+    """Run in the working folder with closed input; when time is over or the caller is cancelled, all of it ends."""
+    process = await context.sandbox.process(command, user=user, env=env, cwd=context.workdir)
+    code: int | None = None
+    try:
+        await process.close_stdin()
+        async with anyio.create_task_group() as pumps:
+            finished = [anyio.Event(), anyio.Event()]
+            pumps.start_soon(pump, process.stdout(), log.write, finished[0])
+            pumps.start_soon(pump, process.stderr(), log.write, finished[1])
+            with anyio.move_on_after(timeout):
+                code = await process.wait()
+            if code is None or not context.keep_processes:
+                await process.kill()
+            with anyio.move_on_after(_LAST_OUTPUT_SEC):
+                for event in finished:
+                    await event.wait()
+            pumps.cancel_scope.cancel()
+    except BaseException:
+        await end_for_sure(process)
+        raise
+    return Ended(code)
+
+
+async def pump(chunks: AsyncIterator[bytes], take: Callable[[bytes], None], finished: anyio.Event) -> None:
+    """Hand on every chunk of a stream, then say that it has ended."""
+    async for chunk in chunks:
+        take(chunk)
+    finished.set()
+
+
+async def end_for_sure(process: SandboxProcess) -> None:
+    """End a process and what it started, also while the caller is being cancelled."""
+    with anyio.CancelScope(shield=True):
+        await process.kill()

@@ -1,0 +1,83 @@
+"""`script:FILE`: a shell script of this machine, run inside the sandbox; the smallest agent there is.
+
+Each prompt runs the script once, as the agent's user, in the working folder, with closed input. The script and the
+prompt are inside only while the agent is open.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+from benchflow.agents.log import OutputLog
+from benchflow.agents.placement import remove_inside
+from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
+from benchflow.agents.running import run_to_end
+from benchflow.errors import AgentFailure, UsageError
+from benchflow.files.bounded import RefusedFileError, read_regular
+
+MAX_SCRIPT: Final = 8 << 20
+
+
+class ScriptAgent(Agent):
+    def __init__(self, request: AgentRequest) -> None:
+        if not request.argument:
+            raise UsageError("The agent 'script' needs a file: script:FILE.", code="agent-argument")
+        self.name = request.name
+        self._script = _read(Path(request.argument))
+        self._context: AgentContext | None = None
+        self._folder = f"/tmp/.agent-{secrets.token_hex(8)}"  # noqa: S108 - inside the sandbox, in a folder of root's
+
+    async def start(self, context: AgentContext) -> None:
+        await context.sandbox.write_file(f"{self._folder}/script.sh", self._script, mode=0o755)
+        self._context = context
+
+    async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
+        context = self._context
+        if context is None:
+            raise AgentFailure(f"The agent '{self.name}' is not running.", code="not-started")
+        prompt_file = f"{self._folder}/prompt.md"
+        await context.sandbox.write_file(prompt_file, text.encode())
+        env = {**context.env, "BENCHFLOW_PROMPT_FILE": prompt_file}
+        context.events("agent_started", agent=self.name)
+        log = OutputLog(context.log_folder / "script.txt", context.redactor)
+        try:
+            ended = await run_to_end(
+                context, ["sh", f"{self._folder}/script.sh"], log, user=context.user, env=env, timeout=timeout
+            )
+        finally:
+            log.close()
+        if ended.timed_out:
+            context.events("agent_timeout", reason="time is over", timeout_sec=timeout)
+        context.events("agent_ended", exit_code=ended.exit_code, timed_out=ended.timed_out)
+        return ended.turn()
+
+    async def close(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            await remove_inside(context.sandbox, self._folder)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path.resolve(strict=True), max_bytes=MAX_SCRIPT)
+    except FileNotFoundError:
+        raise UsageError(f"The script '{path}' does not exist.", code="script-missing") from None
+    except RefusedFileError as error:
+        raise UsageError(f"The script '{path}' {error}.", code="script-refused") from error
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"The script '{path}' cannot be read: {reason}.", code="script-refused") from error
+
+
+KIND: Final = AgentKind(
+    AgentInfo(
+        "script",
+        "Runs a shell script of this machine inside the sandbox.",
+        "process",
+        argument="FILE",
+        needs=("sh in the environment",),
+    ),
+    agent=ScriptAgent,
+)

@@ -1,0 +1,129 @@
+"""What an agent can do in its sandbox, with the rights of its user and nothing more: a shell and text files.
+
+Files are read and written by commands that run as that user, so that a path which the agent may not see is refused
+by the kernel itself. Whatever is wrong is a `WorkspaceError` with one sentence, fit to be told to the agent.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from benchflow.errors import BenchflowError, SandboxFailure
+from benchflow.sandbox.protocol import ExecResult, Sandbox
+
+MAX_TEXT: Final = 4 << 20
+MAX_OUTPUT: Final = 64 << 10
+_FILE_TIMEOUT: Final = 30.0
+
+_SHELL: Final = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+_READ: Final = """\
+[ -e "$1" ] || [ -L "$1" ] || { echo "'$1' does not exist." >&2; exit 3; }
+[ -f "$1" ] || { echo "'$1' is not a regular file." >&2; exit 3; }
+[ -r "$1" ] || { echo "'$1' may not be read by this user." >&2; exit 3; }
+[ "$(wc -c < "$1")" -le "$2" ] || { echo "'$1' is larger than $2 bytes." >&2; exit 3; }
+exec cat -- "$1"
+"""
+_WRITE: Final = """\
+if [ -e "$1" ] && [ ! -f "$1" ]; then echo "'$1' is not a regular file." >&2; exit 3; fi
+mkdir -p -- "$(dirname -- "$1")" && cat > "$1"
+"""
+
+
+class WorkspaceError(BenchflowError):
+    """Something the agent asked for and cannot have."""
+
+    default_code = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A sandbox as one user sees it from its working folder."""
+
+    sandbox: Sandbox
+    workdir: str
+    user: str | None = None
+    env: Mapping[str, str] | None = None
+
+    async def bash(self, command: str, *, timeout: float | None = None, max_output: int = MAX_OUTPUT) -> ExecResult:
+        """Run a command by bash, or sh where there is none; each starts anew in the working folder."""
+        if "\0" in command:
+            raise WorkspaceError("A command cannot hold a NUL character.")
+        return await self._run(["sh", "-c", _SHELL, "sh", command], timeout=timeout, max_output=max_output)
+
+    async def read_text(self, path: str, *, line: int | None = None, limit: int | None = None) -> str:
+        """The text of a regular file, or `limit` lines of it from `line` (counted from 1)."""
+        target = self.resolve(path)
+        arguments = ["sh", "-c", _READ, "sh", target, str(MAX_TEXT)]
+        done = await self._run(arguments, timeout=_FILE_TIMEOUT, max_output=MAX_TEXT + MAX_OUTPUT)
+        _require(done, f"'{target}' cannot be read")
+        try:
+            text = done.stdout.decode()
+        except UnicodeDecodeError:
+            raise WorkspaceError(f"'{target}' is not text in UTF-8.") from None
+        if line is None and limit is None:
+            return text
+        first = max((line or 1) - 1, 0)
+        lines = text.splitlines(keepends=True)
+        return "".join(lines[first : None if limit is None else first + max(limit, 0)])
+
+    async def write_text(self, path: str, text: str) -> None:
+        """Make a file hold this text; missing folders are made, an existing file keeps its permissions."""
+        target = self.resolve(path)
+        data = text.encode("utf-8", "surrogatepass")
+        if len(data) > MAX_TEXT:
+            raise WorkspaceError(f"A text of {len(data)} bytes is more than the {MAX_TEXT} that can be written at once.")
+        done = await self._run(["sh", "-c", _WRITE, "sh", target], timeout=_FILE_TIMEOUT, stdin=data)
+        _require(done, f"'{target}' cannot be written")
+
+    async def edit_text(self, path: str, old: str, new: str, *, everywhere: bool = False) -> int:
+        """Put `new` in the place of `old`, which must occur exactly once unless `everywhere`; how often it did."""
+        if not old:
+            raise WorkspaceError("The text to replace is empty.")
+        text = await self.read_text(path)
+        count = text.count(old)
+        if count == 0:
+            raise WorkspaceError(f"'{path}' does not contain the text to replace.")
+        if count > 1 and not everywhere:
+            raise WorkspaceError(f"'{path}' contains the text to replace {count} times; it must be unique.")
+        await self.write_text(path, text.replace(old, new))
+        return count
+
+    def resolve(self, path: str) -> str:
+        """The path from the working folder."""
+        if not path or "\0" in path:
+            raise WorkspaceError("A path cannot be empty or hold a NUL character.")
+        return posixpath.join(self.workdir, path)
+
+    async def _run(
+        self,
+        arguments: list[str],
+        *,
+        timeout: float | None,
+        max_output: int = MAX_OUTPUT,
+        stdin: bytes | None = None,
+    ) -> ExecResult:
+        try:
+            return await self.sandbox.exec(
+                arguments,
+                user=self.user,
+                env=self.env,
+                cwd=self.workdir,
+                timeout=timeout,
+                max_output=max_output,
+                stdin=stdin,
+            )
+        except SandboxFailure as error:
+            if error.code in ("sandbox-gone", "helper-gone"):
+                raise
+            raise WorkspaceError(str(error)) from error
+
+
+def _require(done: ExecResult, otherwise: str) -> None:
+    if done.timed_out:
+        raise WorkspaceError(f"{otherwise}: it took too long.")
+    if done.exit_code:
+        reason = done.stderr.decode(errors="replace").strip().splitlines()
+        raise WorkspaceError(reason[-1] if reason else f"{otherwise}.")

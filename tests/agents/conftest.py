@@ -1,0 +1,105 @@
+"""A real sandbox with the interpreter of the tests inside, a recorder of events, and a context for agents."""
+
+import sys
+import sysconfig
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from benchflow.agents.protocol import AgentContext
+from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.protocol import Mount, SandboxSpec
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples" / "agents"
+PYTHON = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass
+class Recorder:
+    """An event sink that keeps what it is told."""
+
+    events: list[dict] = field(default_factory=list)
+
+    def __call__(self, event, /, **fields):
+        self.events.append({"type": event, **fields})
+
+    def of(self, kind):
+        return [event for event in self.events if event["type"] == kind]
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def local_store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+async def backend(local_store):
+    backend = LocalBackend(local_store)
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+def spec():
+    mounts = (
+        Mount(Path(sys.base_prefix), "/opt/python"),
+        Mount(Path(sysconfig.get_path("purelib")), "/opt/packages"),
+        Mount(EXAMPLES, "/opt/examples"),
+        Mount(HERE, "/opt/tests"),
+    )
+    return SandboxSpec(mounts=mounts)
+
+
+@pytest.fixture
+async def sandbox(backend, spec):
+    async with backend.create(spec) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def context(sandbox, recorder, tmp_path):
+    return AgentContext(
+        sandbox=sandbox,
+        workdir="/app",
+        user=None,
+        env={"PYTHONPATH": "/opt/packages", "PYTHONDONTWRITEBYTECODE": "1"},
+        events=recorder,
+        log_folder=tmp_path / "agent",
+    )
+
+
+@pytest.fixture
+def opened(context):
+    """Opens an agent, gives the result of its prompts, and closes it whatever happens."""
+
+    async def run(agent, *prompts, timeout=60.0, **changes):
+        await agent.start(replace(context, **changes))
+        try:
+            return [await agent.prompt(prompt, timeout=timeout) for prompt in prompts]
+        finally:
+            await agent.close()
+
+    return run
+
+
+@pytest.fixture
+def inside(sandbox):
+    """The output of a command inside the sandbox, run as root."""
+
+    async def run(command):
+        done = await sandbox.exec(command, user="root")
+        return done.stdout.decode() + done.stderr.decode()
+
+    return run
