@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.agents.protocol import AgentContext
+from benchflow.agents import AgentContext, create_agent
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.protocol import Mount, SandboxSpec
 
@@ -103,3 +103,25 @@ def inside(sandbox):
         return done.stdout.decode() + done.stderr.decode()
 
     return run
+
+
+@pytest.fixture
+def changed(sandbox):
+    """The paths that differ from the environment, the places of mounts left out."""
+
+    async def paths():
+        return [change.path for change in await sandbox.changes() if not change.path.startswith("/opt")]
+
+    return paths
+
+
+@pytest.fixture
+def raw():
+    """An agent of a few lines of JSON that behaves as told."""
+    return lambda *how: create_agent(f"acp:exec {PYTHON} -S -E /opt/tests/raw_agent.py {' '.join(how)}")
+
+
+@pytest.fixture
+def shell_agent():
+    """The example agent, written with the SDK."""
+    return create_agent(f"acp:exec {PYTHON} /opt/examples/shell_agent.py")

@@ -43,7 +43,7 @@ async def test_nop_changes_nothing(opened, sandbox):
 
 
 async def test_a_script_runs_as_the_agent_in_the_working_folder_with_closed_input(opened, script, tmp_path, recorder):
-    agent = script('id -un; pwd; cat; cat "$BENCHFLOW_PROMPT_FILE"; echo "$GREETING" >&2; exit 3\n')
+    agent = script('id -un; pwd; cat; cat "$BENCHFLOW_PROMPT_FILE"; echo; echo "$GREETING" >&2; exit 3\n')
     [result] = await opened(agent, "Do it.", env={"GREETING": "hello"})
     assert (result.stop_reason, result.exit_code, result.timed_out) == ("exited", 3, False)
     kept = (tmp_path / "agent" / "script.txt").read_text()
@@ -51,14 +51,14 @@ async def test_a_script_runs_as_the_agent_in_the_working_folder_with_closed_inpu
     assert [event["type"] for event in recorder.events] == ["agent_started", "agent_ended"]
 
 
-async def test_the_script_is_gone_after_its_phase_and_what_it_started_has_ended(opened, script, sandbox, inside):
+async def test_the_script_is_gone_after_its_phase_and_what_it_started_has_ended(opened, script, changed, inside):
     agent = script("(setsid sleep 1000 &) ; sleep 1000 & echo $0 > where\n")
     await opened(agent, "Do it.")
     where = (await inside("cat /app/where")).strip()
     assert where.endswith("script.sh")
     assert "No such file" in await inside(f"ls {where}")
     assert "sleep 1000" not in await inside("ps ax -o args")
-    assert [change.path for change in await sandbox.changes()] == ["/app/where"]
+    assert await changed() == ["/app/where"]
 
 
 async def test_what_a_script_started_lives_on_where_the_package_wants_it(opened, script, inside):
@@ -109,7 +109,7 @@ async def test_output_that_cannot_be_written_is_a_failure_of_the_machine(script,
     await agent.close()
 
 
-async def test_the_oracle_solves_and_leaves_only_its_solution(opened, package, sandbox, inside, recorder, tmp_path):
+async def test_the_oracle_solves_and_leaves_only_its_solution(opened, package, changed, inside, recorder, tmp_path):
     root = package(script='cat "$(dirname "$0")/data" /solution/data; echo "$KEY"; id -un; pwd > answer\n', data="42\n")
     [result] = await opened(create_agent("oracle"), "Do it.", package_dir=root, oracle_env={"KEY": "value"})
     assert (result.stop_reason, result.exit_code) == ("exited", 0)
@@ -117,7 +117,7 @@ async def test_the_oracle_solves_and_leaves_only_its_solution(opened, package, s
     assert await inside("cat /app/answer") == "/app\n"
     assert "oracle" not in await inside("ls /")
     assert "solution" not in await inside("ls /")
-    assert [change.path for change in await sandbox.changes()] == ["/app/answer"]
+    assert await changed() == ["/app/answer"]
     [event] = recorder.of("oracle")
     assert (event["command"], event["return_code"], event["stdout"]) == ("/oracle/solve.sh", 0, "42\n42\nvalue\nroot\n")
 

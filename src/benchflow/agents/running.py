@@ -59,6 +59,7 @@ async def run_to_end(
             if code is None or not context.keep_processes:
                 await process.kill()
             with anyio.move_on_after(_LAST_OUTPUT_SEC):
+                await process.wait()
                 for event in finished:
                     await event.wait()
             pumps.cancel_scope.cancel()
@@ -79,3 +80,5 @@ async def end_for_sure(process: SandboxProcess) -> None:
     """End a process and what it started, also while the caller is being cancelled."""
     with anyio.CancelScope(shield=True):
         await process.kill()
+        with anyio.move_on_after(_LAST_OUTPUT_SEC):
+            await process.wait()

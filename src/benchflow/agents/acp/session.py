@@ -239,9 +239,11 @@ class Session:
     async def close(self) -> None:
         """End the agent: its input is closed, and what has not ended then is killed. Idempotent."""
         with anyio.CancelScope(shield=True):
-            keep = self._context.keep_processes and self._over is None
+            sound = bool(self._id) and self._over is None and self._transport.failure is None
+            keep = self._context.keep_processes and sound
             await self._process.close_stdin()
-            await asyncio.wait({self._exit}, timeout=EXIT_GRACE_SEC)
+            if sound:
+                await asyncio.wait({self._exit}, timeout=EXIT_GRACE_SEC)
             if not (keep and self._exit.done()):
                 await self._process.kill()
             await self._client.terminals.close(keep_processes=keep)
