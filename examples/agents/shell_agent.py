@@ -56,7 +56,9 @@ class ShellAgent:
                 return schema.PromptResponse(stop_reason="cancelled")
             answer = await self._do(session_id, line)
             words += len(answer.split())
-            await self._client.session_update(session_id=session_id, update=acp.update_agent_message_text(answer + "\n"))
+            await self._client.session_update(
+                session_id=session_id, update=acp.update_agent_message_text(answer + "\n")
+            )
         used = schema.Usage(input_tokens=len(text.split()), output_tokens=words, total_tokens=len(text.split()) + words)
         stop = "cancelled" if self._cancelled.is_set() else "end_turn"
         return schema.PromptResponse(stop_reason=stop, usage=used)

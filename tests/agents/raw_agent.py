@@ -1,12 +1,17 @@
-"""An ACP agent of a few lines of JSON, which misbehaves as its arguments say. Needs nothing but Python."""
+"""An ACP agent of a few lines of JSON, which misbehaves as its arguments say. Needs nothing but Python.
+
+Names of functions below are what it can be told to do: `at_start_*` before it listens, `in_turn_*` for each prompt.
+"""
 
 import json
 import os
+import subprocess
 import sys
 import time
+from itertools import count
 
-how = set(sys.argv[1:])
-asked = 0
+HOW = [word.replace("-", "_") for word in sys.argv[1:]]
+NUMBERS = count(1)
 
 
 def send(message):
@@ -22,17 +27,6 @@ def say(text):
     update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": text})
 
 
-def ask(method, **params):
-    """A request to the client, and its answer."""
-    global asked
-    asked += 1
-    send({"id": f"r{asked}", "method": method, "params": {"sessionId": "s", **params}})
-    while True:
-        message = receive()
-        if message.get("id") == f"r{asked}":
-            return message.get("result", message.get("error"))
-
-
 def receive():
     line = sys.stdin.readline()
     if not line:
@@ -40,131 +34,186 @@ def receive():
     return json.loads(line)
 
 
-def prompt(request, text):
-    if "exit-in-turn" in how:
-        say("so long")
-        print("out of memory", file=sys.stderr, flush=True)
-        sys.exit(9)
-    if "broken-in-turn" in how:
-        sys.stdout.write('{"jsonrpc": "2.0", "method": \n')
-        sys.stdout.flush()
-        time.sleep(1000)
-    if "close-stdout" in how:
-        os.close(1)
-        time.sleep(1000)
-    if "flood-updates" in how:
-        while True:
-            say("x" * 1000000)
-    if "flood-requests" in how:
-        for number in range(20000):
-            send({"id": number, "method": "nonsense/method", "params": {}})
-    if "hang" in how:
-        say("I will think about it")
-        time.sleep(1000)
-    if "hang-in-tool" in how:
-        update(sessionUpdate="tool_call", toolCallId="t", title="work", kind="execute", status="in_progress")
-        time.sleep(float(text))
-        update(sessionUpdate="tool_call_update", toolCallId="t", status="completed", rawOutput="done")
-    if "children" in how:
-        import subprocess
-
-        subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        say("started")
-        time.sleep(float(text))
-    if "error" in how:
-        send({"id": request["id"], "error": {"code": -32603, "message": "model overloaded", "data": {"details": "529"}}})
-        return
-    if "odd-stop" in how:
-        send({"id": request["id"], "result": {"stopReason": "bored"}})
-        return
-    if "many-tools" in how:
-        for number in range(50):
-            update(sessionUpdate="tool_call", toolCallId=f"t{number}", title="work", status="completed")
-            time.sleep(0.05)
-    if "costly" in how:
-        update(sessionUpdate="usage_update", used=500, size=1000, cost={"amount": 0.75, "currency": "USD"})
-        time.sleep(float(text or 0))
-    if "odd-updates" in how:
-        update(sessionUpdate="from_the_future", data=1)
-        send({"method": "session/update", "params": {"sessionId": "s"}})
-        send({"method": "session/update", "params": [1]})
-        send({"method": "what/ever"})
-        update(sessionUpdate="tool_call_update", toolCallId="late", status="completed", content=[
-            {"type": "content", "content": {"type": "text", "text": "seen"}},
-            {"type": "diff", "path": "/app/a", "newText": "x"},
-        ])  # fmt: skip
-        update(sessionUpdate="plan", entries=[{"content": "one", "priority": "high", "status": "pending"}])
-    if "requests" in how:
-        say(json.dumps([ask(item["method"], **item["params"]) for item in json.loads(text)]))
-    if "permission" in how:
-        say(json.dumps(ask("session/request_permission", **json.loads(text))))
-    if "env" in how:
-        say(json.dumps(dict(os.environ)))
-    usage = {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10, "cachedReadTokens": 2}
-    send({"id": request["id"], "result": {"stopReason": "end_turn", "usage": usage}})
-
-
-def main():
-    if "exit" in how:
-        print("no key found", file=sys.stderr)
-        sys.exit(3)
-    if "noise" in how:
-        print("Welcome to the agent!\n[info] starting", flush=True)
-    if "only-noise" in how:
-        print("Welcome to the agent!", flush=True)
-        time.sleep(1000)
-    if "flood" in how:
-        while True:
-            sys.stdout.write("y" * 65536 + "\n")
-    if "long-line" in how:
-        while True:
-            sys.stdout.write("{" + "y" * 65536)
-    if "silent" in how:
-        time.sleep(1000)
+def ask(method, **params):
+    """A request to the client, and its answer."""
+    name = f"r{next(NUMBERS)}"
+    send({"id": name, "method": method, "params": {"sessionId": "s", **params}})
     while True:
-        request = receive()
-        method, params = request.get("method"), request.get("params") or {}
-        if method == "initialize":
-            version = 99 if "version" in how else 1
-            capabilities = {"mcpCapabilities": {"http": "mcp" in how}}
-            if "not-an-object" in how:
-                send({"id": request["id"], "result": "hello"})
-                continue
-            send({"id": request["id"], "result": {"protocolVersion": version, "agentCapabilities": capabilities}})
-        elif method == "session/new":
-            if "auth" in how:
-                send({"id": request["id"], "error": {"code": -32000, "message": "Authentication required"}})
-                continue
-            result = {"sessionId": "s"}
-            if "config" in how:
-                result["configOptions"] = [
-                    {
-                        "id": "m",
-                        "name": "Model",
-                        "type": "select",
-                        "category": "model",
-                        "currentValue": "small",
-                        "options": [{"value": "small", "name": "Small"}, {"value": "acme/large", "name": "Large"}],
-                    },
-                    {
-                        "id": "e",
-                        "name": "Effort",
-                        "type": "select",
-                        "category": "thought_level",
-                        "currentValue": "low",
-                        "options": [{"group": "g", "name": "G", "options": [{"value": "high", "name": "High"}]}],
-                    },
-                ]
-            if "models" in how:
-                result["models"] = {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b"}]}
-            send({"id": request["id"], "result": result})
-            if "mcp" in how:
-                print(json.dumps(params["mcpServers"]), file=sys.stderr, flush=True)
-        elif method in ("session/set_config_option", "session/set_model"):
-            print(json.dumps(params), file=sys.stderr, flush=True)
-            send({"id": request["id"], "result": {}})
-        elif method == "session/prompt":
-            prompt(request, params["prompt"][0]["text"])
+        message = receive()
+        if message.get("id") == name:
+            return message.get("result", message.get("error"))
 
 
-main()
+def at_start_exit():
+    print("no key found", file=sys.stderr)
+    sys.exit(3)
+
+
+def at_start_noise():
+    print("Welcome to the agent!\n[info] starting", flush=True)
+
+
+def at_start_only_noise():
+    print("Welcome to the agent!", flush=True)
+    time.sleep(1000)
+
+
+def at_start_flood():
+    while True:
+        sys.stdout.write("y" * 65536 + "\n")
+
+
+def at_start_long_line():
+    while True:
+        sys.stdout.write("{" + "y" * 65536)
+
+
+def at_start_silent():
+    time.sleep(1000)
+
+
+def in_turn_exit_in_turn(text):
+    say("so long")
+    print("out of memory", file=sys.stderr, flush=True)
+    sys.exit(9)
+
+
+def in_turn_broken_in_turn(text):
+    sys.stdout.write('{"jsonrpc": "2.0", "method": \n')
+    sys.stdout.flush()
+    time.sleep(1000)
+
+
+def in_turn_no_message(text):
+    print('{"jsonrpc": "2.0"}', flush=True)
+    time.sleep(1000)
+
+
+def in_turn_close_stdout(text):
+    os.close(1)
+    time.sleep(1000)
+
+
+def in_turn_flood_updates(text):
+    while True:
+        say("x" * 1000000)
+
+
+def in_turn_flood_requests(text):
+    for number in range(20000):
+        send({"id": number, "method": "nonsense/method", "params": {}})
+
+
+def in_turn_hang(text):
+    say("I will think about it")
+    time.sleep(1000)
+
+
+def in_turn_hang_in_tool(text):
+    update(sessionUpdate="tool_call", toolCallId="t", title="work", kind="execute", status="in_progress")
+    time.sleep(float(text))
+    update(sessionUpdate="tool_call_update", toolCallId="t", status="completed", rawOutput="done")
+
+
+def in_turn_children(text):
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    say("started")
+    time.sleep(float(text))
+
+
+def in_turn_many_tools(text):
+    for number in range(50):
+        update(sessionUpdate="tool_call", toolCallId=f"t{number}", title="work", status="completed")
+        time.sleep(0.05)
+
+
+def in_turn_costly(text):
+    update(sessionUpdate="usage_update", used=500, size=1000, cost={"amount": 0.75, "currency": "USD"})
+    time.sleep(float(text or 0))
+
+
+def in_turn_odd_updates(text):
+    update(sessionUpdate="from_the_future", data=1)
+    send({"method": "session/update", "params": {"sessionId": "s"}})
+    send({"method": "session/update", "params": [1]})
+    send({"method": "what/ever"})
+    shown = {"type": "content", "content": {"type": "text", "text": "seen"}}
+    diff = {"type": "diff", "path": "/app/a", "newText": "x"}
+    update(sessionUpdate="tool_call_update", toolCallId="late", status="completed", content=[shown, diff])
+    update(sessionUpdate="plan", entries=[{"content": "one", "priority": "high", "status": "pending"}])
+
+
+def in_turn_requests(text):
+    say(json.dumps([ask(item["method"], **item["params"]) for item in json.loads(text)]))
+
+
+def in_turn_permission(text):
+    say(json.dumps(ask("session/request_permission", **json.loads(text))))
+
+
+def in_turn_env(text):
+    say(json.dumps(dict(os.environ)))
+
+
+def select(name, category, current, options):
+    fields = {"id": name, "name": name, "type": "select", "category": category}
+    return {**fields, "currentValue": current, "options": options}
+
+
+def answer_initialize(params):
+    if "not_an_object" in HOW:
+        return {"result": "hello"}
+    capabilities = {"mcpCapabilities": {"http": "mcp" in HOW}}
+    return {"result": {"protocolVersion": 99 if "version" in HOW else 1, "agentCapabilities": capabilities}}
+
+
+def answer_session_new(params):
+    if "auth" in HOW and not os.path.exists("/tmp/signed-in"):
+        return {"error": {"code": -32000, "message": "Authentication required"}}
+    result = {"sessionId": "s"}
+    if "config" in HOW:
+        models = [{"value": "small", "name": "Small"}, {"value": "acme/large", "name": "Large"}]
+        efforts = [{"group": "g", "name": "G", "options": [{"value": "high", "name": "High"}]}]
+        result["configOptions"] = [select("m", "model", "small", models), select("e", "thought_level", "low", efforts)]
+    if "models" in HOW:
+        result["models"] = {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b"}]}
+    if "mcp" in HOW:
+        print(json.dumps(params["mcpServers"]), file=sys.stderr, flush=True)
+    return {"result": result}
+
+
+def answer_authenticate(params):
+    with open("/tmp/signed-in", "w") as file:
+        file.write(params["methodId"])
+    return {"result": {}}
+
+
+def answer_setting(params):
+    print(json.dumps(params), file=sys.stderr, flush=True)
+    return {"result": {}}
+
+
+def answer_session_prompt(params):
+    for name in HOW:
+        globals().get(f"in_turn_{name}", lambda text: None)(params["prompt"][0]["text"])
+    if "error" in HOW:
+        return {"error": {"code": -32603, "message": "model overloaded", "data": {"details": "529"}}}
+    usage = {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10, "cachedReadTokens": 2}
+    return {"result": {"stopReason": "bored" if "odd_stop" in HOW else "end_turn", "usage": usage}}
+
+
+ANSWERS = {
+    "initialize": answer_initialize,
+    "authenticate": answer_authenticate,
+    "session/new": answer_session_new,
+    "session/prompt": answer_session_prompt,
+    "session/set_config_option": answer_setting,
+    "session/set_model": answer_setting,
+}
+
+for word in HOW:
+    globals().get(f"at_start_{word}", lambda: None)()
+while True:
+    request = receive()
+    if request.get("method") in ANSWERS:
+        send({"id": request["id"], **ANSWERS[request["method"]](request.get("params") or {})})

@@ -24,13 +24,17 @@ def nothing_is_logged(caplog):
 
 @pytest.mark.slow
 async def test_the_example_agent_follows_its_instructions(opened, shell_agent, recorder, inside):
-    prompt = "think about it\n$ echo hello > made.txt && cat made.txt\nread /app/made.txt\nwrite /app/sub/new.txt some text"
+    prompt = (
+        "think about it\n$ echo hello > made.txt && cat made.txt\nread /app/made.txt\nwrite /app/sub/new.txt some text"
+    )
     first, second = await opened(shell_agent, prompt, "$ pwd; id -un; exit 4")
     assert (first.stop_reason, first.text) == ("end_turn", "exit code 0: hello\nhello\n\nI wrote /app/sub/new.txt.\n")
     assert first.usage["tool_calls"] == 1
     assert first.usage["output_tokens"] > 0
     assert second.text == "exit code 4: /app\nagent\n"
-    assert await inside("cat /app/sub/new.txt; stat -c %U /app/made.txt /app/sub/new.txt") == "some text" + "agent\n" * 2
+    assert (
+        await inside("cat /app/sub/new.txt; stat -c %U /app/made.txt /app/sub/new.txt") == "some text" + "agent\n" * 2
+    )
     kinds = [event["type"] for event in recorder.events]
     assert kinds == [
         *["agent_started", "agent_thought", "agent_message", "tool_call", "permission", "tool_result", "agent_message"],
@@ -126,6 +130,7 @@ async def test_an_agent_that_has_ended_cannot_be_prompted_again(opened, raw):
     ("how", "code", "said"),
     [
         ("broken-in-turn", "broken-protocol", "sent a line that is no JSON"),
+        ("no-message", "broken-protocol", "sent JSON that is no JSON-RPC message"),
         ("close-stdout", "connection-lost", "closed its standard output"),
         ("error", "agent-error", "answered session/prompt with an error: model overloaded: 529 (-32603)"),
         ("odd-stop", "broken-protocol", "stopped for no known reason: 'bored'"),
@@ -212,7 +217,9 @@ async def requested(opened, raw, *requests, **changes):
 
 
 async def test_files_are_read_and_written_with_the_rights_of_the_agent(opened, raw, inside):
-    await inside("echo secret > /etc/hidden; chmod 600 /etc/hidden; printf '1\\n2\\n3\\n' > /app/lines; mkfifo /app/pipe")
+    await inside(
+        "echo secret > /etc/hidden; chmod 600 /etc/hidden; printf '1\\n2\\n3\\n' > /app/lines; mkfifo /app/pipe"
+    )
     answers = await requested(
         opened,
         raw,
@@ -247,7 +254,10 @@ async def test_terminals_run_inside_and_are_counted_and_cleaned_up(opened, raw, 
     answers = await requested(
         opened,
         raw,
-        ("terminal/create", {"command": "sh", "args": ["-c", "echo $X; pwd"], "env": [{"name": "X", "value": "y"}], "cwd": "/tmp"}),
+        (
+            "terminal/create",
+            {"command": "sh", "args": ["-c", "echo $X; pwd"], "env": [{"name": "X", "value": "y"}], "cwd": "/tmp"},
+        ),
         ("terminal/wait_for_exit", {"terminalId": "terminal-1"}),
         ("terminal/output", {"terminalId": "terminal-1"}),
         ("terminal/release", {"terminalId": "terminal-1"}),
@@ -380,7 +390,11 @@ async def test_an_effort_is_chosen_by_the_protocol(opened, raw, tmp_path):
         ("config", {"model": "huge"}, "model-unknown"),
         ("plain", {"model": "huge"}, "model-unsupported"),
         ("plain", {"reasoning_effort": "high"}, "effort-unsupported"),
-        ("plain", {"mcp_servers": ({"name": "x", "transport": "streamable-http", "url": "http://x"},)}, "mcp-unsupported"),
+        (
+            "plain",
+            {"mcp_servers": ({"name": "x", "transport": "streamable-http", "url": "http://x"},)},
+            "mcp-unsupported",
+        ),
     ],
 )
 async def test_a_wish_that_the_agent_cannot_fulfil_stops_the_launch(opened, raw, how, wish, code):

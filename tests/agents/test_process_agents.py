@@ -47,7 +47,7 @@ async def test_a_script_runs_as_the_agent_in_the_working_folder_with_closed_inpu
     [result] = await opened(agent, "Do it.", env={"GREETING": "hello"})
     assert (result.stop_reason, result.exit_code, result.timed_out) == ("exited", 3, False)
     kept = (tmp_path / "agent" / "script.txt").read_text()
-    assert sorted(kept.split()) == sorted("agent /app Do it. hello".split())
+    assert sorted(kept.split()) == sorted(["agent", "/app", "Do", "it.", "hello"])
     assert [event["type"] for event in recorder.events] == ["agent_started", "agent_ended"]
 
 
@@ -123,7 +123,9 @@ async def test_the_oracle_solves_and_leaves_only_its_solution(opened, package, c
 
 
 @pytest.mark.parametrize("first_line", ["#!/bin/bash\n[[ 1 == 1 ]] && ", ""])
-async def test_the_oracle_may_be_of_the_split_layout_with_or_without_an_interpreter(opened, package, inside, first_line):
+async def test_the_oracle_may_be_of_the_split_layout_with_or_without_an_interpreter(
+    opened, package, inside, first_line
+):
     root = package("solution", f"{first_line}echo yes > answer\n")
     [result] = await opened(create_agent("oracle"), "", package_dir=root)
     assert result.exit_code == 0

@@ -71,5 +71,6 @@ class OutputLog:
 
     def _failure(self, error: OSError) -> InfrastructureFailure:
         return InfrastructureFailure(
-            f"The output of the agent cannot be kept in '{self._path}': {error.strerror or error}.", code="log-unwritable"
+            f"The output of the agent cannot be kept in '{self._path}': {error.strerror or error}.",
+            code="log-unwritable",
         )

@@ -34,7 +34,9 @@ async def claim_folder(sandbox: Sandbox, folder: str, alias: str) -> None:
             code="path-taken",
         )
     if not done.ok:
-        raise SandboxFailure(f"{alias} could not be made inside the sandbox: {_reason(done.stderr)}", code="link-failed")
+        raise SandboxFailure(
+            f"{alias} could not be made inside the sandbox: {_reason(done.stderr)}", code="link-failed"
+        )
 
 
 async def remove_inside(sandbox: Sandbox, *paths: str) -> None:

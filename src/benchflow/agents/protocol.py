@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.sandbox.protocol import Sandbox
@@ -81,6 +81,10 @@ class AgentLimits:
     """How long it may take until the agent is ready for its first prompt."""
 
 
+NO_LIMITS: Final = AgentLimits()
+"""Nothing is limited but silence."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentContext:
     """What a rollout gives an agent for as long as it is open."""
@@ -95,7 +99,7 @@ class AgentContext:
     """The rollout's `agent/` folder on this machine, for capped raw output."""
     model: str | None = None
     reasoning_effort: str | None = None
-    limits: AgentLimits = AgentLimits()
+    limits: AgentLimits = NO_LIMITS
     ask: PermissionHandler | None = None
     """None: the agent may do whatever the sandbox lets it."""
     forbidden_tools: frozenset[str] = frozenset()
@@ -211,7 +215,7 @@ class AgentRequest:
     model: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     """Variables of this machine, for what the agent needs itself, such as a key."""
-    limits: AgentLimits = AgentLimits()
+    limits: AgentLimits = NO_LIMITS
     """Those of a policy; an agent gets its limits from its context."""
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
-from benchflow.agents.protocol import Agent, AgentInfo, AgentKind, AgentLimits, AgentRequest, Policy
+from benchflow.agents.protocol import NO_LIMITS, Agent, AgentInfo, AgentKind, AgentLimits, AgentRequest, Policy
 from benchflow.errors import UsageError
 
 GROUP: Final = "benchflow.agents"
@@ -46,7 +46,9 @@ def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, s
     """
     kind, request = _find(name, model, environ)
     if kind.agent is None:
-        raise UsageError(f"The agent '{name}' decides on gym tasks only; it cannot act in a sandbox.", code="agent-kind")
+        raise UsageError(
+            f"The agent '{name}' decides on gym tasks only; it cannot act in a sandbox.", code="agent-kind"
+        )
     return kind.agent(request)
 
 
@@ -54,7 +56,7 @@ def create_policy(
     name: str,
     model: str | None = None,
     *,
-    limits: AgentLimits = AgentLimits(),
+    limits: AgentLimits = NO_LIMITS,
     environ: Mapping[str, str] | None = None,
 ) -> Policy:
     """The policy of that name, for gym tasks. Wrong names and arguments are a `UsageError`."""
@@ -111,7 +113,7 @@ def _plugins() -> dict[str, EntryPoint]:
 def _load_plugin(point: EntryPoint) -> AgentKind:
     try:
         kind = point.load()
-    except Exception as error:  # noqa: BLE001 - a plugin may fail in any way, and must not take the others with it
+    except Exception as error:  # a plugin may fail in any way, and must not take the others with it
         raise UsageError(f"The agent plugin '{point.name}' cannot be loaded: {error}", code="broken-plugin") from error
     if not isinstance(kind, AgentKind):
         raise UsageError(f"The agent plugin '{point.name}' is no AgentKind.", code="broken-plugin")

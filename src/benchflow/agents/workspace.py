@@ -74,7 +74,9 @@ class Workspace:
         target = self.resolve(path)
         data = text.encode("utf-8", "surrogatepass")
         if len(data) > MAX_TEXT:
-            raise WorkspaceError(f"A text of {len(data)} bytes is more than the {MAX_TEXT} that can be written at once.")
+            raise WorkspaceError(
+                f"A text of {len(data)} bytes is more than the {MAX_TEXT} that can be written at once."
+            )
         done = await self._run(["sh", "-c", _WRITE, "sh", target], timeout=_FILE_TIMEOUT, stdin=data)
         _require(done, f"'{target}' cannot be written")
 

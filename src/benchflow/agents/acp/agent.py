@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -42,9 +43,19 @@ class AcpAgent(Agent):
         if self._session is not None:
             raise AgentFailure(f"The agent '{self.name}' is running already.", code="already-started")
         model = context.model or self._request.model
-        env = self._launch.environment(self.name, context.env, self._request.environ, model)
-        choice = None if self._launch.model_variable else model
-        self._session = await Session.open(self.name, self._launch.command, env, context, model=choice)
+        launch = self._launch
+        env = launch.environment(self.name, context.env, self._request.environ, model)
+        known = replace(
+            context, redactor=context.redactor.with_values(env[name] for name in launch.variables if name in env)
+        )
+        self._session = await Session.open(
+            self.name,
+            launch.command,
+            env,
+            known,
+            model=None if launch.model_variable else model,
+            auth_method=launch.auth_method,
+        )
 
     async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
         if self._session is None:

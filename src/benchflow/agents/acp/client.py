@@ -7,16 +7,16 @@ nothing an agent sends raises here.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from acp import RequestError, schema
 from pydantic import BaseModel, ValidationError
 
-from benchflow.agents.acp.permissions import decide, parse_request
 from benchflow.agents.acp.terminals import Terminals
 from benchflow.agents.acp.updates import Turn
-from benchflow.agents.protocol import AgentContext
+from benchflow.agents.permissions import decide
+from benchflow.agents.protocol import AgentContext, PermissionOption, PermissionRequest
 from benchflow.agents.workspace import Workspace, WorkspaceError
 from benchflow.errors import BenchflowError
 
@@ -93,7 +93,9 @@ class Client:
     def _update(self, update: Mapping[str, Any]) -> None:
         self.turn.update(update)
         if update.get("sessionUpdate") == "tool_call" and self._is_forbidden(update):
-            self._context.events("error", code="forbidden-tool", message=f"The tool '{update.get('title')}' is forbidden.")
+            self._context.events(
+                "error", code="forbidden-tool", message=f"The tool '{update.get('title')}' is forbidden."
+            )
 
     def _require_allowed(self, method: str) -> None:
         if _METHOD_TOOLS.get(method, frozenset()) & self._forbidden:
@@ -105,7 +107,7 @@ class Client:
         return bool(names & self._forbidden)
 
     async def _permission(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        request = parse_request(params)
+        request = _parse_permission(params)
         forbidden = self._is_forbidden(request.tool_call)
         decision = await decide(request, self._context.ask, forbidden=forbidden)
         option_id = None if self.cancelled else decision.option_id
@@ -163,3 +165,22 @@ class Client:
 def _require_absolute(path: str) -> None:
     if not path.startswith("/") or ".." in path.split("/"):
         raise WorkspaceError(f"'{path}' is refused: a path must be absolute and go straight to its file.")
+
+
+def _parse_permission(params: Mapping[str, Any]) -> PermissionRequest:
+    """A request as it came over the wire; `ValueError` when it is none."""
+    tool_call = params.get("toolCall")
+    options = params.get("options")
+    if not isinstance(tool_call, Mapping) or not isinstance(options, Sequence) or isinstance(options, str):
+        raise ValueError("a permission request needs toolCall and options")
+    return PermissionRequest(
+        title=str(tool_call.get("title") or tool_call.get("toolCallId") or ""),
+        options=tuple(_option(option) for option in options),
+        tool_call=tool_call,
+    )
+
+
+def _option(option: Any) -> PermissionOption:
+    if not isinstance(option, Mapping) or not isinstance(option.get("optionId"), str):
+        raise ValueError("every option needs an optionId")
+    return PermissionOption(option["optionId"], str(option.get("kind") or ""), str(option.get("name") or ""))

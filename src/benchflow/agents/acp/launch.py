@@ -27,6 +27,8 @@ class Launch:
     """Variables that are passed on when they are set."""
     settings: Mapping[str, str] | None = None
     """Variables with fixed values."""
+    auth_method: str | None = None
+    """How it is signed in, by the protocol, when it asks for that."""
     model_variable: str | None = None
     """How the agent is told its model; None: by the protocol."""
 
@@ -44,10 +46,14 @@ class Launch:
         """Run the installation; what it says at its end is the reason when it fails."""
         if self.install_script is None:
             return
-        done = await sandbox.exec(self.install_script, user="root", cwd="/", timeout=_INSTALL_TIMEOUT, max_output=1 << 16)
+        done = await sandbox.exec(
+            self.install_script, user="root", cwd="/", timeout=_INSTALL_TIMEOUT, max_output=1 << 16
+        )
         if not done.ok:
             said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-            reason = "it took too long" if done.timed_out else (said[-1][:300] if said else f"exit code {done.exit_code}")
+            reason = (
+                "it took too long" if done.timed_out else (said[-1][:300] if said else f"exit code {done.exit_code}")
+            )
             raise AgentFailure(f"The agent '{agent}' could not be installed: {reason}", code="install-failed")
 
     def environment(
@@ -58,7 +64,9 @@ class Launch:
         env = {**(self.settings or {}), **own, **declared}
         if self.one_of and not any(env.get(name) for name in self.one_of):
             which = self.one_of[0] if len(self.one_of) == 1 else f"one of {', '.join(self.one_of)}"
-            raise AgentFailure(f"The agent '{agent}' needs the variable {which}, which is not set.", code="variable-missing")
+            raise AgentFailure(
+                f"The agent '{agent}' needs the variable {which}, which is not set.", code="variable-missing"
+            )
         if model and self.model_variable:
             env[self.model_variable] = model
         return env

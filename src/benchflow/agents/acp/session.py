@@ -58,22 +58,29 @@ class Session:
 
     @classmethod
     async def open(
-        cls, name: str, command: str, env: Mapping[str, str], context: AgentContext, *, model: str | None
+        cls,
+        name: str,
+        command: str,
+        env: Mapping[str, str],
+        context: AgentContext,
+        *,
+        model: str | None = None,
+        auth_method: str | None = None,
     ) -> Self:
         """Start the agent and make a session in the working folder; after an error nothing of it is left.
 
-        `model` is chosen in the session; None leaves it to the agent.
+        `model` is chosen in the session; None leaves it to the agent. `auth_method` is used when it wants one.
         """
         process = await context.sandbox.process(command, user=context.user, env=env, cwd=context.workdir)
         session = cls(name, context, process)
         try:
-            await session._begin(model)
+            await session._begin(model, auth_method)
         except BaseException:
             await session.close()
             raise
         return session
 
-    async def _begin(self, model: str | None) -> None:
+    async def _begin(self, model: str | None, auth_method: str | None) -> None:
         deadline = time.monotonic() + self._context.limits.start_timeout_sec
         info = {"name": "benchcube", "version": "1"}
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": _CAPABILITIES, "clientInfo": info}
@@ -86,7 +93,14 @@ class Session:
             )
         capabilities = hello.get("agentCapabilities") or {}
         servers = mcp_servers(self._name, self._context.mcp_servers, capabilities)
-        made = await self._ask("session/new", {"cwd": self._context.workdir, "mcpServers": servers}, deadline)
+        wanted = {"cwd": self._context.workdir, "mcpServers": servers}
+        try:
+            made = await self._ask("session/new", wanted, deadline)
+        except AgentFailure as error:
+            if error.code != "auth-required" or auth_method is None:
+                raise
+            await self._ask("authenticate", {"methodId": auth_method}, deadline)
+            made = await self._ask("session/new", wanted, deadline)
         if not isinstance(made.get("sessionId"), str):
             raise AgentFailure(f"The agent '{self._name}' made a session without an id.", code="broken-protocol")
         self._id = made["sessionId"]
@@ -148,7 +162,8 @@ class Session:
             if self._exit.done():
                 return self._exit.result()
             raise AgentFailure(
-                f"The agent '{self._name}' closed its standard output before it answered {method}.", code="connection-lost"
+                f"The agent '{self._name}' closed its standard output before it answered {method}.",
+                code="connection-lost",
             ) from None
         if not isinstance(answer, Mapping):
             raise AgentFailure(f"The agent '{self._name}' answered {method} with no object.", code="broken-protocol")
@@ -160,7 +175,8 @@ class Session:
         details = error.data.get("details") if isinstance(error.data, Mapping) else error.data
         said = f"{error}: {details}" if details and str(details) not in str(error) else str(error)
         return AgentFailure(
-            f"The agent '{self._name}' answered {method} with an error: {said[:500]} ({error.code}).", code="agent-error"
+            f"The agent '{self._name}' answered {method} with an error: {said[:500]} ({error.code}).",
+            code="agent-error",
         )
 
     async def prompt(self, text: str, timeout: float | None) -> TurnResult:
@@ -177,7 +193,7 @@ class Session:
                 return await self._cut_off(request, cut)
             answer = await self._answer("session/prompt", request)
         except BaseException as error:
-            self._over = self._over or f"The turn of the agent '{self._name}' failed: {error}"
+            self._over = f"The turn of the agent '{self._name}' failed: {error}"
             with anyio.CancelScope(shield=True):
                 await self._kill()
             raise
@@ -191,7 +207,9 @@ class Session:
         stop = _STOP_REASONS.get(str(answer.get("stopReason")))
         if stop is None:
             reason = answer.get("stopReason")
-            raise AgentFailure(f"The agent '{self._name}' stopped for no known reason: {reason!r}.", code="broken-protocol")
+            raise AgentFailure(
+                f"The agent '{self._name}' stopped for no known reason: {reason!r}.", code="broken-protocol"
+            )
         return TurnResult(stop, turn.text, usage=self._usage(answer.get("usage")))
 
     async def _cut_off(self, request: asyncio.Task[Any], cut: Cut) -> TurnResult:

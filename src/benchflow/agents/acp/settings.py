@@ -20,7 +20,9 @@ class Setting:
     params: Mapping[str, Any]
 
 
-def mcp_servers(agent: str, servers: Sequence[Mapping[str, Any]], capabilities: Mapping[str, Any]) -> list[dict[str, Any]]:
+def mcp_servers(
+    agent: str, servers: Sequence[Mapping[str, Any]], capabilities: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Tool servers for `session/new`, from the keys of `environment.mcp_servers`."""
     offered = capabilities.get("mcpCapabilities") or {}
     return [_server(agent, server, offered) for server in servers]
@@ -64,7 +66,9 @@ def choose_model(agent: str, session: Mapping[str, Any], model: str) -> Setting 
         if value == models.get("currentModelId"):
             return None
         return Setting("session/set_model", {"sessionId": session["sessionId"], "modelId": value})
-    raise AgentFailure(f"The agent '{agent}' offers no choice of model, so '{model}' cannot be set.", code="model-unsupported")
+    raise AgentFailure(
+        f"The agent '{agent}' offers no choice of model, so '{model}' cannot be set.", code="model-unsupported"
+    )
 
 
 def choose_effort(agent: str, session: Mapping[str, Any], effort: str) -> Setting | None:
@@ -74,7 +78,8 @@ def choose_effort(agent: str, session: Mapping[str, Any], effort: str) -> Settin
         value = _match(agent, "reasoning effort", effort, offered)
         return None if value == option.get("currentValue") else _config(session, option, value)
     raise AgentFailure(
-        f"The agent '{agent}' offers no choice of reasoning effort, so '{effort}' cannot be set.", code="effort-unsupported"
+        f"The agent '{agent}' offers no choice of reasoning effort, so '{effort}' cannot be set.",
+        code="effort-unsupported",
     )
 
 
@@ -108,5 +113,5 @@ def _match(agent: str, what: str, wanted: str, offered: Mapping[str, str]) -> st
             return value
     raise AgentFailure(
         f"The agent '{agent}' offers no {what} '{wanted}'; it offers {', '.join(offered) or 'none'}.",
-        code=f"{what.split()[-1]}-unknown",
+        code=f"{what.rsplit(maxsplit=1)[-1]}-unknown",
     )

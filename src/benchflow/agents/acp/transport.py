@@ -39,7 +39,6 @@ class ProcessTransport:
         """Why the connection ended, when it was not the process that ended it."""
         self.last_noise: float | None = None
         """When text that is no protocol came in last."""
-        self.last_message = time.monotonic()
 
     async def send(self, message: dict[str, Any]) -> None:
         """Deliver a message. An answer that nobody is there to hear is dropped; for anything else it is an error."""
@@ -64,39 +63,30 @@ class ProcessTransport:
         try:
             async for line in self._lines:
                 message = self._message(line)
-                if self.failure is not None:
-                    return None
                 if message is not None:
-                    self.last_message = time.monotonic()
                     return message
         except SandboxFailure:
             return None
+        except _Breach as breach:
+            self.failure = AgentFailure(f"The agent '{self._agent}' {breach}.", code=breach.code)
         return None
 
     async def close(self) -> None:
         """The process is ended by whoever started it."""
 
     def _message(self, line: bytes) -> dict[str, Any] | None:
+        """The message of a line; None for text that is no protocol. Raises `_Breach`."""
         self._total += len(line) + 1
         if len(line) > MAX_LINE:
-            return self._fail("flood", f"sent a line of more than {MAX_LINE >> 20} MB")
+            raise _Breach("flood", f"sent a line of more than {MAX_LINE >> 20} MB")
         if self._total > MAX_TOTAL:
-            return self._fail("flood", f"sent more than {MAX_TOTAL >> 20} MB of messages")
+            raise _Breach("flood", f"sent more than {MAX_TOTAL >> 20} MB of messages")
         stripped = line.strip()
-        if not stripped:
-            return None
-        if not stripped.startswith(b"{"):
-            return self._take_noise(line)
-        try:
-            message = json.loads(stripped)
-        except (ValueError, RecursionError):
-            self._noise.write(line[:4096] + b"\n")
-            return self._fail("broken-protocol", f"sent a line that is no JSON: {_shown(stripped)}")
-        if "method" not in message and "id" not in message:
-            return self._fail("broken-protocol", f"sent JSON that is no JSON-RPC message: {_shown(stripped)}")
-        if "method" in message and not isinstance(message["method"], str):
-            return self._fail("broken-protocol", f"sent a method that is no text: {_shown(stripped)}")
-        return message  # type: ignore[no-any-return] # JSON that starts with a brace is an object
+        if stripped.startswith(b"{"):
+            return _parsed(stripped)
+        if stripped:
+            self._take_noise(line)
+        return None
 
     def _take_noise(self, line: bytes) -> None:
         """Text that is no protocol, a banner for instance: kept in the log, tolerated up to a limit."""
@@ -104,10 +94,27 @@ class ProcessTransport:
         self._noise_bytes += len(line) + 1
         self.last_noise = time.monotonic()
         if self._noise_bytes > MAX_NOISE:
-            self._fail("flood", f"wrote more than {MAX_NOISE >> 20} MB that is no protocol to its standard output")
+            raise _Breach("flood", f"wrote more than {MAX_NOISE >> 20} MB that is no protocol to its standard output")
 
-    def _fail(self, code: str, what: str) -> None:
-        self.failure = AgentFailure(f"The agent '{self._agent}' {what}.", code=code)
+
+class _Breach(Exception):
+    """What an agent did to the protocol."""
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        message: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _Breach("broken-protocol", f"sent a line that is no JSON: {_shown(line)}") from None
+    if "method" not in message and "id" not in message:
+        raise _Breach("broken-protocol", f"sent JSON that is no JSON-RPC message: {_shown(line)}")
+    if not isinstance(message.get("method", ""), str):
+        raise _Breach("broken-protocol", f"sent a method that is no text: {_shown(line)}")
+    return message
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -1,11 +1,11 @@
-"""Permission requests of ACP agents: ids and kinds as the agent sent them, and a refusal whenever there is doubt."""
+"""Permission requests: ids and kinds as the agent sent them, and a refusal whenever there is doubt."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from benchflow.agents.protocol import PermissionHandler, PermissionOption, PermissionRequest
 
@@ -25,25 +25,6 @@ class Decision:
 async def deny(request: PermissionRequest) -> None:
     """Refuses everything: for a policy that wants a person asked where no person can be."""
     del request
-
-
-def parse_request(params: Mapping[str, Any]) -> PermissionRequest:
-    """A request as it came over the wire; `ValueError` when it is none."""
-    tool_call = params.get("toolCall")
-    options = params.get("options")
-    if not isinstance(tool_call, Mapping) or not isinstance(options, Sequence) or isinstance(options, str):
-        raise ValueError("a permission request needs toolCall and options")
-    return PermissionRequest(
-        title=str(tool_call.get("title") or tool_call.get("toolCallId") or ""),
-        options=tuple(_option(option) for option in options),
-        tool_call=tool_call,
-    )
-
-
-def _option(option: Any) -> PermissionOption:
-    if not isinstance(option, Mapping) or not isinstance(option.get("optionId"), str):
-        raise ValueError("every option needs an optionId")
-    return PermissionOption(option["optionId"], str(option.get("kind") or ""), str(option.get("name") or ""))
 
 
 async def decide(request: PermissionRequest, ask: PermissionHandler | None, *, forbidden: bool) -> Decision:

@@ -1,0 +1,51 @@
+"""Agents installed once per environment: the first rollout that needs one pays, the others start from its snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from benchflow.agents.protocol import Agent
+from benchflow.sandbox.protocol import Limits, NetworkPolicy, SandboxBackend, SandboxSpec, Snapshot
+
+_PUBLIC: Final = NetworkPolicy("public")
+
+
+class Installations:
+    """What was installed through one backend; kept until `close`."""
+
+    def __init__(self, backend: SandboxBackend) -> None:
+        self._backend = backend
+        self._made: dict[tuple[str, ...], Snapshot] = {}
+        self._locks: dict[tuple[str, ...], anyio.Lock] = {}
+
+    async def prepare(self, agent: Agent, spec: SandboxSpec) -> Snapshot | None:
+        """A state to start the sandbox of `spec` from, with the agent in it; None when it needs nothing there.
+
+        Whoever comes while it is being made waits for it. The installation reaches the network, whatever the policy of
+        the task says; the sandbox that starts from it does not.
+        """
+        wanted = agent.install_key()
+        if wanted is None:
+            return None
+        environment = spec.image.digest if spec.image else "host"
+        key = (environment, spec.workdir, spec.user or "", wanted)
+        async with self._locks.setdefault(key, anyio.Lock()):
+            if key not in self._made:
+                self._made[key] = await self._install(agent, spec)
+            return self._made[key]
+
+    async def _install(self, agent: Agent, spec: SandboxSpec) -> Snapshot:
+        bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=(), env={})
+        async with self._backend.create(bare) as sandbox:
+            await agent.install(sandbox)
+            await sandbox.kill_processes()
+            return await sandbox.snapshot()
+
+    async def close(self) -> None:
+        """Discard every state."""
+        while self._made:
+            _, snapshot = self._made.popitem()
+            await self._backend.discard(snapshot)

@@ -1,0 +1,57 @@
+"""Asking the model for its next answer: what it used is counted, and a conversation that is too long is shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchflow.agents.model.budget import Budget
+from benchflow.agents.model.conversation import Conversation
+from benchflow.agents.protocol import AgentRequest
+from benchflow.errors import AgentFailure, InfrastructureFailure, RuntimeFailure, UsageError
+from benchflow.models import ChatModel, ModelFailure, Reply
+
+
+class OutOfRoom(Exception):
+    """The conversation is too long for the model and cannot be made any shorter."""
+
+
+def model_name(request: AgentRequest) -> str:
+    """The model that was asked for, by `model:MODEL` or beside it; `UsageError` when there is none, or two."""
+    if request.argument and request.model and request.argument != request.model:
+        raise UsageError(
+            f"The agent '{request.name}' names a model, and '{request.model}' was given beside it.",
+            code="agent-argument",
+        )
+    name = request.argument or request.model
+    if not name:
+        raise UsageError("The agent 'model' needs a model: model:MODEL.", code="agent-argument")
+    return name
+
+
+async def next_reply(
+    chat: ChatModel,
+    conversation: Conversation,
+    budget: Budget,
+    tools: Sequence[Mapping[str, Any]],
+    reasoning_effort: str | None = None,
+) -> Reply:
+    """The model's next answer, taken into the conversation. Raises `OutOfRoom` or a failure with its category."""
+    while True:
+        try:
+            reply = await chat.complete(conversation.messages, tools=tools, reasoning_effort=reasoning_effort)
+        except ModelFailure as failure:
+            if failure.code != "context-overflow":
+                raise as_failure(failure) from failure
+            if not conversation.shrink():
+                raise OutOfRoom(str(failure)) from failure
+            continue
+        budget.add(reply.usage)
+        conversation.hear(reply)
+        return reply
+
+
+def as_failure(failure: ModelFailure) -> RuntimeFailure:
+    """A model that is wrongly set up is the agent's trouble; one that cannot be reached is the machine's."""
+    kind = AgentFailure if failure.setup else InfrastructureFailure
+    return kind(str(failure), code=failure.code)

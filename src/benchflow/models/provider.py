@@ -1,0 +1,52 @@
+"""Which provider serves a model, and with which key and address, found out before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchflow.models.failure import ModelFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How to reach a model."""
+
+    model: str
+    """With its provider in front, as LiteLLM wants it."""
+    name: str
+    api_key: str | None
+    api_base: str | None
+
+
+def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
+    """The provider of a model; an unknown model or a missing key is a `ModelFailure` that names it.
+
+    A name without a provider goes to the server of `OPENAI_BASE_URL` when that is set.
+    """
+    local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
+    try:
+        _, name, _, _ = litellm.get_llm_provider(model)
+    except litellm.exceptions.BadRequestError:
+        if not local or "/" in model:
+            raise ModelFailure(
+                f"The model '{model}' is not known; name it PROVIDER/MODEL, such as openai/{model.rpartition('/')[2]}.",
+                code="model-unknown",
+            ) from None
+        model, name = f"openai/{model}", "openai"
+    prefix = name.upper().replace("-", "_")
+    key = environ.get(f"{prefix}_API_KEY") or None
+    base = environ.get(f"{prefix}_BASE_URL") or environ.get(f"{prefix}_API_BASE") or None
+    if key is None:
+        missing = [
+            variable for variable in litellm.validate_environment(model)["missing_keys"] if not environ.get(variable)
+        ]
+        if missing:
+            plural = "s" if len(missing) > 1 else ""
+            raise ModelFailure(
+                f"The model '{model}' needs the variable{plural} {', '.join(missing)}, which "
+                f"{'are' if plural else 'is'} not set.",
+                code="key-missing",
+            )
+    return Provider(model, name, key, base)
