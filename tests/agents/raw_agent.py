@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from itertools import count
+from pathlib import Path
 
 HOW = [word.replace("-", "_") for word in sys.argv[1:]]
 NUMBERS = count(1)
+SIGNED_IN = Path("/tmp/signed-in")
 
 
 def send(message):
@@ -168,7 +170,7 @@ def answer_initialize(params):
 
 
 def answer_session_new(params):
-    if "auth" in HOW and not os.path.exists("/tmp/signed-in"):
+    if "auth" in HOW and not SIGNED_IN.exists():
         return {"error": {"code": -32000, "message": "Authentication required"}}
     result = {"sessionId": "s"}
     if "config" in HOW:
@@ -183,8 +185,7 @@ def answer_session_new(params):
 
 
 def answer_authenticate(params):
-    with open("/tmp/signed-in", "w") as file:
-        file.write(params["methodId"])
+    SIGNED_IN.write_text(params["methodId"])
     return {"result": {}}
 
 

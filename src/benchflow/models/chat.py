@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +22,8 @@ from benchflow.models.provider import Provider, resolve
 
 RETRIES: Final = 5
 _LONGEST_PAUSE: Final = 60.0
+_OVERFLOW: Final = re.compile(r"context[_ ](length|window)|prompt is too long|too many tokens", re.IGNORECASE)
+"""How providers say that a request is too long, where the client does not see it."""
 _ONE_REQUEST: Final = {"Connection": "close"}
 """The library keeps its clients for the life of the process; no connection of one event loop may wait for the next."""
 
@@ -159,6 +162,8 @@ class ChatModel:
                 "gave an answer that is none",
             ),
         ]
+        if isinstance(error, kinds.BadRequestError) and _OVERFLOW.search(f"{getattr(error, 'code', '')} {error}"):
+            error = kinds.ContextWindowExceededError(said, self.name, "")
         for kind, code, what in table:
             if isinstance(error, kind):
                 message = f"The model '{self.name}' {what}: {said}"

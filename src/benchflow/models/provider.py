@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from benchflow.models.failure import ModelFailure
+
+_FAMILIES: Final = {"claude": "anthropic", "gemini": "gemini", "gpt-": "openai"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     A name without a provider goes to the server of `OPENAI_BASE_URL` when that is set.
     """
     local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
+    model = _with_family(model)
     try:
         _, name, _, _ = litellm.get_llm_provider(model)
     except litellm.exceptions.BadRequestError:
@@ -50,3 +53,14 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
                 code="key-missing",
             )
     return Provider(model, name, key, base)
+
+
+def _with_family(model: str) -> str:
+    """A name with its provider in front, where its family tells which that is."""
+    if model.startswith("google/"):
+        return f"gemini/{model.removeprefix('google/')}"
+    if "/" not in model:
+        for family, provider in _FAMILIES.items():
+            if model.startswith(family):
+                return f"{provider}/{model}"
+    return model

@@ -1,0 +1,127 @@
+"""Models asked over real HTTP: answers, retries, and a sentence for every way a provider fails."""
+
+import pytest
+
+from benchflow.models import ChatModel, ModelFailure
+from benchflow.testing import Answer, Disconnect, Fault, Malformed, ModelServer, Silence, ToolCall, Usage
+
+pytestmark = pytest.mark.anyio
+QUESTION = [{"role": "user", "content": "hello there"}]
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def chat(server, **settings):
+    return ChatModel(
+        "openai/m", server.environment, **{"first_pause_sec": 0.01, "request_timeout_sec": 5.0, **settings}
+    )
+
+
+async def test_an_answer_has_text_tool_calls_and_usage():
+    answer = Answer("Let me see.", tool_calls=[ToolCall("bash", {"command": "ls"})], usage=Usage(11, 5))
+    with ModelServer([answer]) as server:
+        reply = await chat(server).complete(QUESTION, tools=[TOOL], max_output_tokens=50, temperature=0.5)
+        [request] = server.requests
+    assert reply.text == "Let me see."
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("bash", '{"command": "ls"}')]
+    assert (reply.usage["input_tokens"], reply.usage["output_tokens"]) == (11, 5)
+    assert "cost_usd" not in reply.usage
+    assert reply.message()["tool_calls"][0]["function"]["name"] == "bash"
+    assert request.body["tools"] == [TOOL]
+    assert (request.body["max_tokens"], request.body["temperature"]) == (50, 0.5)
+
+
+TOOL = {"type": "function", "function": {"name": "bash", "description": "Run.", "parameters": {"type": "object"}}}
+
+
+async def test_a_known_model_has_a_price():
+    with ModelServer(Answer("x", usage=Usage(1000, 1000))) as server:
+        reply = await ChatModel("gpt-4o", server.environment).complete(QUESTION)
+    assert reply.usage["cost_usd"] > 0
+
+
+async def test_a_name_without_a_provider_goes_to_the_local_server():
+    with ModelServer(["yes"], models=["tiny"]) as server:
+        assert (await ChatModel("tiny", server.environment).complete(QUESTION)).text == "yes"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Fault(429, "slow down", retry_after_sec=0),
+        Fault(500, "oh"),
+        Fault(503, "busy"),
+        Disconnect(),
+        Malformed(b"nonsense"),
+        Malformed(b'{"choices": []}'),
+    ],
+)
+async def test_transient_trouble_is_tried_again(trouble):
+    with ModelServer([trouble, trouble, "at last"]) as server:
+        assert (await chat(server).complete(QUESTION)).text == "at last"
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "setup"),
+    [
+        (Fault(401, "bad key"), "key-refused", True),
+        (Fault(404, "no such model", code="model_not_found"), "model-unknown", True),
+        (Fault(400, "odd parameter"), "request-refused", True),
+        (Fault(400, "maximum context length is 10 tokens", code="context_length_exceeded"), "context-overflow", False),
+    ],
+)
+async def test_what_will_not_change_is_said_at_once(trouble, code, setup):
+    with ModelServer([trouble, "never"]) as server:
+        with pytest.raises(ModelFailure) as caught:
+            await chat(server).complete(QUESTION)
+        assert server.remaining == 1
+    assert (caught.value.code, caught.value.setup, caught.value.transient) == (code, setup, False)
+    assert str(caught.value).startswith("The model 'openai/m' ")
+    assert trouble.message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_trouble_that_stays_is_given_up():
+    with ModelServer(Fault(503, "busy")) as server:
+        with pytest.raises(ModelFailure, match="could not be reached") as caught:
+            await chat(server, retries=2).complete(QUESTION)
+        assert len(server.requests) == 3
+    assert caught.value.transient
+
+
+async def test_a_model_that_never_answers_is_given_up():
+    with ModelServer(Silence(30)) as server, pytest.raises(ModelFailure, match="did not answer in time") as caught:
+        await chat(server, retries=0, request_timeout_sec=0.5).complete(QUESTION)
+    assert caught.value.code == "model-timeout"
+
+
+async def test_a_server_that_is_not_there_cannot_be_reached():
+    environ = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "k"}
+    with pytest.raises(ModelFailure) as caught:
+        await ChatModel("openai/m", environ, retries=1, first_pause_sec=0.01).complete(QUESTION)
+    assert caught.value.code == "model-unreachable"
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "said"),
+    [
+        ("gpt-4o", "key-missing", "needs the variable OPENAI_API_KEY, which is not set"),
+        ("anthropic/claude-sonnet-4-5", "key-missing", "needs the variable ANTHROPIC_API_KEY"),
+        ("claude-of-the-future", "key-missing", "needs the variable ANTHROPIC_API_KEY"),
+        ("google/gemini-of-the-future", "key-missing", "GEMINI_API_KEY"),
+        ("no-such-model", "model-unknown", "name it PROVIDER/MODEL, such as openai/no-such-model"),
+        ("nobody/model", "model-unknown", "is not known"),
+    ],
+)
+async def test_a_missing_key_and_an_unknown_model_are_said_before_anything_is_sent(model, code, said, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    with pytest.raises(ModelFailure, match=said) as caught:
+        await ChatModel(model, {}).check()
+    assert (caught.value.code, caught.value.setup) == (code, True)
