@@ -236,3 +236,8 @@ def test_a_model_must_be_named_once():
     with pytest.raises(UsageError, match="'b' was given beside it"):
         create_agent("model:a", "b")
     assert create_agent("model", "a").model == create_agent("model:a", "a").model == "a"
+
+
+def test_keys_are_named_so_that_they_can_be_hidden():
+    agent = create_agent("model:gpt-4o", environ={"OPENAI_API_KEY": "k", "HOME": "/", "AWS_SECRET_ACCESS_KEY": "s"})
+    assert agent.variables() == ("OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")

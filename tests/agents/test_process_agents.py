@@ -1,13 +1,15 @@
 """`oracle`, `nop` and `script` in a real sandbox: what they may see, how they end, what they leave behind."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
 
 from benchflow.agents import create_agent
+from benchflow.agents.log import OutputLog
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError, UsageError
-from benchflow.files.redaction import MARK, Redactor
+from benchflow.files.redaction import MARK, NO_SECRETS, Redactor
 
 pytestmark = pytest.mark.anyio
 
@@ -107,6 +109,15 @@ async def test_output_that_cannot_be_written_is_a_failure_of_the_machine(script,
     with pytest.raises(InfrastructureFailure, match="cannot be kept"):
         await agent.prompt("Do it.")
     await agent.close()
+
+
+def test_a_full_disk_is_told_when_the_log_is_closed():
+    log = OutputLog(Path("/dev/full"), NO_SECRETS)
+    log.write(b"hello\nworld\n")
+    assert log.last_line == "world"
+    with pytest.raises(InfrastructureFailure, match="No space left on device"):
+        log.close()
+    log.close()
 
 
 async def test_the_oracle_solves_and_leaves_only_its_solution(opened, package, changed, inside, recorder, tmp_path):

@@ -13,6 +13,7 @@ COMMANDS = {
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks, and see what came of it."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "verify": Lazy("benchflow.cli.verify:verify", "Score a given workspace by the verifier of a package."),
+    "agents": Lazy("benchflow.cli.agents:agents", "Show which agents there are, and what each needs."),
     "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work here, and what each can do."),
     "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
 }

@@ -34,6 +34,8 @@ without calling a tool.\
 """
 SKILLS: Final = "\nThe folder {skills_dir} holds notes that may help; read what fits the task."
 MALFORMED_IN_A_ROW: Final = 10
+_SECRETS: Final = ("_API_KEY", "_AUTH_TOKEN", "_SECRET_ACCESS_KEY")
+"""How the names of providers' keys end."""
 CUT_OFF: Final = "Your answer was cut off because it was too long. Go on, in smaller pieces."
 _OPTIONS: Final = (
     PermissionOption("allow", "allow_once", "Allow"),
@@ -49,6 +51,9 @@ class ModelAgent(Agent):
         self.model = model_name(request)
         self._environ = request.environ
         self._turns: _Turns | None = None
+
+    def variables(self) -> tuple[str, ...]:
+        return tuple(name for name in self._environ if name.endswith(_SECRETS))
 
     async def start(self, context: AgentContext) -> None:
         if context.mcp_servers:
