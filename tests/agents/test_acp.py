@@ -150,8 +150,9 @@ async def test_a_flood_of_updates_ends_the_agent(opened, raw, monkeypatch):
         await opened(raw("flood-updates"), "", events=lambda event, **fields: None)
 
 
-async def test_an_agent_that_asks_without_listening_is_not_heard_any_more(opened, raw):
-    [result] = await opened(raw("flood-requests"), "", timeout=3)
+async def test_an_agent_that_asks_without_listening_is_not_heard_any_more(opened, raw, monkeypatch):
+    monkeypatch.setattr(acp_session, "CANCEL_GRACE_SEC", 0.3)
+    [result] = await opened(raw("flood-requests"), "", timeout=1.5)
     assert (result.stop_reason, result.timed_out) == ("timeout", True)
 
 

@@ -101,12 +101,7 @@ def plugins(monkeypatch):
 
 def test_a_plugin_is_an_agent_like_any_other(plugins):
     request = create_agent("mine:this:that", "m", environ={"K": "v"})
-    assert (request.name, request.argument, request.model, request.environ) == (
-        "mine:this:that",
-        "this:that",
-        "m",
-        {"K": "v"},
-    )
+    assert request == AgentRequest("mine:this:that", "this:that", "m", {"K": "v"})
     assert "mine" in {info.name for info in list_agents()}
 
 

@@ -5,7 +5,7 @@ import pytest
 from benchflow.models import ChatModel, ModelFailure
 from benchflow.testing import Answer, Disconnect, Fault, Malformed, ModelServer, Silence, ToolCall, Usage
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the client takes seconds to load
 QUESTION = [{"role": "user", "content": "hello there"}]
 
 

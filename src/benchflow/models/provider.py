@@ -28,13 +28,13 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     A name without a provider goes to the server of `OPENAI_BASE_URL` when that is set.
     """
     local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
-    model = _with_family(model)
+    asked, model = model, _with_family(model)
     try:
         _, name, _, _ = litellm.get_llm_provider(model)
     except litellm.exceptions.BadRequestError:
         if not local or "/" in model:
             raise ModelFailure(
-                f"The model '{model}' is not known; name it PROVIDER/MODEL, such as openai/{model.rpartition('/')[2]}.",
+                f"The model '{asked}' is not known; name it PROVIDER/MODEL, such as openai/{model.rpartition('/')[2]}.",
                 code="model-unknown",
             ) from None
         model, name = f"openai/{model}", "openai"
@@ -48,7 +48,7 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
         if missing:
             plural = "s" if len(missing) > 1 else ""
             raise ModelFailure(
-                f"The model '{model}' needs the variable{plural} {', '.join(missing)}, which "
+                f"The model '{asked}' needs the variable{plural} {', '.join(missing)}, which "
                 f"{'are' if plural else 'is'} not set.",
                 code="key-missing",
             )
