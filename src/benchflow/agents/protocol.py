@@ -77,7 +77,7 @@ class AgentLimits:
     max_cost_usd: float | None = None
     idle_timeout_sec: float | None = 600.0
     """How long a turn may pass without a sign of the agent, tool calls that are under way not counted."""
-    start_timeout_sec: float = 60.0
+    start_timeout_sec: float = 120.0
     """How long it may take until the agent is ready for its first prompt."""
 
 
