@@ -7,6 +7,7 @@ Script, kit and forks run in real local sandboxes; each figure is the median of 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
@@ -57,8 +58,8 @@ async def measure_script(backend: LocalBackend, folder: Path, runs: int) -> tupl
     package = write_package(folder / "script", {"verifier/test.sh": SCRIPT})
     (package / "verifier" / "test.sh").chmod(0o755)
     async with await Environment.from_task(package, sandbox=backend) as environment:
-        verifier, output = Verifier(environment), folder / "output"
-        verified = await median(lambda: verifier.verify(output), runs)
+        verifier, outputs = Verifier(environment), (folder / f"script-{number}" for number in itertools.count())
+        verified = await median(lambda: verifier.verify(next(outputs)), runs)
         await environment.sandbox.upload(package / "verifier", "/verifier")
         await environment.sandbox.exec("mkdir -p /logs/verifier", user="root")
         bare = await median(lambda: environment.sandbox.exec(["/verifier/test.sh"], user="root"), runs)
@@ -68,8 +69,8 @@ async def measure_script(backend: LocalBackend, folder: Path, runs: int) -> tupl
 async def measure_kit(backend: LocalBackend, folder: Path, runs: int) -> float:
     package = write_package(folder / "kit", {"verifier/verifier.md": KIT, "verifier/checks/checks.py": CHECKS})
     async with await Environment.from_task(package, sandbox=backend) as environment:
-        verifier = Verifier(environment)
-        return await median(lambda: verifier.verify(folder / "output"), runs)
+        verifier, outputs = Verifier(environment), (folder / f"kit-{number}" for number in itertools.count())
+        return await median(lambda: verifier.verify(next(outputs)), runs)
 
 
 async def measure_fork(backend: LocalBackend, folder: Path, runs: int, megabytes: int) -> float:

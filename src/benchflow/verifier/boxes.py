@@ -18,7 +18,7 @@ from benchflow.verifier.box import Box
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.secrets import VerifierVariables, pinned_variables
 from benchflow.verifier.shared import fork_for_verification, survival_rules
-from benchflow.verifier.staging import staged
+from benchflow.verifier.staging import Staging
 from benchflow.verifier.survival import Withheld
 
 
@@ -48,6 +48,7 @@ class BoxMaker:
     variables: VerifierVariables
     machine: Mapping[str, str] = field(repr=False)
     findings: Findings
+    staging: Staging
     soft: bool = False
     base_image: str | None = None
 
@@ -68,8 +69,8 @@ class BoxMaker:
         """Bring in the verifier's files: from here on hidden fixtures and keys are there."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
-        with staged(self.scope, extra) as tree:
-            await sandbox.upload(tree, "/", owner=user)
+        tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
+        await sandbox.upload(tree, "/", owner=user)
         pinned = pinned_variables(config.pytest_plugins)
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box)
 

@@ -10,8 +10,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,22 +23,35 @@ LOGS: Final = "/logs/verifier"
 _EXECUTABLE: Final = 0o755
 
 
-@contextmanager
-def staged(scope: Scope, extra: dict[str, bytes] | None = None) -> Iterator[Path]:
-    """A folder to copy to the root of a sandbox; `extra` are more files of the verifier by relative path."""
-    with tempfile.TemporaryDirectory(prefix="benchflow-verifier-") as name:
-        root = Path(name)
-        root.chmod(0o755)
-        files = root / VERIFIER[1:]
-        files.mkdir()
-        for folder in scope.folders:
-            _lay_over(folder, files)
-        for relative, data in (extra or {}).items():
-            (files / relative).parent.mkdir(parents=True, exist_ok=True)
-            (files / relative).write_bytes(data)
-        (root / TESTS[1:]).symlink_to(VERIFIER)
-        (root / LOGS[1:]).mkdir(parents=True)
-        yield root
+class Staging:
+    """Trees to copy to the root of a sandbox, each made once; they go when nobody holds this object any more."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[tuple[Path, ...], frozenset[str]], Path] = {}
+
+    def tree(self, scope: Scope, extra: Mapping[str, bytes]) -> Path:
+        """The tree of a scope's files; `extra` are more files of the verifier by relative path."""
+        key = (scope.folders, frozenset(extra))
+        if key not in self._made:
+            root = Path(tempfile.mkdtemp(prefix="benchflow-verifier-"))
+            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+            _fill(root, scope.folders, extra)
+            self._made[key] = root
+        return self._made[key]
+
+
+def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> None:
+    root.chmod(0o755)
+    files = root / VERIFIER[1:]
+    files.mkdir()
+    for folder in folders:
+        _lay_over(folder, files)
+    for relative, data in extra.items():
+        (files / relative).parent.mkdir(parents=True, exist_ok=True)
+        (files / relative).write_bytes(data)
+        (files / relative).chmod(_EXECUTABLE)
+    (root / TESTS[1:]).symlink_to(VERIFIER)
+    (root / LOGS[1:]).mkdir(parents=True)
 
 
 def _lay_over(source: Path, target: Path) -> None:

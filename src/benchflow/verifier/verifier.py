@@ -25,6 +25,7 @@ from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.run import Run
 from benchflow.verifier.scope import Scope, scope_of
 from benchflow.verifier.secrets import verifier_variables
+from benchflow.verifier.staging import Staging
 from benchflow.verifier.strategies import load_strategy
 from benchflow.verifier.survival import Withheld
 
@@ -65,7 +66,7 @@ class Verification:
 
 
 class Verifier:
-    """Verifies states of one environment. It keeps nothing: any number of verifications may run, also at once."""
+    """Verifies states of one environment, any number of times and also at once."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class Verifier:
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
+        self._staging: Final = Staging()
 
     async def verify(
         self,
@@ -145,7 +147,15 @@ class Verifier:
                 _, declared = scope.strategy(name)
                 variables = verifier_variables(scope, self._machine)
                 maker = BoxMaker(
-                    self.environment, box, scope, variables, self._machine, findings, soft, self._base_image
+                    environment=self.environment,
+                    sandbox=box,
+                    scope=scope,
+                    variables=variables,
+                    machine=self._machine,
+                    findings=findings,
+                    staging=self._staging,
+                    soft=soft,
+                    base_image=self._base_image,
                 )
 
                 async def again(other: str, place: Path, another: Sandbox | None) -> Verdict:
