@@ -23,12 +23,12 @@ from benchflow.task.checks import check_folder
 from benchflow.task.manifest import ManifestRoot
 from benchflow.task.records import Record, walk_models
 from benchflow.task.root import DocumentRoot
-from benchflow.task.strategies import STRATEGIES
+from benchflow.task.strategies import STRATEGIES, PluginStrategy
 from benchflow.task.verifier_document import VerifierRoot
 
 
 def all_models() -> Iterator[type[Record]]:
-    for root in (DocumentRoot, VerifierRoot, ManifestRoot, *STRATEGIES.values()):
+    for root in (DocumentRoot, VerifierRoot, ManifestRoot, *STRATEGIES.values(), PluginStrategy):
         yield from walk_models(root)
 
 

@@ -135,6 +135,16 @@ async def test_folders_of_checks_are_graded(bench, package):
         assert len(json.loads((it.output / "reward-details.json").read_text())["criteria"]) == 5
 
 
+async def test_a_test_script_may_call_the_kit_by_its_command(bench, package):
+    files = {
+        "verifier/test.sh": "#!/bin/sh\nrewardkit /tests/checks --workspace /app\n",
+        "verifier/checks/a.py": "import rewardkit as rk\nrk.file_exists('x')\n",
+    }
+    async with bench(package(files=files)) as it:
+        await it.agent("touch x")
+        assert (await it.verify()).verdict.reward == 1, (it.output / "test-stdout.txt").read_text()
+
+
 async def test_scoring_of_checks_is_declared_beside_them(bench, package):
     files = {
         "verifier/verifier.md": PLAIN,

@@ -280,6 +280,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     ),
     s.Factor: rules(s.Factor, ENGINE),
     **{model: rules(model, ENGINE, description=NOTE) for model in s.STRATEGIES.values()},
+    s.PluginStrategy: rules(s.PluginStrategy, ENGINE, description=NOTE),
     s.AssessorStrategy: rules(
         s.AssessorStrategy,
         ENGINE,

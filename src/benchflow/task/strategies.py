@@ -166,6 +166,13 @@ class AssessorStrategy(Strategy):
     inputs: tuple[str, ...] = field(inputs, default=())
 
 
+class PluginStrategy(Strategy):
+    """A type that an installed plugin scores; all its settings are in `config`."""
+
+
+PLUGINS: Final = "benchflow.verifier_strategies"
+"""The entry-point group of strategies; a plugin's entry point bears the name of its type."""
+
 STRATEGIES: Final[Mapping[str, type[Strategy]]] = {
     model.TYPE: model
     for model in (
@@ -192,10 +199,17 @@ def parse_strategy(value: Any, path: str, problems: IssueLog) -> Strategy | None
     if kind is None:
         problems.error("missing-key", where, f"{where} is required")
         return None
-    model = STRATEGIES.get(kind) if isinstance(kind, str) else None
+    model = (STRATEGIES.get(kind) or _plugin(kind)) if isinstance(kind, str) else None
     if model is None:
         known = ", ".join(STRATEGIES)
         shown = f"'{kind[:60]}'" if isinstance(kind, str) else describe(kind)
         problems.error("unknown-strategy", where, f"{where} must be one of {known}; it is {shown}")
         return None
     return model.parse(value, path, problems)
+
+
+def _plugin(kind: str) -> type[Strategy] | None:
+    """The record of a type that nobody here knows, when something installed does."""
+    from importlib.metadata import entry_points
+
+    return PluginStrategy if entry_points(group=PLUGINS, name=kind) else None

@@ -11,9 +11,8 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from benchflow.errors import InfrastructureFailure, UnsupportedError
+from benchflow.task.strategies import PLUGINS
 from benchflow.verifier.run import Score
-
-ENTRY_POINTS: Final = "benchflow.verifier_strategies"
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "script": "script",
@@ -33,7 +32,7 @@ def load_strategy(kind: str) -> Score:
     if kind in _BUILT_IN:
         score: Score = import_module(f"{__name__}.{_BUILT_IN[kind]}").score
         return score
-    found = next(iter(entry_points(group=ENTRY_POINTS, name=kind)), None)
+    found = next(iter(entry_points(group=PLUGINS, name=kind)), None)
     if found is None:
         known = ", ".join(_BUILT_IN)
         raise UnsupportedError(f"No strategy {kind!r} is installed; known are {known}.", code="unknown-strategy")

@@ -106,6 +106,7 @@ def _post(run: Run, strategy: LeaderboardStrategy, manifest: dict[str, Any]) -> 
             data = answer.read(MAX_RECORD + 1)
             status = answer.status
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code in _LATER:
             raise _NoAnswer(f"its server says {error.code}") from error
         raise VerifierFailure(f"The scorer refused the submission: {error.code}.", code="scorer-refused") from error

@@ -9,6 +9,7 @@ from benchflow.rewards import Scored, read_reward
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.strategies import ScriptStrategy
 from benchflow.verifier.box import keep_output, timed_out
+from benchflow.verifier.kit import FOLDER, kit_files
 from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
 from benchflow.verifier.run import Run
 from benchflow.verifier.staging import VERIFIER
@@ -22,10 +23,13 @@ async def score(run: Run) -> Scored:
     declared = run.scope.document is not None
     if declared:
         _require_safe(strategy.command)
-    async with run.box() as box:
+    kit = _uses_kit(run, strategy.command)
+    async with run.box(kit_files() if kit else None) as box:
         timeout = run.scope.config.timeout_sec
         cwd = VERIFIER if declared else box.sandbox.spec.workdir
-        command = strategy.command if declared else [strategy.command]
+        command = strategy.command if declared else shlex.quote(strategy.command)
+        if kit:
+            command = f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n{command}'
         result = await box.run(command, cwd=cwd, timeout=timeout)
         await finish(run, result)
         if result.timed_out:
@@ -34,6 +38,14 @@ async def score(run: Run) -> Scored:
         await keep_artifacts(run, box)
     with missing_reward(run, result):
         return read_reward(run.output, reward_range=run.scope.reward_range, policy=declared_policy(run))
+
+
+def _uses_kit(run: Run, command: str) -> bool:
+    """Whether the command, or the script it names, calls `rewardkit`; one that is installed is found first."""
+    words = [command, *(word for word in command.split() if not word.startswith("-"))]
+    scripts = (run.scope.file(word.removeprefix(f"{run.scope.mount}/").removeprefix("./")) for word in words)
+    texts = [command, *(path.read_text(errors="replace") for path in scripts if path is not None)]
+    return any("rewardkit" in text for text in texts)
 
 
 async def finish(run: Run, result: ExecResult) -> None:
