@@ -1,0 +1,195 @@
+"""A rollout's folder as an ATIF 1.x trajectory, rewards included.
+
+Prompts become user steps; what the agent thought, said and called between two prompts becomes agent steps, each tool
+call with its result in the same step; rewards become system steps that carry the event in `extra`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import UsageError
+from benchflow.rollout.lines import read_lines
+from benchflow.rollout.trajectory import TRAJECTORY, Event, tool_name
+
+VERSION: Final = "ATIF-v1.8"
+_CONTEXT: Final = ("scene", "role", "round", "step", "branch")
+_KNOWN_USAGE: Final = {
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+    "cached_tokens": "cached_tokens",
+    "cost_usd": "cost_usd",
+}
+
+
+def export_atif(folder: Path) -> dict[str, Any]:
+    """The ATIF document of a rollout's folder; a folder without a result is a `UsageError`."""
+    try:
+        result = json.loads((folder / "result.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} holds no result of a rollout: {error}", code="not-a-rollout") from error
+    return to_atif(result, read_lines(folder / TRAJECTORY), read_lines(folder / "rewards.jsonl"), name=folder.name)
+
+
+def to_atif(
+    result: Mapping[str, Any], events: Iterable[Event], rewards: Iterable[Event] = (), *, name: str | None = None
+) -> dict[str, Any]:
+    """The ATIF document of a result, its events and its reward events."""
+    agent = result["agent"]
+    steps = [*_agent_steps(events, agent.get("model")), *(_reward_step(reward) for reward in rewards)]
+    if not steps:
+        steps = [{"source": "system", "message": "Nothing happened."}]
+    document: dict[str, Any] = {
+        "schema_version": VERSION,
+        "session_id": name or result["key"],
+        "agent": {"name": agent["name"], "version": "unknown", **_given(model_name=agent.get("model"))},
+        "steps": [{"step_id": number, **step} for number, step in enumerate(steps, start=1)],
+        "final_metrics": _final_metrics(result.get("usage") or {}, len(steps)),
+        "extra": {
+            "task": result["task"],
+            "status": result["status"],
+            "reward": result["reward"],
+            "rewards": result["rewards"],
+            "error": result["error"],
+        },
+    }
+    return document
+
+
+class _AgentStep:
+    """What the agent does between two results, until it is written as one step."""
+
+    def __init__(self, model: str | None) -> None:
+        self.model = model
+        self.said: list[str] = []
+        self.thought: list[str] = []
+        self.calls: dict[str, dict[str, Any]] = {}
+        self.results: list[dict[str, Any]] = []
+        self.usage: dict[str, float] = {}
+        self.time: str | None = None
+        self.context: dict[str, Any] = {}
+
+    def touch(self, event: Event) -> None:
+        if self.time is None:
+            self.time = event.get("time")
+            self.context = {key: event[key] for key in _CONTEXT if key in event}
+
+    @property
+    def empty(self) -> bool:
+        return not (self.said or self.thought or self.calls)
+
+    def render(self) -> dict[str, Any]:
+        metrics = {_KNOWN_USAGE[name]: value for name, value in self.usage.items() if name in _KNOWN_USAGE}
+        return {
+            "source": "agent",
+            "message": "\n".join(self.said),
+            **_given(
+                timestamp=self.time,
+                model_name=self.model,
+                reasoning_content="\n".join(self.thought),
+                tool_calls=list(self.calls.values()),
+                observation={"results": self.results} if self.results else None,
+                metrics=metrics,
+                extra=self.context,
+            ),
+        }
+
+
+def _agent_steps(events: Iterable[Event], model: str | None) -> Iterator[dict[str, Any]]:
+    current = _AgentStep(model)
+    for event in events:
+        kind = event["type"]
+        ends = kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call"))
+        if ends and not current.empty:
+            yield current.render()
+            current = _AgentStep(model)
+        if kind == "user_message":
+            context = {key: event[key] for key in _CONTEXT if key in event}
+            yield {"source": "user", "message": _text(event), **_given(timestamp=event.get("time"), extra=context)}
+        elif kind in ("agent_message", "agent_thought", "tool_call", "tool_result", "usage"):
+            _add(current, event)
+        elif kind == "oracle":
+            yield {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}
+    if not current.empty:
+        yield current.render()
+
+
+def _add(step: _AgentStep, event: Event) -> None:
+    match event["type"]:
+        case "agent_message":
+            step.touch(event)
+            step.said.append(_text(event))
+        case "agent_thought":
+            step.touch(event)
+            step.thought.append(_text(event))
+        case "tool_call":
+            step.touch(event)
+            call_id = _call_id(event)
+            step.calls[call_id] = {
+                "tool_call_id": call_id,
+                "function_name": tool_name(event),
+                "arguments": _arguments(event),
+            }
+        case "tool_result":
+            call_id = _call_id(event)
+            known = {"source_call_id": call_id} if call_id in step.calls else {}
+            step.results.append({**known, "content": _text(event)})
+        case "usage":
+            values = event.get("usage") if isinstance(event.get("usage"), dict) else event
+            for name, value in (values or {}).items():
+                if name in _KNOWN_USAGE and isinstance(value, int | float):
+                    step.usage[name] = step.usage.get(name, 0) + value
+
+
+def _reward_step(reward: Event) -> dict[str, Any]:
+    label = reward.get("tag") or reward.get("source") or "reward"
+    return {
+        "source": "system",
+        "message": f"Reward {label}: {reward.get('value')}",
+        **_given(timestamp=reward.get("ts")),
+        "extra": {"reward": reward},
+    }
+
+
+def _call_id(event: Event) -> str:
+    for key in ("tool_call_id", "id", "call_id"):
+        if event.get(key):
+            return str(event[key])
+    return f"call-{event.get('seq', 0)}"
+
+
+def _arguments(event: Event) -> dict[str, Any]:
+    for key in ("arguments", "input", "raw_input"):
+        value = event.get(key)
+        if isinstance(value, dict):
+            return value
+        if value is not None:
+            return {"input": value}
+    return {}
+
+
+def _text(event: Event) -> str:
+    for key in ("text", "output", "content", "result", "stdout", "title", "command"):
+        value = event.get(key)
+        if isinstance(value, str):
+            return value
+        if value is not None:
+            return json.dumps(value, ensure_ascii=False)
+    return ""
+
+
+def _final_metrics(usage: Mapping[str, float], steps: int) -> dict[str, Any]:
+    totals = {
+        "total_prompt_tokens": usage.get("input_tokens"),
+        "total_completion_tokens": usage.get("output_tokens"),
+        "total_cached_tokens": usage.get("cached_tokens"),
+        "total_cost_usd": usage.get("cost_usd"),
+    }
+    return {**_given(**totals), "total_steps": steps}
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {})}

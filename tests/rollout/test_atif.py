@@ -1,0 +1,93 @@
+"""A rollout's folder as an ATIF trajectory, by the rules that its validators enforce."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchflow.errors import UsageError
+from benchflow.rollout.atif import export_atif, to_atif
+
+RESULT = {
+    "agent": {"name": "model:m", "model": "m"},
+    "task": {"name": "acme/a"},
+    "status": "scored",
+    "reward": 1.0,
+    "rewards": {"reward": 1.0},
+    "error": None,
+    "usage": {"input_tokens": 7, "cost_usd": 0.5},
+    "key": "k",
+}
+AGENT_ONLY = {"model_name", "reasoning_content", "tool_calls", "metrics"}
+
+
+def valid(document):
+    """The rules of ATIF that a document of ours could break."""
+    assert document["schema_version"].startswith("ATIF-v1.")
+    assert [step["step_id"] for step in document["steps"]] == list(range(1, len(document["steps"]) + 1))
+    assert document["steps"]
+    for step in document["steps"]:
+        assert step["source"] in ("system", "user", "agent")
+        assert isinstance(step["message"], str)
+        assert step["source"] == "agent" or not AGENT_ONLY & set(step)
+        calls = {call["tool_call_id"] for call in step.get("tool_calls", [])}
+        for call in step.get("tool_calls", []):
+            assert isinstance(call["arguments"], dict)
+        for result in step.get("observation", {}).get("results", []):
+            assert result.get("source_call_id", "") in calls | {""}
+    json.dumps(document, allow_nan=False)
+    return document
+
+
+def event(kind, **fields):
+    return {"seq": 1, "time": "2026-01-01T00:00:00.000Z", "type": kind, **fields}
+
+
+def test_a_conversation_becomes_steps():
+    events = [
+        event("user_message", text="Go.", scene="s", role="r"),
+        event("agent_thought", text="Hm."),
+        event("agent_message", text="I look."),
+        event("tool_call", tool="bash", tool_call_id="1", arguments={"command": "ls"}),
+        event("tool_result", tool_call_id="1", output="a b"),
+        event("usage", input_tokens=5, output_tokens=2),
+        event("agent_message", text="Done."),
+        event("user_message", text="Thanks."),
+    ]
+    rewards = [{"ts": "2026-01-01T00:00:01Z", "type": "terminal", "source": "verifier", "value": 1.0, "tag": "reward"}]
+    document = valid(to_atif(RESULT, events, rewards))
+    assert [step["source"] for step in document["steps"]] == ["user", "agent", "agent", "user", "system"]
+    first, worked, said, _, reward = document["steps"]
+    assert first["extra"] == {"scene": "s", "role": "r"}
+    assert worked["tool_calls"] == [{"tool_call_id": "1", "function_name": "bash", "arguments": {"command": "ls"}}]
+    assert worked["observation"] == {"results": [{"source_call_id": "1", "content": "a b"}]}
+    assert (worked["reasoning_content"], worked["metrics"]) == ("Hm.", {"prompt_tokens": 5, "completion_tokens": 2})
+    assert said["message"] == "Done."
+    assert reward["extra"]["reward"]["value"] == 1.0
+    assert document["final_metrics"] == {"total_prompt_tokens": 7, "total_cost_usd": 0.5, "total_steps": 5}
+    assert document["extra"]["reward"] == 1.0
+
+
+KINDS = st.sampled_from(["user_message", "agent_message", "agent_thought", "tool_call", "tool_result", "usage", "plan"])
+EVENTS = st.builds(
+    lambda kind, text, call: event(kind, text=text, tool_call_id=call, input_tokens=1, input=text),
+    KINDS, st.text(max_size=5), st.sampled_from(["", "1", "2"]),
+)  # fmt: skip
+
+
+@given(st.lists(EVENTS, max_size=12))
+def test_whatever_happened_gives_a_valid_document(events):
+    valid(to_atif(RESULT, events))
+
+
+def test_a_folder_is_exported_whole(tmp_path):
+    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    (tmp_path / "trajectory.jsonl").write_text(json.dumps(event("oracle", stdout="solved")) + "\n")
+    document = valid(export_atif(tmp_path))
+    assert (document["session_id"], document["steps"][0]["message"]) == (tmp_path.name, "solved")
+
+
+def test_a_folder_without_a_result_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no result"):
+        export_atif(tmp_path)

@@ -1,0 +1,60 @@
+"""Which values are secret, and that no file of a rollout keeps them."""
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchflow.rollout.redaction import looks_secret, make_redactor, redact_folder, secret_values
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "key_2"])
+def test_names_that_look_secret(name):
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["HOME", "PATH", "SSH_AUTH_SOCK", "KEYBOARD", "MONKEY", "OPENAI_BASE_URL", "TOKENIZERS"]
+)
+def test_names_that_do_not(name):
+    assert not looks_secret(name)
+
+
+def test_declared_taken_and_secret_looking_values_are_secret_and_nothing_else():
+    machine = {
+        "API_KEY": "0123456789",
+        "SHORT_KEY": "abc",
+        "MINE": "four",
+        "TAKEN": "taken-value",
+        "OTHER": "ordinary-text",
+    }
+    assert secret_values(machine, declared=["MINE", "ABSENT"], taken=["TAKEN"]) == {"0123456789", "four", "taken-value"}
+
+
+@given(st.text(min_size=4, max_size=40, alphabet=st.characters(codec="utf-8", exclude_categories=["Cs"])))
+def test_a_secret_is_found_in_every_spelling(value):
+    redactor = make_redactor([value])
+    encoded = base64.b64encode(value.encode()).decode().rstrip("=")
+    for text in (f"x{value}y", f"token={encoded}"):
+        assert redactor.text(text) != text
+
+
+def test_files_lose_secrets_whatever_they_are(tmp_path):
+    secret = "hunter22-hunter22"
+    redactor = make_redactor([secret])
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "log.txt").write_bytes(b"\0" * (1 << 20) + secret.encode() + b"\xff" * 10)
+    (tmp_path / "clean.bin").write_bytes(bytes(range(256)))
+    (tmp_path / f"name-{secret}").write_text("x")
+    (tmp_path / "link").symlink_to(f"/nowhere/{secret}")
+    changed = redact_folder(redactor, tmp_path)
+    assert set(changed) == {"deep/log.txt", "name-[redacted]", "link"}
+    assert secret.encode() not in (tmp_path / "deep" / "log.txt").read_bytes()
+    assert (tmp_path / "clean.bin").read_bytes() == bytes(range(256))
+    assert not (tmp_path / "link").is_symlink()
+    assert not list(tmp_path.rglob(".benchflow-*"))
+
+
+def test_a_folder_that_is_not_there_is_no_problem(tmp_path):
+    assert redact_folder(make_redactor(["secret-secret"]), tmp_path / "none") == []
