@@ -1,0 +1,201 @@
+"""The other side of a conversation: users that decide what the agent is told next.
+
+A user gets the instruction first (`setup`), then one call per round (`run`) with what happened in the last one, and
+answers with the next prompt, or None when it has nothing more to say. Users run on this side of the sandbox: what they
+know (private facts, the oracle) reaches the agent only as far as they say it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchflow.rollout.model_call import ModelCall, model_caller
+from benchflow.rollout.questions import asks_about, questions_in
+from benchflow.rollout.trajectory import Event
+
+MODEL_TRAJECTORY_CHARS: Final = 6_000
+_PART: Final = (
+    "You play the user of an assistant that works on a task. Answer as this user would, in a few plain sentences, and"
+    " do not do the work yourself. Tell a private fact only when the assistant asked for it."
+    " Reply with the single word DONE when there is nothing to say."
+)
+_SILENCE: Final = re.compile(r"\W*(none|null|stop|done)?\W*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What one round brought."""
+
+    round: int
+    trajectory: Sequence[Event] = ()
+    """The events of the round, redacted."""
+    rewards: Mapping[str, float] | None = None
+    """Of the soft verification after the round; None when there was none or it gave no reward."""
+    verifier_output: str | None = None
+    verifier_error: str | None = None
+    n_tool_calls: int = 0
+    scene: str | None = None
+    role: str | None = None
+    handoff_from: str | None = None
+    handoff_to: str | None = None
+
+    def messages(self) -> list[str]:
+        """What the agent said: its messages only, neither its thoughts nor what tools printed."""
+        return [str(event["text"]) for event in self.trajectory if event["type"] == "agent_message" and "text" in event]
+
+
+class BaseUser:
+    """A user of a multi-round rollout. Override `run`, and `setup` when the instruction or the oracle matters."""
+
+    wants_rewards: bool = True
+    """Whether the workspace is verified after each round, on a fork, for this user to see the reward."""
+    follows_scenes: bool = False
+    """Whether declared turns run even when the user has nothing to say about them."""
+
+    async def setup(self, instruction: str, solution: str | None = None) -> None:
+        """Called once, before the first round; `solution` is the oracle's script when oracle access was granted."""
+
+    async def run(self, round: int, instruction: str, round_result: RoundResult | None) -> str | None:  # noqa: A002 - the name of the seam
+        """The prompt of round `round` (from 0); None ends the conversation."""
+        raise NotImplementedError
+
+    def branch(self) -> BaseUser | None:
+        """An independent copy that goes on in a branch; None: in a branch only declared turns are played."""
+        return None
+
+
+class PassthroughUser(BaseUser):
+    """Says the instruction once."""
+
+    wants_rewards = False
+
+    async def run(self, round: int, instruction: str, round_result: RoundResult | None) -> str | None:  # noqa: A002 - the name of the seam
+        del round_result
+        return instruction if round == 0 else None
+
+
+Answer = str | None
+UserFunction = Callable[[int, str, RoundResult | None], Answer | Awaitable[Answer]]
+
+
+class FunctionUser(BaseUser):
+    """A user made of one function, plain or asynchronous."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    async def run(self, round: int, instruction: str, round_result: RoundResult | None) -> str | None:  # noqa: A002 - the name of the seam
+        answer = self._function(round, instruction, round_result)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+class DocumentNudgeUser(BaseUser):
+    """A declared user with private facts: says the instruction, then a fact whenever the agent asks for exactly that.
+
+    At most one new fact per round, in the order of declaration; None when nothing was asked for.
+    """
+
+    wants_rewards = False
+    follows_scenes = True
+
+    def __init__(self, private_facts: Mapping[str, str] | None = None, *, persona: str | None = None) -> None:
+        self.persona: Final = persona
+        self._facts: Final = dict(private_facts or {})
+        self._revealed: set[str] = set()
+
+    def branch(self) -> DocumentNudgeUser:
+        copy = DocumentNudgeUser(self._facts, persona=self.persona)
+        copy._revealed = set(self._revealed)
+        return copy
+
+    @property
+    def revealed(self) -> tuple[str, ...]:
+        """Keys of the facts that were told."""
+        return tuple(key for key in self._facts if key in self._revealed)
+
+    async def run(self, round: int, instruction: str, round_result: RoundResult | None) -> str | None:  # noqa: A002 - the name of the seam
+        if round == 0 or round_result is None:
+            return instruction
+        messages = round_result.messages()
+        for key, value in self._facts.items():
+            if key not in self._revealed and asks_about(messages, key, value):
+                self._revealed.add(key)
+                return f"Additional user detail for {key.replace('_', ' ')}: {value}"
+        return None
+
+
+class ModelDocumentNudgeUser(BaseUser):
+    """A declared user that a model plays: a persona, private facts, or both.
+
+    The model is given the facts only once the agent has asked something, so that it cannot give away what nobody asked
+    for. An empty answer, or one that says none, stop or done, ends the conversation.
+    """
+
+    follows_scenes = True
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        persona: str | None = None,
+        private_facts: Mapping[str, str] | None = None,
+        call_model: ModelCall | None = None,
+    ) -> None:
+        self.model: Final = model
+        self.persona: Final = persona
+        self._facts: Final = dict(private_facts or {})
+        self._call: Final = call_model or model_caller()
+
+    def branch(self) -> ModelDocumentNudgeUser:
+        return self  # it remembers nothing between rounds
+
+    async def run(self, round: int, instruction: str, round_result: RoundResult | None) -> str | None:  # noqa: A002 - the name of the seam
+        if round == 0 or round_result is None:
+            return instruction
+        answer = (await self._call(self.model, self._prompt(instruction, round_result))).strip()
+        return None if _SILENCE.fullmatch(answer) else answer
+
+    def _prompt(self, instruction: str, last: RoundResult) -> str:
+        asked = bool(questions_in(last.messages()))
+        parts = [
+            _PART,
+            f"Persona:\n{self.persona}" if self.persona else "",
+            f"The task, as the assistant was told:\n{instruction}",
+            _facts(self._facts) if asked and self._facts else "",
+            _state(last),
+            f"What the assistant did and said last:\n{_transcript(last.trajectory)}",
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return "Private facts:\n" + "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in facts.items())
+
+
+def _state(last: RoundResult) -> str:
+    lines = [f"Round {last.round + 1} is over."]
+    if last.role is not None:
+        lines.append(f"Role: {last.role}; scene: {last.scene}.")
+    if last.handoff_to is not None:
+        lines.append(f"The work was handed from {last.handoff_from} to {last.handoff_to}.")
+    if last.rewards is not None:
+        lines.append("Checks so far: " + ", ".join(f"{name} {value:g}" for name, value in last.rewards.items()))
+    if last.verifier_error is not None:
+        lines.append(f"The checks could not be made: {last.verifier_error}")
+    return "\n".join(lines)
+
+
+def _transcript(events: Sequence[Event]) -> str:
+    lines = [f"[{event['type']}] {_said(event)}" for event in events]
+    return "\n".join(lines)[-MODEL_TRAJECTORY_CHARS:]
+
+
+def _said(event: Event) -> Any:
+    for key in ("text", "title", "content", "output"):
+        if event.get(key):
+            return event[key]
+    return ""
