@@ -1,0 +1,160 @@
+"""What a caller asks for: `RolloutConfig`, and who takes part when it is not the document that says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchflow.agents.protocol import Agent, AgentLimits, PermissionHandler
+from benchflow.errors import UsageError
+from benchflow.rollout.users import BaseUser
+from benchflow.sandbox.protocol import SandboxBackend
+from benchflow.task.package import TaskPackage
+
+if TYPE_CHECKING:
+    from benchflow.agents.installation import Installations
+
+DEFAULT_ROUNDS: Final = 5
+DEFAULT_ROLE: Final = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One agent of a rollout."""
+
+    name: str
+    agent: str
+    model: str | None = None
+    reasoning_effort: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_sec: float | None = None
+    """The most that one turn of this role may take."""
+    idle_timeout_sec: float | None = None
+    skills_dir: str | None = None
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One prompt to one role; without a text it is the task's prompt."""
+
+    role: str
+    prompt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An interaction checkpoint: who takes part, and who is prompted in which order."""
+
+    name: str
+    roles: tuple[Role, ...]
+    turns: tuple[Turn, ...]
+    skills_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        names = {role.name for role in self.roles}
+        unknown = next((turn.role for turn in self.turns if turn.role not in names), None)
+        if unknown is not None:
+            raise UsageError(f"The scene {self.name!r} has a turn by {unknown!r}, who is not one of its roles.")
+
+    @classmethod
+    def single(
+        cls,
+        *,
+        agent: str,
+        model: str | None = None,
+        prompts: Sequence[str | None] = (None,),
+        role_name: str = DEFAULT_ROLE,
+        name: str = "scene-0",
+    ) -> Scene:
+        """A scene of one role that is prompted in order."""
+        role = Role(role_name, agent, model)
+        return cls(name, (role,), tuple(Turn(role_name, prompt) for prompt in prompts))
+
+
+MakeAgent = Callable[[str, str | None], Agent]
+"""An agent by name (`NAME` or `NAME:ARGUMENT`) and model; an unknown one is a `UsageError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutConfig:
+    """One agent on one task."""
+
+    task: TaskPackage | Path | str
+    agent: str
+    model: str | None = None
+    sandbox: str | SandboxBackend = "auto"
+    """A name, or a backend that the caller keeps and closes."""
+    base_image: str | None = None
+    attempt: int = 1
+    key: str | None = None
+    """What the work is, by content; made from task, agent, model, settings and attempt when left out."""
+    prompts: tuple[str, ...] | None = None
+    """Said one after the other instead of what the document declares."""
+    scenes: tuple[Scene, ...] | None = None
+    """Played instead of the document's scenes."""
+    user: BaseUser | None = None
+    """Decides the prompts instead of the document's user."""
+    max_user_rounds: int | None = None
+    oracle_access: bool = False
+    """Whether the user (never the agent) is given the oracle's script."""
+    on_ask_user: PermissionHandler | None = None
+    """Answers what agents ask before they do something."""
+    max_branches: int = 16
+    """How many branches of `branch_execution: forked-snapshot` are run at most."""
+    agent_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: AgentLimits = field(default_factory=AgentLimits)
+    environment_timeout_sec: float | None = None
+    agent_timeout_sec: float | None = None
+    """Instead of what the package declares."""
+    timeout_sec: float | None = None
+    """The deadline of the whole rollout."""
+    machine: Mapping[str, str] | None = field(default=None, repr=False)
+    """Variables of the machine; the process's own when left out."""
+    task_path: str | None = None
+    """The path of the task as the caller names it, for the record."""
+    make_agent: MakeAgent | None = field(default=None, repr=False)
+    """Makes agents instead of the registry."""
+    installations: Installations | None = field(default=None, repr=False)
+    """Environments with agents installed, shared by the rollouts of a backend; without it each installs its own."""
+    judge_cache: Path | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What besides task, agent, model and attempt decides the outcome; plain data without secrets."""
+        sandbox = self.sandbox if isinstance(self.sandbox, str) else self.sandbox.name
+        limits = self.limits
+        return {
+            "sandbox": sandbox,
+            "base_image": self.base_image,
+            "prompts": list(self.prompts) if self.prompts is not None else None,
+            "scenes": [_scene(scene) for scene in self.scenes] if self.scenes is not None else None,
+            "user": type(self.user).__name__ if self.user is not None else None,
+            "max_user_rounds": self.max_user_rounds,
+            "oracle_access": self.oracle_access,
+            "agent_env": sorted(self.agent_env),
+            "max_steps": limits.max_steps,
+            "max_tokens": limits.max_tokens,
+            "max_cost_usd": limits.max_cost_usd,
+            "agent_timeout_sec": self.agent_timeout_sec,
+        }
+
+    def content_key(self, digest: str) -> str:
+        """`key`, or one made of all that decides the outcome."""
+        if self.key is not None:
+            return self.key
+        content = [digest, self.agent, self.model, self.settings(), self.attempt]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _scene(scene: Scene) -> dict[str, Any]:
+    """A scene for the record: variables by name only."""
+    roles = [
+        {"name": role.name, "agent": role.agent, "model": role.model, "env_keys": sorted(role.env)}
+        for role in scene.roles
+    ]
+    turns = [{"role": turn.role, "has_prompt": turn.prompt is not None} for turn in scene.turns]
+    return {"name": scene.name, "roles": roles, "turns": turns}

@@ -1,0 +1,272 @@
+"""The plan of a rollout, pure: which turns in which steps, by whom, with which settings, limits and networks.
+
+`plan_rollout` takes a package and what the caller asks for; what cannot be honoured is refused here, before anything
+starts. A task without steps is a plan with one nameless step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from benchflow.errors import PackageError, UnsupportedError
+from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
+from benchflow.rollout.model_call import model_caller
+from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
+from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
+from benchflow.sandbox.policy import Phase, network_policy
+from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.task.config import AgentConfig, ArtifactConfig
+from benchflow.task.package import TaskPackage
+from benchflow.task.prompts import compile_task_prompt_plan
+from benchflow.task.runtime_view import StepView, TaskRuntimeView
+from benchflow.task.user_runtime import UserContract
+
+ORACLE: Final = "oracle"
+NOP: Final = "nop"
+SCRIPT: Final = "script"
+_FIXED: Final = (ORACLE, NOP, SCRIPT)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTurn:
+    """One prompt to one role."""
+
+    role: Role
+    prompt: str
+    scene: str | None = None
+    skills_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One checkpoint: what the agent does, then what is verified."""
+
+    name: str | None
+    """None for a task without steps."""
+    index: int
+    prompt: str
+    turns: tuple[PlannedTurn, ...]
+    agent: AgentConfig
+    timeout_sec: float | None
+    network: NetworkPolicy
+    artifacts: tuple[ArtifactConfig, ...]
+    view: StepView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """All that is decided before launch."""
+
+    view: TaskRuntimeView
+    mode: str
+    steps: tuple[StepPlan, ...]
+    secrets: Secrets = field(repr=False)
+    user: UserContract
+    """What the document's user may do; `none` when it plays no part."""
+    max_rounds: int
+    forbidden_tools: frozenset[str]
+    handoff: str | None = None
+    """How much a role is told of the one before it: `none` or `metadata`; None without a team."""
+    branches: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """The plan for `config.json`: no prompts, no values of variables."""
+        return {
+            "mode": self.mode,
+            "steps": [_step_record(step) for step in self.steps],
+            "max_rounds": self.max_rounds,
+            "user": self.user.to_dict() if self.user.status != "none" else None,
+            "forbidden_tools": sorted(self.forbidden_tools),
+        }
+
+
+def is_fixed(agent: str) -> bool:
+    """Whether an agent always wins over the roles of a document."""
+    return agent.partition(":")[0] in _FIXED
+
+
+def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:
+    """The plan, or the reason why there is none: `PackageError`, `UnsupportedError`, `EnvironmentFailure`."""
+    view = package.view
+    fixed = is_fixed(config.agent)
+    declared_user = view.prompt_plan.user_runtime
+    plays_user = declared_user.status != "none" and declared_user.runtime_kind != "none"
+    if config.agent in (ORACLE, NOP) or config.user is not None or config.prompts is not None:
+        plays_user = False
+    contract = declared_user if plays_user else UserContract()
+    steps = _steps(package, config, fixed=fixed)
+    if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
+        message = "benchflow.interaction.mode: multi-round needs a user or several turns; the package declares neither."
+        raise UnsupportedError(message, code="user-missing", path="benchflow.interaction.mode")
+    branches = declared_user.branch_execution == "forked-snapshot" and config.agent not in (ORACLE, NOP)
+    if branches and view.manifest is not None:
+        message = "benchflow.nudges.branch_execution: services of the environment cannot be forked."
+        raise UnsupportedError(message, code="branch-unsupported", path="benchflow.nudges.branch_execution")
+    turns = max(len(step.turns) for step in steps)
+    return RolloutPlan(
+        view=view,
+        mode=_mode(view, config, steps, plays_user=plays_user),
+        steps=steps,
+        secrets=gather_secrets(view, machine, _scopes(config.agent)),
+        user=contract,
+        max_rounds=max(turns, config.max_user_rounds or contract.max_rounds or DEFAULT_ROUNDS),
+        forbidden_tools=forbidden_tools(view.namespace.agent_policy),
+        handoff=declared_user.handoff_trajectory_visibility if declared_user.handoff_kind != "none" else None,
+        branches=branches,
+    )
+
+
+def make_user(
+    package: TaskPackage, plan: RolloutPlan, config: RolloutConfig, machine: Mapping[str, str]
+) -> BaseUser | None:
+    """The user of one step: the caller's, else a new one of the document's; None when nobody answers."""
+    if config.user is not None:
+        return config.user
+    document = package.document
+    if plan.user.status == "none" or document is None:
+        return None
+    facts = dict(document.user.private_facts) if document.user is not None else {}
+    if plan.user.runtime_kind == "model-linear" and plan.user.model is not None:
+        ask = model_caller(machine)
+        return ModelDocumentNudgeUser(plan.user.model, persona=document.persona, private_facts=facts, call_model=ask)
+    return DocumentNudgeUser(facts, persona=document.persona)
+
+
+def _scopes(agent: str) -> tuple[str, ...]:
+    """The scopes of secrets that a rollout of this agent enters."""
+    own = {ORACLE: ("oracle",), NOP: ()}.get(agent, ("agent",))
+    return ("environment", "verifier", "judge", *own)
+
+
+def _mode(view: TaskRuntimeView, config: RolloutConfig, steps: tuple[StepPlan, ...], *, plays_user: bool) -> str:
+    """The mode that runs, which a caller or a fixed agent may have changed from what the document declares."""
+    if plays_user:
+        return view.mode
+    if config.user is not None:
+        return "multi-round"
+    if any(len({turn.role.name for turn in step.turns}) > 1 for step in steps):
+        return "multi-agent-sequential"
+    return "single-shot" if _is_one_turn(steps) else "multi-round"
+
+
+def _is_one_turn(steps: tuple[StepPlan, ...]) -> bool:
+    return all(len(step.turns) == 1 for step in steps)
+
+
+def _steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool) -> tuple[StepPlan, ...]:
+    view = package.view
+    if not view.steps:
+        return (_step(package, config, 0, None, fixed=fixed),)
+    return tuple(_step(package, config, index, step, fixed=fixed) for index, step in enumerate(view.steps))
+
+
+def _step(package: TaskPackage, config: RolloutConfig, index: int, step: StepView | None, *, fixed: bool) -> StepPlan:
+    view = package.view
+    agent = view.config.agent
+    prompt = view.prompt
+    if step is not None:
+        own = step.config.agent
+        agent = own.replace(**{name: getattr(agent, name) for name in agent.declared - own.declared})
+        prompt = step.instruction or prompt
+    if not prompt and config.agent not in (ORACLE, NOP) and config.prompts is None:
+        where = f"steps/{step.config.name}/instruction.md" if step is not None else "the task"
+        raise PackageError(f"{where} has no prompt.", code="missing-prompt", path="prompt")
+    phase: Phase = "oracle" if config.agent == ORACLE else "agent"
+    settled = replace(view, config=view.config.replace(agent=agent))
+    timeout = config.agent_timeout_sec or agent.timeout_sec
+    if config.agent == ORACLE and config.agent_timeout_sec is None:
+        timeout = view.config.oracle.timeout_sec or timeout
+    return StepPlan(
+        name=step.config.name if step is not None else None,
+        index=index,
+        prompt=prompt,
+        turns=_turns(package, config, step, prompt, fixed=fixed),
+        agent=agent,
+        timeout_sec=timeout,
+        network=network_policy(settled, phase),
+        artifacts=(*view.config.artifacts, *(step.config.artifacts if step is not None else ())),
+        view=step,
+    )
+
+
+def _turns(
+    package: TaskPackage, config: RolloutConfig, step: StepView | None, prompt: str, *, fixed: bool
+) -> tuple[PlannedTurn, ...]:
+    """Who is told what: the caller's prompts or scenes, else the document's, else one turn with the prompt."""
+    view = package.view
+    default = Role(DEFAULT_ROLE, config.agent, config.model)
+    if config.prompts is not None:
+        return tuple(PlannedTurn(default, text, skills_dir=skills_folder(view)) for text in config.prompts)
+    if config.scenes is not None:
+        return tuple(turn for scene in config.scenes for turn in _scene_turns(view, scene, prompt))
+    if fixed or package.document is None or not package.document.scenes:
+        return (PlannedTurn(default, prompt, skills_dir=skills_folder(view)),)
+    return _document_turns(package, step, prompt)
+
+
+def _scene_turns(view: TaskRuntimeView, scene: Scene, prompt: str) -> tuple[PlannedTurn, ...]:
+    roles = {role.name: role for role in scene.roles}
+    return tuple(
+        PlannedTurn(
+            roles[turn.role],
+            turn.prompt or prompt,
+            scene.name,
+            skills_folder(view, roles[turn.role].skills_dir, scene.skills_dir),
+        )
+        for turn in scene.turns
+    )
+
+
+def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) -> tuple[PlannedTurn, ...]:
+    """The turns of the scenes that belong to a step, the step's instruction in place of the base prompt.
+
+    A scene that is called like a step belongs to that step; the others are played in every step.
+    """
+    view, document = package.view, package.document
+    if document is None:
+        return ()
+    names = {other.config.name for other in view.steps}
+    mine = step.config.name if step is not None else None
+    scenes = tuple(scene for scene in document.scenes if scene.name not in names or scene.name == mine)
+    if not scenes:
+        raise PackageError(
+            f"No scene belongs to the step '{mine}': every scene is called like another step.",
+            code="step-without-scene",
+        )
+    planned = compile_task_prompt_plan(replace(document, instruction=prompt, scenes=scenes)).turns
+    folders = {scene.name: scene.skills_dir for scene in scenes}
+    turns = []
+    for turn in planned:
+        role = _role(view, turn.role or "")
+        skills = skills_folder(view, role.skills_dir, folders.get(turn.scene))
+        turns.append(PlannedTurn(role, turn.prompt, turn.scene, skills))
+    return tuple(turns)
+
+
+def _role(view: TaskRuntimeView, name: str) -> Role:
+    declared = view.roles[name]
+    return Role(
+        name=name,
+        agent=declared.agent,
+        model=declared.model,
+        reasoning_effort=declared.reasoning_effort,
+        env=declared.env,
+        timeout_sec=declared.timeout_sec,
+        idle_timeout_sec=declared.idle_timeout_sec,
+        skills_dir=declared.skills_dir,
+        capabilities=tuple(declared.capabilities or ()),
+    )
+
+
+def _step_record(step: StepPlan) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "timeout_sec": step.timeout_sec,
+        "network": {"mode": step.network.mode, "hosts": list(step.network.hosts)},
+        "turns": [
+            {"scene": turn.scene, "role": turn.role.name, "agent": turn.role.agent, "model": turn.role.model}
+            for turn in step.turns
+        ],
+    }
