@@ -11,7 +11,7 @@ import anyio
 
 from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.protocol import Sandbox, SandboxBackend
+from benchflow.sandbox.protocol import Sandbox, SandboxBackend, Snapshot
 from benchflow.sandbox.services import RunningServices
 from benchflow.task.package import TaskPackage
 
@@ -19,10 +19,18 @@ from benchflow.task.package import TaskPackage
 class Environment:
     """A task's sandbox. `async with` ends it; what it started ends with it."""
 
-    def __init__(self, backend: SandboxBackend, preparation: Preparation, *, owns_backend: bool = False) -> None:
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        preparation: Preparation,
+        *,
+        owns_backend: bool = False,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        """`snapshot` is a state of this environment to start from, with an agent installed for instance."""
         self.backend: Final = backend
         self.preparation: Final = preparation
-        self.sandbox: Final[Sandbox] = backend.create(preparation.spec)
+        self.sandbox: Final[Sandbox] = backend.create(preparation.spec, snapshot=snapshot)
         self.services: RunningServices | None = None
         self._owns_backend: Final = owns_backend
 

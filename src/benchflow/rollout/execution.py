@@ -1,0 +1,225 @@
+"""What happens inside a started environment: step by step the agent works, is frozen, and its work is verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import anyio
+
+from benchflow.errors import EnvironmentFailure
+from benchflow.rewards import Attributed, Scored, Verdict, attributed
+from benchflow.rollout.artifacts import Collected, collect
+from benchflow.rollout.branches import BranchTree
+from benchflow.rollout.context import RolloutContext, keeps_processes
+from benchflow.rollout.draft import Draft
+from benchflow.rollout.lines import JsonLines
+from benchflow.rollout.permissions import Gatekeeper, confirms
+from benchflow.rollout.plan import StepPlan, make_user
+from benchflow.rollout.policies import Audit, audit
+from benchflow.rollout.reward_events import reward_lines
+from benchflow.rollout.rounds import Conversation
+from benchflow.rollout.stage import Stage
+from benchflow.rollout.steps import StepRecord, passes, total
+from benchflow.sandbox.healthcheck import wait_healthy
+from benchflow.sandbox.policy import healthcheck_of
+from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.verifier import Verification
+from benchflow.verifier.live import end_agent
+
+SETUP_SEC: Final = 600.0
+_LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
+
+
+@dataclass(slots=True)
+class Execution:
+    """The steps of one rollout, in order, in one environment."""
+
+    context: RolloutContext
+    draft: Draft
+    _network: NetworkPolicy | None = None
+    _branches: BranchTree | None = None
+    _steps: list[StepRecord] = field(default_factory=list)
+    _agent: dict[str, Any] = field(default_factory=dict)
+    """What the agent of the last step came to."""
+
+    async def run(self) -> Verdict:
+        """Carry out all steps; raises `Attributed` when one of them ends in anything but a verdict."""
+        plan = self.context.plan
+        if plan.branches:
+            self._branches = BranchTree(self.context, self._gatekeeper)
+        if plan.steps[0].name is None:
+            return await self._single(plan.steps[0])
+        return await self._several()
+
+    async def _single(self, step: StepPlan) -> Verdict:
+        try:
+            checked = await self._step(step)
+        finally:
+            self._record_branches()
+        self.draft.verifier = checked.record()
+        self._reward_events(checked.verdict, None, final=True)
+        return checked.verdict
+
+    async def _several(self) -> Verdict:
+        plan = self.context.plan
+        names = [str(step.name) for step in plan.steps]
+        try:
+            for step in plan.steps:
+                record = await self._recorded(step)
+                self._steps.append(record)
+                if record.status == "unscored" or record.passed is False:
+                    break
+        finally:
+            missing = names[len(self._steps) :]
+            self._steps += [StepRecord(name, "not-reached") for name in missing]
+            self.draft.extra["steps"] = [step.record() for step in self._steps]
+            self._record_branches()
+        verdict = total(self._steps, plan.view.config.multi_step_reward_strategy)
+        self._reward_events(verdict, None, final=True)
+        return verdict
+
+    async def _recorded(self, step: StepPlan) -> StepRecord:
+        """One step as its record; trouble of the machine or the sandbox ends the rollout, and is its own record."""
+        name = str(step.name)
+        before = len(self.draft.extra.get("artifacts", []))
+        try:
+            checked = await self._step(step)
+        except Attributed as error:
+            failed = error.verdict.record()["error"]
+            self._steps.append(StepRecord(name, "unscored", error=failed))
+            reason = f"step {name}: {error.verdict.reason}"
+            raise Attributed(replace(error.verdict, reason=reason)) from error
+        self.draft.verifier = checked.record()
+        verdict = checked.verdict
+        self._reward_events(verdict, name, final=False)
+        record = verdict.record()
+        scored = isinstance(verdict, Scored)
+        minimum = step.view.config.min_reward if step.view is not None else None
+        return StepRecord(
+            name=name,
+            status="scored" if scored else "unscored",
+            reward=record["reward"],
+            rewards=record["rewards"],
+            passed=passes(minimum, verdict) if isinstance(verdict, Scored) else None,
+            agent=self._agent,
+            verifier={"strategy": checked.strategy, "exit_code": checked.exit_code},
+            error=record["error"],
+            artifacts=self.draft.extra.get("artifacts", [])[before:],
+        )
+
+    async def _step(self, step: StepPlan) -> Verification:
+        context, draft = self.context, self.draft
+        with draft.timed("environment"), attributed("environment", "environment"):
+            await self._begin(step)
+        with draft.timed("agent"), attributed("agent", "agent"):
+            await self._interact(step)
+            with attributed("sandbox", "agent"):
+                await self._freeze(step)
+            self._audit()
+        with draft.timed("verify"), attributed("verifier", "verify"):
+            place = context.place("verifier") if step.name is None else context.place("steps", step.name, "verifier")
+            return await context.verifier.verify(place, rollout=context.folder, step=step.name)
+
+    async def _begin(self, step: StepPlan) -> None:
+        """What stands in the sandbox before the agent of a step begins."""
+        sandbox = self.context.environment.sandbox
+        await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
+        if self._is_imported() and step.index == 0:
+            await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
+        if step.view is not None:
+            await self._set_up(step)
+            check = healthcheck_of(step.view.config.healthcheck)
+            if check is not None:
+                await wait_healthy(sandbox, check, user="root")
+
+    def _is_imported(self) -> bool:
+        return self.context.plan.view.entrypoint != "task.md"
+
+    async def _set_up(self, step: StepPlan) -> None:
+        """The step's own files go into the working folder, then its `setup.sh` runs there as the agent."""
+        folder = step.view.workdir_dir if step.view is not None else None
+        if folder is None:
+            return
+        sandbox = self.context.environment.sandbox
+        workdir = sandbox.spec.workdir
+        user = str(step.agent.user) if step.agent.user is not None else None
+        who = await sandbox.exec(["id", "-un"], user=user, cwd="/", timeout=60)
+        await sandbox.upload(folder, workdir, owner=who.stdout.decode().strip() or None)
+        if not (folder / "setup.sh").is_file():
+            return
+        done = await sandbox.exec(["sh", "setup.sh"], user=user, cwd=workdir, timeout=SETUP_SEC)
+        if not done.ok:
+            lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
+            how = "took too long" if done.timed_out else f"ended with {done.exit_code}"
+            message = f"steps/{step.name}/workdir/setup.sh {how}. {lines[-1][:300] if lines else ''}".strip()
+            raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
+
+    async def _interact(self, step: StepPlan) -> None:
+        context = self.context
+        sandbox = context.environment.sandbox
+        if step.network != (self._network or sandbox.spec.network):
+            await sandbox.set_network(step.network)
+        self._network = step.network
+        logs = context.place("agent") if step.name is None else context.place("steps", step.name, "agent")
+        stage = Stage(context, step, sandbox, logs, self._gatekeeper())
+        user = make_user(context.package, context.plan, context.config, context.machine)
+        conversation = Conversation(context, stage, user)
+        try:
+            try:
+                await conversation.run()
+            finally:
+                await stage.close()
+                self._agent = stage.tally.record()
+                self.draft.add_agent(self._agent, stage.tally.usage)
+            if self._branches is not None:
+                await self._branches.grow(step, conversation.points)
+        finally:
+            with anyio.CancelScope(shield=True):
+                for point in conversation.points:
+                    await point.base.stop()
+
+    def _gatekeeper(self) -> Gatekeeper:
+        context = self.context
+        declared = context.plan.view.prompt_plan.user_runtime.confirmation_policy
+        return Gatekeeper(context.config.on_ask_user, needs_human=confirms(declared))
+
+    async def _freeze(self, step: StepPlan) -> None:
+        """The agent is over: its processes end unless they are the solution, and what it made is collected."""
+        context = self.context
+        environment = context.environment
+        sandbox = environment.sandbox
+        if not keeps_processes(context.plan, step):
+            if environment.services is None:
+                await sandbox.kill_processes()
+            else:
+                await end_agent(sandbox, sandbox.spec.user or "agent")
+        target = context.place("artifacts") if step.name is None else context.place("steps", step.name, "artifacts")
+        collected = await collect(sandbox, step.artifacts, target, conventional=self._is_imported())
+        if collected:
+            self.draft.extra.setdefault("artifacts", []).extend(_artifact(item, step) for item in collected)
+
+    def _audit(self) -> None:
+        found: Audit | None = audit(self.context.plan.view.namespace.agent_policy, self.context.trajectory.calls)
+        if found is not None:
+            self.draft.extra["audit"] = found.record()
+            found.enforce()
+
+    def _record_branches(self) -> None:
+        if self._branches is not None:
+            self.draft.extra["branches"] = self._branches.record()
+
+    def _reward_events(self, verdict: Verdict, step: str | None, *, final: bool) -> None:
+        if not isinstance(verdict, Scored):
+            return
+        lines = JsonLines(self.context.place("rewards.jsonl"))
+        try:
+            for line in reward_lines(verdict, step=step, final=final):
+                lines.append(self.context.redactor.data(line))
+        finally:
+            lines.close()
+
+
+def _artifact(item: Collected, step: StepPlan) -> dict[str, Any]:
+    named = {"step": step.name} if step.name is not None else {}
+    return {**item.record(), **named}

@@ -1,0 +1,233 @@
+"""`Rollout`: one agent on one task, from the plan to the record, with nothing left behind.
+
+plan ──> environment ──> agent ──> freeze ──> verify ──> record ──> clean up
+
+Whatever fails becomes an unscored result of exactly one boundary. Cancelling ends everything at once, leaves a record
+that says so, and goes on as a cancellation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.agents.installation import Installations
+from benchflow.agents.protocol import Agent
+from benchflow.environment import Environment
+from benchflow.errors import UnsupportedError, UsageError
+from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attributed
+from benchflow.rollout.config import RolloutConfig
+from benchflow.rollout.context import RolloutContext, make_agent
+from benchflow.rollout.draft import RESULT, Draft, OnPhase, write_document
+from benchflow.rollout.execution import Execution
+from benchflow.rollout.installation import installed
+from benchflow.rollout.lines import JsonLines
+from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout
+from benchflow.rollout.policies import hidden_folders
+from benchflow.rollout.record import Result
+from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
+from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
+from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
+from benchflow.sandbox.policy import asset_mounts
+from benchflow.sandbox.protocol import Mount, SandboxBackend
+from benchflow.task.package import TaskPackage
+from benchflow.verifier import Verifier
+
+USER_ROUNDS: Final = "user_rounds.jsonl"
+CONFIG: Final = "config.json"
+START_SEC: Final = 900.0
+"""How much longer than its build an environment may take until it is ready."""
+_OUTPUT_OF_SANDBOXES: Final = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    package: TaskPackage
+    plan: RolloutPlan
+    agents: tuple[Agent, ...]
+    """One of each kind that takes part, to install and to ask; those that act are made when they act."""
+
+
+class Rollout:
+    """One rollout into one folder. `run` may be called once."""
+
+    def __init__(self, config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> None:
+        """`folder` is made when there is something to write; `on_phase` is told which phase begins."""
+        self.config: Final = config
+        self.folder: Final = folder
+        self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
+        self._draft: Final = Draft(config, on_phase)
+
+    async def run(self, *, raise_refusals: bool = False) -> Result:
+        """Carry it out and write its record. Raises only when it is cancelled.
+
+        With `raise_refusals` wrong usage and what the sandbox cannot honour are raised instead of recorded, and
+        nothing is written.
+        """
+        draft = self._draft
+        try:
+            with anyio.move_on_after(self.config.timeout_sec) as deadline:
+                verdict = await self._work()
+            if deadline.cancelled_caught:
+                message = f"The rollout took longer than its {self.config.timeout_sec:g} s."
+                verdict = Unscored("infrastructure", draft.phase, "deadline", message)
+        except Attributed as error:
+            if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
+                raise error.__cause__ from None
+            verdict = error.verdict
+        except BaseException as error:
+            if self.folder.is_dir():
+                self._write(attribute(error, "infrastructure", draft.phase))
+            raise
+        return self._write(verdict)
+
+    async def _work(self) -> Verdict:
+        draft = self._draft
+        with draft.timed("plan"), attributed("package", "plan"):
+            planned = self._plan()
+        async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
+            with Trajectory(self.folder / TRAJECTORY, draft.redactor) as trajectory:
+                context = RolloutContext(
+                    config=self.config,
+                    package=planned.package,
+                    plan=planned.plan,
+                    environment=environment,
+                    verifier=Verifier(
+                        environment,
+                        machine=self._machine,
+                        cache=self.config.judge_cache,
+                        base_image=self.config.base_image,
+                    ),
+                    folder=self.folder,
+                    trajectory=trajectory,
+                    rounds=JsonLines(self.folder / USER_ROUNDS),
+                    redactor=draft.redactor,
+                    machine=self._machine,
+                )
+                try:
+                    return await Execution(context, draft).run()
+                except Attributed as error:
+                    verdict = error.verdict
+                    trajectory("error", category=verdict.category, code=verdict.code, message=verdict.reason)
+                    raise
+                finally:
+                    context.rounds.close()
+
+    def _plan(self) -> _Planned:
+        config, draft = self.config, self._draft
+        package = task_package(config.task)
+        draft.task |= {"name": package.name, "digest": package.digest}
+        plan = plan_rollout(package, config, self._machine)
+        roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
+        with attributed("agent", "plan"):
+            agents = tuple(make_agent(config, name, model, self._machine) for name, model in roles)
+        names = (name for agent in agents for name in agent.variables())
+        own = [self._machine.get(name, "") for name in names] + list(config.agent_env.values())
+        guessed = {value for value in own if len(value) >= SHORTEST_GUESSED}
+        draft.redactor = make_redactor(plan.secrets.redacted | guessed)
+        return _Planned(package, plan, agents)
+
+    @asynccontextmanager
+    async def _backend(self, package: TaskPackage) -> AsyncIterator[SandboxBackend]:
+        """The caller's backend, or one of our own that ends with the rollout."""
+        given = self.config.sandbox
+        if not isinstance(given, str):
+            yield given
+            return
+        with self._draft.timed("plan"), attributed("infrastructure", "plan"):
+            backend = await choose_backend(package, given, base_image=self.config.base_image)
+        try:
+            yield backend
+        finally:
+            with anyio.CancelScope(shield=True):
+                await backend.close()
+
+    @asynccontextmanager
+    async def _environment(self, planned: _Planned, backend: SandboxBackend) -> AsyncIterator[Environment]:
+        """The started environment; whatever happens in the block, it is gone afterwards."""
+        draft, config = self._draft, self.config
+        environment: Environment | None = None
+        installations = config.installations or Installations(backend)
+        limit = config.environment_timeout_sec
+        if limit is None:
+            limit = planned.plan.view.config.environment.build_timeout_sec + START_SEC
+        with ExitStack() as stack:
+            try:
+                with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
+                    preparation = await self._prepared(planned, backend, stack)
+                    state = await installed(installations, planned.agents, preparation.spec)
+                    environment = Environment(backend, preparation, snapshot=state)
+                    draft.sandbox = dict(environment.record())
+                    self._open_folder(planned)
+                    await environment.start()
+                yield environment
+            finally:
+                with anyio.CancelScope(shield=True):
+                    if environment is not None:
+                        await environment.stop()
+                    if config.installations is None:
+                        await installations.close()
+
+    async def _prepared(self, planned: _Planned, backend: SandboxBackend, stack: ExitStack) -> Preparation:
+        """What the sandbox is made from: with the secrets of the environment, without skills that are not allowed."""
+        plan = planned.plan
+        try:
+            preparation = await prepare(
+                planned.package, backend, base_image=self.config.base_image, machine=self._machine
+            )
+        except UnsupportedError as error:
+            raise Attributed(attribute(error, "unsupported", "plan")) from error
+        spec = preparation.spec
+        folders = [turn.role.skills_dir for step in plan.steps for turn in step.turns]
+        hidden = hidden_folders(plan.view, [plan.view.config.environment.skills_dir, *folders])
+        mounts = list(spec.mounts)
+        if hidden:
+            nothing = Path(stack.enter_context(TemporaryDirectory(prefix="benchflow-rollout-")))
+            mounts += [Mount(nothing, folder) for folder in hidden]
+        if self.config.agent == ORACLE:
+            mounts += [mount for mount in asset_mounts(plan.view, "oracle") if mount not in mounts]
+        env = {**spec.env, **plan.secrets.of("environment")}
+        return replace(preparation, spec=replace(spec, mounts=tuple(mounts), env=env))
+
+    def _open_folder(self, planned: _Planned) -> None:
+        """The folder appears with `config.json`: what runs, without anything secret."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config, draft = self.config, self._draft
+        document = {
+            "task": draft.task,
+            "agent": config.agent,
+            "model": config.model,
+            "attempt": config.attempt,
+            "sandbox": draft.sandbox,
+            "settings": config.settings(),
+            "plan": planned.plan.record(),
+            "started_at": draft.started_at,
+        }
+        write_document(self.folder / CONFIG, draft.redactor.data(document))
+
+    def _write(self, verdict: Verdict) -> Result:
+        """The record, after a last look for secrets; what cannot be written down is told as such."""
+        draft = self._draft
+        try:
+            with draft.timed("record"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for name in _OUTPUT_OF_SANDBOXES:
+                    redact_folder(draft.redactor, self.folder / name)
+                result = draft.result(verdict)
+                write_document(self.folder / RESULT, result.to_dict(), sync=True)
+                return result
+        except OSError as error:
+            return draft.result(attribute(error, "infrastructure", "record"))
+
+
+async def run_rollout(config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> Result:
+    """One rollout, its folder written as the run directory says. Raises only when it is cancelled."""
+    return await Rollout(config, folder, on_phase=on_phase).run()

@@ -1,0 +1,148 @@
+"""One agent, one prompt, scored once: the record, its folder, and everything that can go wrong on the way."""
+
+import json
+
+import jsonschema
+import pytest
+
+from benchflow.agents.protocol import TurnResult
+from benchflow.errors import AgentFailure, InfrastructureFailure
+from benchflow.rollout import RolloutConfig, run_rollout
+from benchflow.rollout.record import result_schema
+
+pytestmark = pytest.mark.anyio
+
+OFFLINE = "environment: {network_mode: no-network}\n"
+
+
+async def test_an_agent_that_solves_the_task_scores(run, make_package, tmp_path, events):
+    result = await run(make_package(OFFLINE), commands=["echo done > answer.txt; echo finished"])
+    assert (result.status, result.reward, result.error) == ("scored", 1.0, None)
+    assert result.task["name"] == "acme/task"
+    assert result.sandbox == {"name": "local", "base": "host", "fidelity": "exact"}
+    assert result.usage == {"input_tokens": 3, "output_tokens": 2}
+    out = tmp_path / "out"
+    document = json.loads((out / "result.json").read_text())
+    jsonschema.validate(document, result_schema())
+    assert document == result.to_dict()
+    assert {"plan", "environment", "agent", "verify", "total"} <= set(document["timing"])
+    assert (out / "verifier" / "reward.txt").read_text().strip() == "1.0"
+    assert len((out / "result.json").read_bytes()) <= 4096
+    assert [event["type"] for event in events()] == ["user_message", "agent_message"]
+    assert json.loads((out / "config.json").read_text())["plan"]["mode"] == "single-shot"
+    assert json.loads((out / "rewards.jsonl").read_text())["type"] == "terminal"
+
+
+@pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
+async def test_the_oracle_solves_and_nop_does_not(run, make_package, agent, reward):
+    result = await run(make_package(OFFLINE), agent)
+    assert (result.status, result.reward, result.agent["name"]) == ("scored", reward, agent)
+
+
+async def test_a_script_of_this_machine_is_an_agent(run, make_package, tmp_path):
+    script = tmp_path / "agent.sh"
+    script.write_text("cat /instruction.md; ls /oracle /verifier; echo done > answer.txt; exit 3\n")
+    result = await run(make_package(OFFLINE), f"script:{script}")
+    assert (result.status, result.reward, result.agent["exit_code"]) == ("scored", 1.0, 3)
+    output = (tmp_path / "out" / "agent" / "script.txt").read_text()
+    assert output.startswith("Write done into answer.txt.")
+    assert output.count("No such file") == 2
+
+
+async def test_an_agent_that_runs_out_of_time_is_still_verified(run, make_package):
+    package = make_package(OFFLINE + "agent: {timeout_sec: 0.5}\n")
+    result = await run(package, commands=["echo done > answer.txt; sleep 60"])
+    assert (result.status, result.reward, result.agent["timed_out"]) == ("scored", 1.0, True)
+
+
+async def test_an_agent_that_ignores_its_time_is_cut_off(run, make_package, monkeypatch):
+    import anyio
+
+    from benchflow.rollout import stage
+
+    monkeypatch.setattr(stage, "GRACE_SEC", 0.1)
+
+    async def forever(context):
+        await context.sandbox.exec("echo done > answer.txt")
+        await anyio.sleep(60)
+
+    result = await run(make_package(OFFLINE), commands=[forever], agent_timeout_sec=0.3)
+    assert (result.status, result.reward, result.agent["timed_out"]) == ("scored", 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "category", "code"),
+    [
+        (AgentFailure("no such program", code="start-failed"), "agent", "start-failed"),
+        (InfrastructureFailure("the model is down", code="model-failed"), "infrastructure", "model-failed"),
+        (ValueError("a bug"), "agent", "crashed"),
+        (OSError(28, "No space left on device"), "infrastructure", "disk-full"),
+    ],
+)
+async def test_an_agent_that_cannot_work_leaves_the_task_unscored(run, make_package, tmp_path, error, category, code):
+    async def fail(context):
+        raise error
+
+    result = await run(make_package(OFFLINE), commands=[fail])
+    assert (result.status, result.reward) == ("unscored", None)
+    assert (result.error.category, result.error.code, result.error.phase) == (category, code, "agent")
+    assert not (tmp_path / "out" / "verifier").exists()
+    jsonschema.validate(json.loads((tmp_path / "out" / "result.json").read_text()), result_schema())
+
+
+async def test_an_agent_that_gives_up_is_verified(run, make_package):
+    async def refuse(context):
+        return TurnResult("refusal", "I would rather not.")
+
+    result = await run(make_package(OFFLINE), commands=[refuse])
+    assert (result.status, result.reward, result.agent["stop_reason"]) == ("scored", 0.0, "refusal")
+
+
+@pytest.mark.parametrize(
+    ("frontmatter", "verifier", "expected"),
+    [
+        ("environment: {cpuz: 1}\n", None, ("package", "unknown-key", "plan")),
+        ("environment: {gpus: 1}\n", None, ("unsupported", "unsupported-feature", "plan")),
+        (OFFLINE, "exit 0\n", ("verifier", "reward-missing", "verify")),
+        (OFFLINE + "verifier: {timeout_sec: 0.3}\n", "sleep 30\n", ("verifier", "timeout", "verify")),
+        ("environment:\n  network_mode: no-network\n  healthcheck: {command: 'false', interval_sec: 0.01}\n", None,
+         ("environment", "unhealthy", "environment")),
+        ("environment:\n  network_mode: no-network\n  env: {A: '${NOT_SET_ANYWHERE}'}\n", None,
+         ("environment", "variable-missing", "environment")),
+    ],
+    ids=["invalid", "unsupported", "no reward", "slow verifier", "unhealthy", "variable"],
+)  # fmt: skip
+async def test_trouble_belongs_to_one_boundary(run, make_package, tmp_path, frontmatter, verifier, expected):
+    package = make_package(frontmatter, {"verifier/test.sh": verifier} if verifier else None)
+    result = await run(package, commands=["true"])
+    assert result.status == "unscored"
+    assert (result.error.category, result.error.code, result.error.phase) == expected
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["reward"] is None
+
+
+async def test_the_deadline_of_the_whole_ends_everything(run, make_package):
+    result = await run(make_package(OFFLINE), commands=["sleep 60"], timeout_sec=1.5)
+    assert (result.error.category, result.error.code, result.error.phase) == ("infrastructure", "deadline", "agent")
+
+
+async def test_a_healthcheck_is_waited_for(run, make_package):
+    package = make_package(
+        "environment:\n  network_mode: no-network\n  healthcheck:\n"
+        "    command: 'test -e /tmp/seen || { touch /tmp/seen; exit 1; }'\n    interval_sec: 0.01\n"
+    )
+    assert (await run(package, "oracle")).reward == 1.0
+
+
+async def test_the_same_work_has_the_same_key(backend, make_package, tmp_path):
+    package = make_package(OFFLINE)
+    one = RolloutConfig(package, "nop", sandbox=backend)
+    two = RolloutConfig(package, "nop", sandbox=backend, attempt=2)
+    keys = [(await run_rollout(config, tmp_path / name)).key for name, config in (("a", one), ("b", one), ("c", two))]
+    assert keys[0] == keys[1] != keys[2]
+
+
+async def test_a_folder_that_cannot_be_written_is_told(backend, make_package, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    result = await run_rollout(RolloutConfig(make_package(OFFLINE), "nop", sandbox=backend), tmp_path / "file" / "out")
+    assert result.status == "unscored"
+    assert result.error.category == "infrastructure"
