@@ -10,6 +10,7 @@ import click
 from benchflow.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
+    "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks, and see what came of it."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "verify": Lazy("benchflow.cli.verify:verify", "Score a given workspace by the verifier of a package."),
