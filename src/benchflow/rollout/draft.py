@@ -97,5 +97,6 @@ class Draft:
 
 
 def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
-    """A JSON document, whole or not at all. Raises `OSError`."""
-    write_atomic(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n", sync=sync)
+    """A JSON document with one line per key, whole or not at all. Raises `OSError`."""
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items())
+    write_atomic(path, "{\n" + ",\n".join(lines) + "\n}\n", sync=sync)

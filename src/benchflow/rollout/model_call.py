@@ -1,11 +1,13 @@
-"""One question to a model, for simulated users: the same way to providers that judges take."""
+"""One question to a model, for simulated users."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
-from benchflow.errors import InfrastructureFailure, JudgeFailure
+from benchflow.errors import InfrastructureFailure
+
+MAX_TOKENS: Final = 512
 
 ModelCall = Callable[[str, str], Awaitable[str]]
 """Asks a model (its name, then the prompt) and gives its answer; raises `InfrastructureFailure`."""
@@ -15,14 +17,13 @@ def model_caller(machine: Mapping[str, str] | None = None) -> ModelCall:
     """Asks models with the keys among these variables; the process's own when left out."""
 
     async def ask(model: str, prompt: str) -> str:
-        from benchflow.verifier.judging.client import JudgeModel
+        from benchflow.models import ChatModel, ModelFailure
 
-        variables = os.environ if machine is None else machine
+        messages = [{"role": "user", "content": prompt}]
         try:
-            answer = await JudgeModel(model, variables).ask([{"role": "user", "content": prompt}])
-        except JudgeFailure as error:
-            message = f"The user, played by {model}, gave no answer: {error}"
-            raise InfrastructureFailure(message, code="user-failed") from error
-        return answer.text
+            reply = await ChatModel(model, machine).complete(messages, max_output_tokens=MAX_TOKENS)
+        except ModelFailure as error:
+            raise InfrastructureFailure(f"Nobody played the user: {error}", code=error.code) from error
+        return reply.text
 
     return ask

@@ -100,6 +100,10 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
         message = "benchflow.interaction.mode: multi-round needs a user or several turns; the package declares neither."
         raise UnsupportedError(message, code="user-missing", path="benchflow.interaction.mode")
+    branches = declared_user.branch_execution == "forked-snapshot" and config.agent not in (ORACLE, NOP)
+    if branches and view.manifest is not None:
+        message = "benchflow.nudges.branch_execution: services of the environment cannot be forked."
+        raise UnsupportedError(message, code="branch-unsupported", path="benchflow.nudges.branch_execution")
     turns = max(len(step.turns) for step in steps)
     return RolloutPlan(
         view=view,
@@ -110,7 +114,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         max_rounds=max(turns, config.max_user_rounds or contract.max_rounds or DEFAULT_ROUNDS),
         forbidden_tools=forbidden_tools(view.namespace.agent_policy),
         handoff=declared_user.handoff_trajectory_visibility if declared_user.handoff_kind != "none" else None,
-        branches=declared_user.branch_execution == "forked-snapshot" and config.agent not in (ORACLE, NOP),
+        branches=branches,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,7 @@ from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout
 from benchflow.rollout.policies import hidden_folders
 from benchflow.rollout.record import Result
-from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder, secret_values
+from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.policy import asset_mounts
@@ -63,7 +63,7 @@ class Rollout:
         """`folder` is made when there is something to write; `on_phase` is told which phase begins."""
         self.config: Final = config
         self.folder: Final = folder
-        self._machine: Final[Mapping[str, str]] = os.environ if config.machine is None else config.machine
+        self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
         self._draft: Final = Draft(config, on_phase)
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
@@ -125,13 +125,14 @@ class Rollout:
         config, draft = self.config, self._draft
         package = task_package(config.task)
         draft.task |= {"name": package.name, "digest": package.digest}
-        draft.redactor = make_redactor(secret_values(self._machine))
         plan = plan_rollout(package, config, self._machine)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
-        agents = tuple(make_agent(config, name, model, self._machine) for name, model in roles)
-        own = secret_values(self._machine, taken=[name for agent in agents for name in agent.variables()])
-        given = {value for value in config.agent_env.values() if len(value) >= SHORTEST_GUESSED}
-        draft.redactor = make_redactor(plan.secrets.redacted | own | given)
+        with attributed("agent", "plan"):
+            agents = tuple(make_agent(config, name, model, self._machine) for name, model in roles)
+        names = (name for agent in agents for name in agent.variables())
+        own = [self._machine.get(name, "") for name in names] + list(config.agent_env.values())
+        guessed = {value for value in own if len(value) >= SHORTEST_GUESSED}
+        draft.redactor = make_redactor(plan.secrets.redacted | guessed)
         return _Planned(package, plan, agents)
 
     @asynccontextmanager
@@ -155,19 +156,18 @@ class Rollout:
         draft, config = self._draft, self.config
         environment: Environment | None = None
         installations = config.installations or Installations(backend)
-        with TemporaryDirectory(prefix="benchflow-rollout-") as nothing:
+        limit = config.environment_timeout_sec
+        if limit is None:
+            limit = planned.plan.view.config.environment.build_timeout_sec + START_SEC
+        with ExitStack() as stack:
             try:
-                with draft.timed("environment"), attributed("environment", "environment"):
-                    limit = config.environment_timeout_sec
-                    if limit is None:
-                        limit = planned.plan.view.config.environment.build_timeout_sec + START_SEC
-                    with anyio.fail_after(limit):
-                        preparation = await self._prepared(planned, backend, Path(nothing))
-                        state = await installed(installations, planned.agents, preparation.spec)
-                        environment = Environment(backend, preparation, snapshot=state)
-                        draft.sandbox = dict(environment.record())
-                        self._open_folder(planned)
-                        await environment.start()
+                with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
+                    preparation = await self._prepared(planned, backend, stack)
+                    state = await installed(installations, planned.agents, preparation.spec)
+                    environment = Environment(backend, preparation, snapshot=state)
+                    draft.sandbox = dict(environment.record())
+                    self._open_folder(planned)
+                    await environment.start()
                 yield environment
             finally:
                 with anyio.CancelScope(shield=True):
@@ -176,7 +176,7 @@ class Rollout:
                     if config.installations is None:
                         await installations.close()
 
-    async def _prepared(self, planned: _Planned, backend: SandboxBackend, nothing: Path) -> Preparation:
+    async def _prepared(self, planned: _Planned, backend: SandboxBackend, stack: ExitStack) -> Preparation:
         """What the sandbox is made from: with the secrets of the environment, without skills that are not allowed."""
         plan = planned.plan
         try:
@@ -188,7 +188,10 @@ class Rollout:
         spec = preparation.spec
         folders = [turn.role.skills_dir for step in plan.steps for turn in step.turns]
         hidden = hidden_folders(plan.view, [plan.view.config.environment.skills_dir, *folders])
-        mounts = [*spec.mounts, *(Mount(nothing, folder) for folder in hidden)]
+        mounts = list(spec.mounts)
+        if hidden:
+            nothing = Path(stack.enter_context(TemporaryDirectory(prefix="benchflow-rollout-")))
+            mounts += [Mount(nothing, folder) for folder in hidden]
         if self.config.agent == ORACLE:
             mounts += [mount for mount in asset_mounts(plan.view, "oracle") if mount not in mounts]
         env = {**spec.env, **plan.secrets.of("environment")}

@@ -35,7 +35,7 @@ class Trajectory:
         self.counts: Counter[str] = Counter()
         """How many events of each type there were."""
         self.calls: Counter[frozenset[str]] = Counter()
-        """How often tools were called, by all the names that a call goes by."""
+        """How often tools were called, by all the names that a call goes by; calls in branches are not counted."""
         self._redactor = redactor
         self._lines = JsonLines(path)
         self._context: dict[str, Any] = {}
@@ -50,7 +50,7 @@ class Trajectory:
             if value is not None and name not in ("seq", "time", "type"):
                 line[name] = _bounded(self._redactor.data(_plain(value)))
         self.counts[event] += 1
-        if event == "tool_call":
+        if event == "tool_call" and "branch" not in line:
             self.calls[tool_names(line)] += 1
         self._lines.append(line)
         for listener in self._listeners:
