@@ -20,7 +20,7 @@ from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSp
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engines import BASE_IMAGE, Engines, EngineUnavailable, base_rootfs
+from engines import BARE_IMAGE, BARE_PASSWD, BASE_IMAGE, PASSWD, Engines, EngineUnavailable, base_rootfs
 
 ENGINE_MARKS = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 BACKENDS = [
@@ -52,6 +52,8 @@ class Bench:
 
     backend: SandboxBackend
     image: Image | None
+    bare: Image
+    """The same without a user `agent`."""
     capabilities: frozenset[str]
 
     def sandbox(self, **spec: object) -> Sandbox:
@@ -70,14 +72,12 @@ def engine_backend(name: str, engines: Engines, state: Path) -> SandboxBackend:
         pytest.fail(str(error), pytrace=False)
 
 
-def local_backend(folder: Path) -> tuple[SandboxBackend, Image]:
-    """The embedded backend with the same base image, unpacked as its one layer."""
-    layer = folder / "layer"
-    with tarfile.open(fileobj=io.BytesIO(base_rootfs())) as archive:
-        archive.extractall(layer, numeric_owner=True)
+def local_image(folder: Path, name: str, passwd: str) -> Image:
+    """A base image, unpacked as its one layer."""
+    with tarfile.open(fileobj=io.BytesIO(base_rootfs(passwd))) as archive:
+        archive.extractall(folder, numeric_owner=True)
     path = "/usr/local/bin:/usr/bin:/bin"
-    image = Image(str(layer), "sha256:base", layers=(layer,), env={"PATH": path}, base=BASE_IMAGE)
-    return LocalBackend(folder / "store"), image
+    return Image(str(folder), f"sha256:{name}", layers=(folder,), env={"PATH": path}, base=name)
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -85,14 +85,17 @@ async def bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
 ) -> AsyncIterator[Bench]:
     folder = tmp_path_factory.mktemp("state")
+    backend: SandboxBackend
     if request.param == "local":
-        backend, image = local_backend(folder)
+        backend = LocalBackend(folder / "store")
+        image = local_image(folder / "base", BASE_IMAGE, PASSWD)
+        bare = local_image(folder / "bare", BARE_IMAGE, BARE_PASSWD)
     else:
         backend = engine_backend(request.param, request.getfixturevalue("engines"), folder)
-        image = await backend.resolve(BASE_IMAGE)
+        image, bare = await backend.resolve(BASE_IMAGE), await backend.resolve(BARE_IMAGE)
     status = await backend.status()
     assert status.usable, status.reason
-    yield Bench(backend, image, status.capabilities)
+    yield Bench(backend, image, bare, status.capabilities)
     await backend.close()
 
 

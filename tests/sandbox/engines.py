@@ -16,11 +16,14 @@ import time
 from pathlib import Path
 
 BASE_IMAGE = "benchcube-test/base:1"
+BARE_IMAGE = "benchcube-test/bare:1"
+"""The same without a user `agent`; somebody else has the number that it usually gets."""
 PASSWD = """\
 root:x:0:0:root:/root:/bin/sh
 agent:x:1000:1000::/home/agent:/bin/sh
 other:x:1001:1001::/tmp:/bin/sh
 """
+BARE_PASSWD = "root:x:0:0:root:/root:/bin/sh\nnode:x:1000:1000::/tmp:/bin/sh\n"
 CONTAINERS_CONF = """
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
@@ -69,7 +72,7 @@ class Engines:
         if self._dockerd is None:
             require_root_and("dockerd", "docker", "containerd")
             self._start_dockerd(env)
-            make_base_image(["docker"], env)
+            make_base_images(["docker"], env)
         return env
 
     def podman(self) -> tuple[list[str], dict[str, str]]:
@@ -81,7 +84,7 @@ class Engines:
         if not self._podman_used:
             conf.write_text(CONTAINERS_CONF.format(folder=self._folder), encoding="utf-8")
             self._podman_used = True
-            make_base_image(command, env)
+            make_base_images(command, env)
         return command, env
 
     def _start_dockerd(self, env: dict[str, str]) -> None:
@@ -141,21 +144,22 @@ def require_root_and(*commands: str) -> None:
         raise EngineUnavailable(f"Missing commands: {', '.join(missing)}; `make system` installs them.")
 
 
-def make_base_image(command: list[str], env: dict[str, str]) -> None:
-    """A tiny image from the static busybox of this machine: no registry is asked."""
-    done = subprocess.run(
-        [*command, "import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", "-", BASE_IMAGE],
-        input=base_rootfs(),
-        env=env,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise EngineUnavailable(f"{command[-1]} cannot import an image: {done.stderr.decode()[-500:]}")
+def make_base_images(command: list[str], env: dict[str, str]) -> None:
+    """Tiny images from the static busybox of this machine: no registry is asked."""
+    for name, passwd in ((BASE_IMAGE, PASSWD), (BARE_IMAGE, BARE_PASSWD)):
+        done = subprocess.run(
+            [*command, "import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", "-", name],
+            input=base_rootfs(passwd),
+            env=env,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise EngineUnavailable(f"{command[-1]} cannot import an image: {done.stderr.decode()[-500:]}")
 
 
-def base_rootfs() -> bytes:
-    """A root file system as a tar archive: busybox with all its names, a user `agent`, a few files."""
+def base_rootfs(passwd: str = PASSWD) -> bytes:
+    """A root file system as a tar archive: busybox with all its names, the users of `passwd`, a few files."""
     busybox = shutil.which("busybox")
     assert busybox is not None
     names = subprocess.run([busybox, "--list"], capture_output=True, check=True, text=True).stdout.split()
@@ -164,10 +168,10 @@ def base_rootfs() -> bytes:
         for path, mode, owner in (
             *(
                 (name, 0o755, 0)
-                for name in ("bin", "etc", "root", "home", "usr", "usr/bin", "var", "opt", "srv", "run")
+                for name in ("bin", "etc", "root", "home", "usr", "usr/bin", "var", "opt", "srv", "run", "srv/work")
             ),
             ("tmp", 0o1777, 0),
-            ("home/agent", 0o755, 1000),
+            *([("home/agent", 0o755, 1000)] if "/home/agent" in passwd else []),
         ):
             entry = tarfile.TarInfo(path)
             entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, mode, owner, owner
@@ -179,8 +183,9 @@ def base_rootfs() -> bytes:
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 archive.addfile(link)
         for path, text in (
-            ("etc/passwd", PASSWD),
-            ("etc/group", "root:x:0:\nagent:x:1000:\nother:x:1001:\n"),
+            ("etc/passwd", passwd),
+            ("etc/group", "".join(f"{line.split(':')[0]}:x:{line.split(':')[3]}:\n" for line in passwd.splitlines())),
+            ("srv/work/given.txt", "given\n"),
             ("opt/built.txt", "from the image\n"),
             ("opt/doomed.txt", "to be deleted\n"),
         ):

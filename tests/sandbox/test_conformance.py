@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from benchflow.errors import BenchflowError, SandboxFailure, UnsupportedError, UsageError
-from benchflow.sandbox.protocol import CAPABILITIES, Change, Limits, Mount, NetworkPolicy
+from benchflow.sandbox.protocol import CAPABILITIES, Change, Limits, Mount, NetworkPolicy, SandboxSpec
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -135,6 +135,26 @@ async def test_commands_start_in_the_working_folder_which_its_user_may_write(box
     result = await box.exec("pwd; touch here && echo ok")
     assert result.stdout.split() == [b"/app", b"ok"]
     assert (await box.exec("pwd", cwd="/opt")).stdout == b"/opt\n"
+
+
+async def test_a_working_folder_of_the_image_is_its_users_with_all_that_is_in_it(bench):
+    async with bench.sandbox(workdir="/srv/work") as sandbox:
+        assert await sandbox.changes() == []
+        result = await sandbox.exec("pwd; cat given.txt; echo more >> given.txt; mkdir own && touch own/x && echo ok")
+        assert (result.exit_code, result.stdout) == (0, b"/srv/work\ngiven\nok\n")
+        assert set(await changed(sandbox)) == {"/srv/work/given.txt", "/srv/work/own", "/srv/work/own/x"}
+        async with forked(sandbox, revert=lambda changes: [change.path for change in changes]) as fork:
+            assert await changed(fork) == {}
+            result = await fork.exec("cat given.txt; echo again >> given.txt && echo ok")
+            assert (result.exit_code, result.stdout) == (0, b"given\nok\n")
+
+
+async def test_an_image_without_an_unprivileged_user_is_given_one(bench):
+    async with bench.backend.create(SandboxSpec(image=bench.bare)) as sandbox:
+        result = await sandbox.exec("id -un; id -u; echo $HOME; touch ~/x here && echo ok; id -u node")
+        assert result.stdout.split() == [b"agent", b"1001", b"/home/agent", b"ok", b"1000"]
+        assert set(await changed(sandbox)) == {"/home/agent/x", "/app/here"}
+        assert not (await sandbox.exec("touch /opt/built.txt")).ok
 
 
 @pytest.mark.parametrize("folder", ["/no/such/folder", "../etc"])

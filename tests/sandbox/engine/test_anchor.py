@@ -131,6 +131,23 @@ def test_removal_takes_trees_and_not_what_links_point_to(anchor, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+def test_only_what_is_roots_is_given_away_and_no_link_is_followed(anchor, tmp_path):
+    if os.geteuid() != 0:
+        pytest.fail("files can only be given away by root")
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    (tree / "deep").mkdir(parents=True)
+    outside.write_text("o")
+    for name in ("roots", "others", "deep/roots"):
+        (tree / name).write_text("x")
+    os.chown(tree / "others", 7, 7)
+    (tree / "link").symlink_to(outside)
+    assert run(anchor, "give", "1234", "1235", str(tree))[0] == 0
+    owners = {path.name: (path.lstat().st_uid, path.lstat().st_gid) for path in (tree, *tree.rglob("*"), outside)}
+    given = dict.fromkeys(("tree", "roots", "deep", "link"), (1234, 1235))
+    assert owners == {**given, "others": (7, 7), "outside": (0, 0)}
+    assert run(anchor, "give", "1234", "1235", str(tmp_path / "missing"))[0] != 0
+
+
 def test_reading_does_not_go_through_links(anchor, tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "file").write_text("x")

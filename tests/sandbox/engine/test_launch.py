@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.engine.accounts import default_user, numeric_owner
+from benchflow.sandbox.engine.accounts import is_root, numeric_owner, with_agent
 from benchflow.sandbox.engine.build import BuildOptions, context_digest
 from benchflow.sandbox.engine.client import EngineClient, last_words
 from benchflow.sandbox.engine.dialect import DOCKER
@@ -48,8 +48,20 @@ def test_owners_become_numbers():
     for unknown in ("nobody", "agent:nogroup"):
         with pytest.raises(SandboxFailure, match="no"):
             numeric_owner(unknown, PASSWD, "")
-    assert default_user(PASSWD) == "agent"
-    assert default_user("") == "1000:1000"
+
+
+def test_the_agent_gets_a_number_that_nobody_has():
+    assert with_agent(PASSWD, "") == (PASSWD, "")
+    passwd, group = with_agent("root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh", "staff:x:1001:")
+    assert passwd.splitlines()[1:] == ["node:x:1000:1000::/home/node:/bin/sh", "agent:x:1002:1002::/home/agent:/bin/sh"]
+    assert group == "staff:x:1001:\nagent:x:1002:\n"
+    assert with_agent("", "")[0] == "agent:x:1000:1000::/home/agent:/bin/sh\n"
+
+
+def test_root_is_known_by_name_and_number():
+    assert [user for user in ("root", "0", "0:0", "root:staff", "agent", "10", None) if is_root(user)] == [
+        *("root", "0", "0:0", "root:staff"),
+    ]
 
 
 def test_a_docker_says_what_it_can_limit():

@@ -10,14 +10,34 @@ from benchflow.sandbox.engine.transfer import Owner
 AGENT: Final = "agent"
 """The unprivileged user of a sandbox."""
 AGENT_ID: Final = 1000
-AGENT_HOME: Final = f"/home/{AGENT}"
-UNNAMED_AGENT: Final = f"{AGENT_ID}:{AGENT_ID}"
-"""That user in an image which does not know the name."""
+_ROOT: Final = ("root", "0")
+_LAST_ID: Final = 60_000
 
 
-def default_user(passwd: str) -> str:
-    """Who commands run as when neither the package nor the image says."""
-    return AGENT if _entry(AGENT, passwd) else UNNAMED_AGENT
+def is_root(user: str | None) -> bool:
+    """Whether a user as a package or an image names it is root."""
+    return user is not None and user.partition(":")[0] in _ROOT
+
+
+def with_agent(passwd: str, group: str) -> tuple[str, str]:
+    """Both texts with the unprivileged user in them, who gets the first number that is free."""
+    if _entry(AGENT, passwd) is not None:
+        return passwd, group
+    taken = {line.split(":")[2] for text in (passwd, group) for line in text.splitlines() if line.count(":") >= 2}
+    number = next(candidate for candidate in range(AGENT_ID, _LAST_ID) if str(candidate) not in taken)
+    return (
+        _lines(passwd) + f"{AGENT}:x:{number}:{number}::/home/{AGENT}:/bin/sh\n",
+        _lines(group) + f"{AGENT}:x:{number}:\n",
+    )
+
+
+def home_folder(user: str, passwd: str) -> str | None:
+    """Where a user is at home, if the environment says so."""
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 6 and fields[0] == user and fields[5].startswith("/"):
+            return fields[5]
+    return None
 
 
 def numeric_owner(owner: str, passwd: str, group: str) -> Owner:
@@ -35,6 +55,10 @@ def numeric_owner(owner: str, passwd: str, group: str) -> Owner:
     if wanted_group:
         gid = _group(wanted_group, group)
     return Owner(uid, gid)
+
+
+def _lines(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
 
 
 def _entry(user: str, passwd: str) -> tuple[int, int] | None:

@@ -149,6 +149,10 @@ class EngineContainer:
         records = [Record("d", absolute(path), 0, 0o755, owner.uid, owner.gid) for path in paths]
         await self._unpack(_whole(b"".join(record.header() for record in records)))
 
+    async def give(self, path: str, owner: Owner) -> None:
+        """Make all that is root's in a folder, and the folder itself, somebody else's; links are not followed."""
+        await self._anchor("give", str(owner.uid), str(owner.gid), absolute(path))
+
     async def replace_by_empty(self, path: str, *, folder: bool) -> None:
         """Put an empty folder or file where something else stands, a link for instance."""
         empty = Record("d", absolute(path), mode=0o755) if folder else Record("f", absolute(path))

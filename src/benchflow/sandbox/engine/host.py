@@ -13,7 +13,7 @@ from benchflow.errors import RuntimeFailure
 from benchflow.sandbox.engine.client import EngineClient
 from benchflow.sandbox.engine.facts import EngineFacts, parse_info, read_docker, read_podman
 from benchflow.sandbox.engine.gate import EngineGate
-from benchflow.sandbox.engine.home import Home
+from benchflow.sandbox.engine.home import Home, prepare_home
 from benchflow.sandbox.engine.ownership import OWNED, PURPOSE, Owner, dead_owners
 
 _ENDS_WITH_OWNER: Final = ("sandbox", "service", "fork")
@@ -29,6 +29,7 @@ class EngineHost:
         self.facts: Final = facts
         self.owner: Final = owner
         self._homes: dict[tuple[str, str | None, str], Home] = {}
+        self._preparing: dict[tuple[str, str | None, str], anyio.Lock] = {}
 
     @classmethod
     async def connect(cls, client: EngineClient, gate: EngineGate, state: Path) -> EngineHost:
@@ -95,12 +96,13 @@ class EngineHost:
         """The process id, on this machine, of a container's anchor."""
         return int(await self.client.ask("inspect", "--format", "{{.State.Pid}}", container))
 
-    def known_home(self, image: str, user: str | None, workdir: str) -> Home | None:
-        """What was found out before about an image."""
-        return self._homes.get((image, user, workdir))
-
-    def learn_home(self, image: str, user: str | None, workdir: str, home: Home) -> None:
-        self._homes[image, user, workdir] = home
+    async def home(self, image: str, user: str | None, workdir: str) -> Home:
+        """Who commands run as in sandboxes of an image, found out and prepared once."""
+        key = (image, user, workdir)
+        async with self._preparing.setdefault(key, anyio.Lock()):
+            if key not in self._homes:
+                self._homes[key] = await prepare_home(self, image, user, workdir)
+            return self._homes[key]
 
     async def _listed(self, *args: str) -> list[str]:
         return list(dict.fromkeys((await self.client.ask(*args)).split()))

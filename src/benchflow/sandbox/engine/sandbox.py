@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.sandbox.engine.accounts import is_root
 from benchflow.sandbox.engine.changes import below, lay_over, make_changes, parse_diff, without
 from benchflow.sandbox.engine.container import EngineContainer, absolute
 from benchflow.sandbox.engine.facts import needed
 from benchflow.sandbox.engine.gateway import dial_into
-from benchflow.sandbox.engine.home import Home, find_home
+from benchflow.sandbox.engine.home import Home, make_workdir
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.engine.launch import Launch, run_arguments
 from benchflow.sandbox.engine.network import ContainerNetwork
@@ -61,6 +62,7 @@ class EngineSandbox(Sandbox):
         self._origin = origin
         self._own_image = own_image
         self._network_of: str | None = None
+        self._afterwards: Callable[[], Awaitable[None]] | None = None
         self._hosts = tuple(hosts)
         self._purpose = purpose
         self._home = home
@@ -90,6 +92,7 @@ class EngineSandbox(Sandbox):
             raise
 
     async def _start(self, host: EngineHost) -> None:
+        self._home = self._home or await self._find_home(host)
         self._network = ContainerNetwork(host, self.spec.network)
         shared = self._network_of is not None
         launch = Launch(
@@ -110,27 +113,23 @@ class EngineSandbox(Sandbox):
         self._container = EngineContainer(
             host.client,
             self.id,
-            user="0:0",
+            user=self._home.user if self._home is not None else "0:0",
             workdir=self.spec.workdir,
             env={**self.spec.env, **({} if shared else self._network.environment())},
             restart=self._restart,
         )
         if not shared:
             await self._network.begin(self._container)
-        await self._settle(host, self._container)
+        if self._home is None and self._origin is None:
+            self._made = frozenset(await make_workdir(self._container, self.spec.workdir))
 
-    async def _settle(self, host: EngineHost, container: EngineContainer) -> None:
-        """Commands run as the sandbox's user, who has a working folder and a home."""
-        asked = self.spec.user or (self.spec.image.user if self.spec.image is not None else None)
-        home = self._home or host.known_home(self._image, asked, self.spec.workdir)
-        if home is None:
-            home = await find_home(container, asked, self.spec.workdir)
-            host.learn_home(self._image, asked, self.spec.workdir, home)
-        container.set_defaults(user=home.user, env={**home.env, **container.env})
-        if home.lacking:
-            await container.make_folders(home.lacking, home.owner)
-            self._made = frozenset(parse_diff(await container.diff()))
-        self._home = replace(home, lacking=())
+    async def _find_home(self, host: EngineHost) -> Home | None:
+        """Who commands run as, in an image with a working folder of theirs; None for root, who needs none."""
+        image = self.spec.image
+        asked = self.spec.user or (image.user if image is not None else None)
+        if image is None or is_root(asked):
+            return None
+        return await host.home(image.reference, asked, self.spec.workdir)
 
     async def _guard_mounts(self) -> None:
         """An agent may have planted a link where a mount goes; then the link is replaced and the start repeated."""
@@ -254,9 +253,10 @@ class EngineSandbox(Sandbox):
             home=self._home,
         )
 
-    def join(self, container: str) -> None:
-        """Share the network of a container instead of having one; before the start."""
+    def join(self, container: str, *, afterwards: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Share the network of a container instead of having one; before the start. `afterwards` follows the stop."""
         self._network_of = container
+        self._afterwards = afterwards
 
     def current_policy(self) -> NetworkPolicy:
         return self._network.policy if self._network is not None else self.spec.network
@@ -266,8 +266,7 @@ class EngineSandbox(Sandbox):
         return self._network.environment() if self._network is not None else {}
 
     def set_network_environment(self, environment: Mapping[str, str]) -> None:
-        home = self._home.env if self._home is not None else {}
-        self.container.set_defaults(env={**home, **self.spec.env, **environment})
+        self.container.set_defaults(env={**self.spec.env, **environment})
 
     async def snapshot(self) -> Snapshot:
         return Snapshot(self._backend.name, await self._save("snapshot"), self.spec.image)
@@ -315,6 +314,8 @@ class EngineSandbox(Sandbox):
             if self._own_image is not None:
                 await host.remove_image(self._own_image)
                 self._backend.notes.forget(self._own_image)
+            if self._afterwards is not None:
+                await self._afterwards()
         self._container = self._network = None
 
     async def _save(self, purpose: str) -> str:
@@ -345,6 +346,8 @@ class EngineSandbox(Sandbox):
             return self._own_image
         if self._origin is not None:
             return self._origin.reference
+        if self._home is not None:
+            return self._home.image
         if self.spec.image is None:
             raise UnsupportedError(
                 f"The sandbox '{self._backend.name}' needs an image or a Dockerfile; "

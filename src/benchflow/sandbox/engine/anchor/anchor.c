@@ -7,6 +7,7 @@
  *   anchor unpack                make files from the records on stdin (see struct record)
  *   anchor pack PATH             write the file or tree at PATH as records to stdout
  *   anchor stat                  a record for each NUL-ended path on stdin, without the contents of files
+ *   anchor give UID GID PATH     make all that is root's in the file or tree at PATH somebody else's
  *
  * All but `hold` begin with a greeting on stderr, which tells their words from the engine's.
  * It needs nothing from the image, neither a shell nor a library, so nothing that was changed in there can act on it. It
@@ -615,17 +616,24 @@ static void pack(i64 parent, const char *name, char *path, u64 n, int depth)
     CALL(close, fd, 0, 0, 0, 0);
 }
 
-static void pack_tree(char *place)
+/* The folder that a place is in, and its name there. */
+static i64 reach(char *place, char **last)
 {
-    static char path[PATH_LIMIT];
-    char *last;
     u64 n = length(place);
     if (n >= PATH_LIMIT)
         fail(place, "path too long", -ENAMETOOLONG);
     memcpy(asked, place, n + 1);
-    i64 parent = walk(place, &last, 0);
+    i64 parent = walk(place, last, 0);
     if (parent < 0)
         fail(asked, parent == -ELOOP ? "is behind a link" : "cannot be read", parent);
+    return parent;
+}
+
+static void pack_tree(char *place)
+{
+    static char path[PATH_LIMIT];
+    char *last;
+    i64 parent = reach(place, &last);
     pack(parent, last, path, 0, 0);
 }
 
@@ -664,6 +672,37 @@ static void describe_paths(void)
         }
 }
 
+static void give(i64 parent, const char *name, u32 uid, u32 gid, int depth)
+{
+    struct stat s;
+    i64 done = CALL(newfstatat, parent, name, &s, AT_NOFOLLOW, 0);
+    if (done == 0 && s.uid == 0)
+        done = CALL(fchownat, parent, name, uid, gid, AT_NOFOLLOW);
+    if (done < 0)
+        fail(asked, "cannot get its owner", done);
+    if ((s.mode & S_IFMT) != S_IFDIR)
+        return;
+    i64 fd = CALL(openat, parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0);
+    if (fd < 0 || depth >= DEPTH_LIMIT)
+        fail(asked, "cannot get its owner", fd < 0 ? fd : -ENAMETOOLONG);
+    u8 entries[2048];
+    i64 got;
+    while ((got = CALL(getdents64, fd, entries, sizeof entries, 0, 0)) > 0)
+        for (i64 at = 0; at < got; at += *(u16 *)(entries + at + 16)) {
+            const char *entry = (const char *)entries + at + 19;
+            if (!same(entry, ".") && !same(entry, ".."))
+                give(fd, entry, uid, gid, depth + 1);
+        }
+    CALL(close, fd, 0, 0, 0, 0);
+}
+
+static void give_tree(char *place, u32 uid, u32 gid)
+{
+    char *last;
+    i64 parent = reach(place, &last);
+    give(parent, last, uid, gid, 0);
+}
+
 __attribute__((used, noreturn)) void start(i64 *stack)
 {
     i64 count = *stack;
@@ -682,6 +721,8 @@ __attribute__((used, noreturn)) void start(i64 *stack)
         pack_tree(args[2]);
     else if (same(what, "stat"))
         describe_paths();
+    else if (same(what, "give") && count == 5)
+        give_tree(args[4], (u32)number(args[2]), (u32)number(args[3]));
     else
         fail("anchor", "unknown command", -EINVAL);
     for (;;)
