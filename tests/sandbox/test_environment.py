@@ -5,8 +5,8 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError, UsageError
 from benchflow.sandbox.factory import choose_backend, needs_image, task_package
-from benchflow.sandbox.protocol import BackendStatus, Missing
-from benchflow.task.runtime_capabilities import UnsupportedTaskFeatureError
+from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, Missing
+from benchflow.task.runtime_capabilities import COMPOSE_FILES, UnsupportedTaskFeatureError
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +110,26 @@ async def test_what_no_local_sandbox_can_honour_is_refused_before_anything_start
     package = make_package("environment:\n  gpus: 1\n")
     with pytest.raises(UnsupportedTaskFeatureError, match="gpus"):
         await start(Untouchable(), package)
+
+
+@pytest.mark.parametrize("name", COMPOSE_FILES)
+async def test_a_compose_file_is_refused_by_the_local_sandbox(backend, make_package, name):
+    package = make_package("", {f"environment/{name}": "services: {main: {image: x}}\n"})
+    assert needs_image(task_package(package))
+    with pytest.raises(UnsupportedTaskFeatureError, match="compose") as caught:
+        await start(backend, package)
+    assert caught.value.features[0].path == f"environment/{name}"
+
+
+async def test_a_service_without_a_compose_file_is_refused(make_package):
+    class Composing:
+        name = "docker"
+
+        async def status(self):
+            return BackendStatus("docker", True, None, frozenset(CAPABILITIES))
+
+    with pytest.raises(PackageError, match=r"verifier\.service names the service 'db'.*no compose file"):
+        await start(Composing(), make_package("verifier:\n  service: db\n"))
 
 
 async def test_what_this_machine_lacks_is_refused_only_when_declared(backend, make_package):

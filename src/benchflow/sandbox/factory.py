@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError
+from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
 from benchflow.sandbox.backends import ENGINES, load_backend
+from benchflow.sandbox.composing import composed, require_services
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.policy import (
     asset_mounts,
@@ -23,7 +24,7 @@ from benchflow.sandbox.policy import (
     sandbox_limits,
     working_folder,
 )
-from benchflow.sandbox.protocol import Healthcheck, Image, SandboxBackend, SandboxSpec
+from benchflow.sandbox.protocol import Composition, Healthcheck, Image, SandboxBackend, SandboxSpec
 from benchflow.sandbox.services import ServicesPlan, plan_services
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.runtime_capabilities import (
@@ -70,18 +71,22 @@ def task_package(task: TaskPackage | Path | str) -> TaskPackage:
 def needs_image(package: TaskPackage) -> bool:
     """Whether the package brings or names an image of its own."""
     named = package.config is not None and package.config.environment.docker_image is not None
-    files = ("Dockerfile", *COMPOSE_FILES)
-    return named or any(f"environment/{name}" in package.files for name in files)
+    return named or "environment/Dockerfile" in package.files or compose_file(package) is not None
+
+
+def compose_file(package: TaskPackage) -> str | None:
+    """The compose file of the package, relative to it, if it brings one."""
+    return next((f"environment/{name}" for name in COMPOSE_FILES if f"environment/{name}" in package.files), None)
 
 
 async def choose_backend(package: TaskPackage, sandbox: str = AUTO, *, base_image: str | None = None) -> SandboxBackend:
     """The backend called `sandbox`; `auto` takes a running engine for a package with an image, else `local`.
 
-    With a substitute for the base image (`base_image`) `auto` stays local.
+    With a substitute for the base image (`base_image`) `auto` stays local, unless the package has a compose file.
     """
     if sandbox != AUTO:
         return load_backend(sandbox)
-    if needs_image(package) and base_image is None:
+    if compose_file(package) is not None or (needs_image(package) and base_image is None):
         for name in ENGINES:
             if validate_task_runtime_support(package, sandbox=name):
                 continue
@@ -110,7 +115,8 @@ async def prepare(
     environment = view.config.environment
     env = resolve_variables(environment.env, variables)
     mounts = asset_mounts(view, "agent")
-    image = await _image(package, view, backend, base_image)
+    composition = await _composition(package, view, backend, base_image, {**variables, **env})
+    image = composition.image if composition is not None else await _image(package, view, backend, base_image)
     services = None
     if view.manifest is not None:
         services = plan_services(view.manifest, image, variables, task_id=view.name)
@@ -129,6 +135,9 @@ async def prepare(
         labels={"benchflow.task": view.name, "benchflow.digest": view.digest},
     )
     check = healthcheck_of(environment.healthcheck) or (image.healthcheck if image is not None else None)
+    if composition is not None:
+        spec = composed(spec, composition, workdir=environment.workdir)
+        check = healthcheck_of(environment.healthcheck) or composition.healthcheck or composition.image.healthcheck
     return Preparation(view, spec, check, services)
 
 
@@ -154,23 +163,53 @@ async def _gate(package: TaskPackage, view: TaskRuntimeView, backend: SandboxBac
     return status.capabilities
 
 
+async def _composition(
+    package: TaskPackage,
+    view: TaskRuntimeView,
+    backend: SandboxBackend,
+    base_image: str | None,
+    variables: Mapping[str, str],
+) -> Composition | None:
+    """The services of the package's compose file; every service that the package names is among them."""
+    file = compose_file(package)
+    composition = None
+    if file is not None and view.environment_dir is not None:
+        image = await _declared_image(view, backend, base_image)
+        try:
+            composition = await backend.compose(
+                view.environment_dir / file.removeprefix("environment/"),
+                image=image,
+                variables=variables,
+                timeout_sec=view.config.environment.build_timeout_sec,
+            )
+        except BenchflowError as error:
+            error.file = f"environment/{error.file}" if error.file else None
+            raise
+    require_services(view, composition.services if composition is not None else (), file)
+    return composition
+
+
+async def _declared_image(view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None) -> Image | None:
+    named = view.config.environment.docker_image
+    if named is None and view.manifest is not None:
+        named = view.manifest.image or view.manifest.base_image
+    return await _named_image(named, backend, base_image) if named is not None else None
+
+
 async def _image(
     package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None
 ) -> Image | None:
     """The image of a task; None for this machine's userland, which a package without image asks for."""
-    environment = view.config.environment
-    named = environment.docker_image
-    if named is None and view.manifest is not None:
-        named = view.manifest.image or view.manifest.base_image
+    named = await _declared_image(view, backend, base_image)
     if named is not None:
-        return await _named_image(named, backend, base_image)
+        return named
     if view.environment_dir is not None and "environment/Dockerfile" in package.files:
         substitute = {"base_image": base_image} if base_image is not None else {}
         try:
             return await backend.build(
                 view.environment_dir,
                 dockerfile="Dockerfile",
-                timeout_sec=environment.build_timeout_sec,
+                timeout_sec=view.config.environment.build_timeout_sec,
                 **substitute,
             )
         except EnvironmentFailure as error:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from benchflow.errors import UnsupportedError
+from benchflow.task.config import MAIN_SERVICE
 
 NetworkMode = Literal["none", "public", "allowlist"]
 Fidelity = Literal["exact", "substituted"]
@@ -110,6 +111,25 @@ class Healthcheck:
     retries: int = 3
 
 
+@dataclass(frozen=True)
+class Composition:
+    """The services of a compose file, their images at hand: what it says of `main`, for a `SandboxSpec`.
+
+    The backend that read the file knows the other services; it starts them with every sandbox of a spec that has the
+    composition.
+    """
+
+    image: Image
+    services: tuple[str, ...] = ()
+    """The names of the others."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    limits: Limits = Limits()
+    healthcheck: Healthcheck | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """All that a sandbox is made from."""
@@ -125,6 +145,8 @@ class SandboxSpec:
     hostname: str = "sandbox"
     mounts: tuple[Mount, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    composition: Composition | None = None
+    """Services that run beside the sandbox, from `SandboxBackend.compose`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +288,14 @@ class Sandbox(ABC):
     async def set_network(self, policy: NetworkPolicy) -> None:
         """Change the policy for the next phase; open connections of the old one end."""
 
+    def service(self, name: str) -> Sandbox:
+        """A service of the composition, for commands and files in it; `main` is the sandbox itself."""
+        if name == MAIN_SERVICE:
+            return self
+        raise UnsupportedError(
+            f"This sandbox has no service '{name}', only {MAIN_SERVICE}.", code="service-unsupported"
+        )
+
     async def dial(self, port: int) -> socket.socket:
         """A stream socket connected to a port inside, a `ConnectionError` when nobody listens there."""
         raise UnsupportedError(f"This sandbox does not offer its port {port} to the outside.", code="ports-unsupported")
@@ -280,6 +310,15 @@ class Sandbox(ABC):
         the changes of exactly the files that are copied; the paths it gives are in the copy as the environment was
         built, with all below them, before anything can run there.
         """
+
+    async def fork_beside(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        """As `fork`, but services of the composition are not copied: they go on, and the copy reaches them too.
+
+        Then `network` holds for this sandbox as well until the copy stops.
+        """
+        return await self.fork(mounts=mounts, network=network, revert=revert)
 
     @abstractmethod
     async def snapshot(self) -> Snapshot: ...
@@ -338,6 +377,21 @@ class SandboxBackend(ABC):
     @abstractmethod
     async def resolve(self, image: str) -> Image:
         """A named image, or an `EnvironmentFailure` that says which command makes it known."""
+
+    async def compose(
+        self,
+        file: Path,
+        *,
+        image: Image | None = None,
+        variables: Mapping[str, str] | None = None,
+        timeout_sec: float | None = None,
+    ) -> Composition:
+        """The services of a compose file, their images built or found; `image` wins over what the file says of `main`.
+
+        `variables` fill `${NAME}` in the file; `timeout_sec` is for each build.
+        """
+        del image, variables, timeout_sec
+        raise UnsupportedError(f"The sandbox '{self.name}' runs no compose files.", path="compose", file=file.name)
 
     @abstractmethod
     async def discard(self, snapshot: Snapshot) -> None: ...

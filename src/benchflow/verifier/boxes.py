@@ -12,7 +12,8 @@ import anyio.to_thread
 from benchflow.environment import Environment
 from benchflow.errors import Issue
 from benchflow.sandbox.policy import network_policy
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
+from benchflow.task.config import MAIN_SERVICE
 from benchflow.verifier import live, separate
 from benchflow.verifier.box import Box
 from benchflow.verifier.scope import Scope
@@ -55,9 +56,13 @@ class BoxMaker:
     @asynccontextmanager
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
         """A box in verifier scope, gone at the end of the block. `extra` are more files of the verifier."""
+        service = self.scope.config.service
         if self.scope.config.isolation == "separate":
             async with self._separate() as sandbox:
-                yield await self._placed(sandbox, extra)
+                yield await self._placed(sandbox.service(service), extra, live_box=service != MAIN_SERVICE)
+        elif service != MAIN_SERVICE:
+            async with self._in_service(service) as sandbox:
+                yield await self._placed(sandbox, extra, live_box=True)
         elif await self._must_be_live():
             async with self._live():
                 yield await self._placed(self.sandbox, extra, live_box=True)
@@ -78,7 +83,9 @@ class BoxMaker:
     async def _fork(self) -> AsyncIterator[Sandbox]:
         if not self.soft:
             await self.sandbox.kill_processes()
-        forked, survivors = await fork_for_verification(self.environment, self.sandbox, self.scope)
+        forked, survivors = await fork_for_verification(
+            self.environment, self.sandbox, self.scope, beside=self._may_share_network()
+        )
         self.findings.withhold(survivors.withheld)
         async with stopping(forked):
             yield forked
@@ -88,15 +95,20 @@ class BoxMaker:
         paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(
-            self.environment, self.sandbox, self.scope, tuple(path.source for path in paths)
+            self.environment,
+            self.sandbox,
+            self.scope,
+            tuple(path.source for path in paths if path.service == MAIN_SERVICE),
+            beside=self._may_share_network(),
         )
         async with stopping(source):
             for hook in self.scope.config.collect:
-                await source.exec(hook.command, user="root", timeout=hook.timeout_sec or self.scope.config.timeout_sec)
+                place = source if hook.service == MAIN_SERVICE else self.sandbox.service(hook.service)
+                await place.exec(hook.command, user="root", timeout=hook.timeout_sec or self.scope.config.timeout_sec)
             fresh = self.environment.backend.create(spec)
             await fresh.start()
             async with stopping(fresh):
-                self.findings.add(*await separate.carry_over(source, fresh, paths))
+                self.findings.add(*await separate.carry_over(source, fresh, paths, services=self.sandbox))
                 self.findings.withhold(survivors.withheld)
                 yield fresh
 
@@ -117,18 +129,42 @@ class BoxMaker:
             planted, notes = await live.remove_hooks(box, survival_rules(box, self.scope))
             self.findings.withhold(planted)
             self.findings.add(*notes)
-        before, now = network_policy(self.scope.view, "agent"), network_policy(self.scope.view, "verifier")
-        now = self.scope.network(now)
-        await live.clear_place(box)
+        async with self._phase(box):
+            yield
+
+    @asynccontextmanager
+    async def _in_service(self, name: str) -> AsyncIterator[Sandbox]:
+        """The container of a service, which goes on; the agent has no shell there."""
+        if not self.soft and not self.scope.opt_outs.keep_processes:
+            await self.sandbox.kill_processes()
+        service = self.sandbox.service(name)
+        async with self._phase(service):
+            yield service
+
+    @asynccontextmanager
+    async def _phase(self, place: Sandbox) -> AsyncIterator[None]:
+        """The verifier's network, and nothing of its files in a place before and after."""
+        before, now = self._networks()
+        await live.clear_place(place)
         if now != before:
-            await box.set_network(now)
+            await self.sandbox.set_network(now)
         try:
             yield
         finally:
             with anyio.CancelScope(shield=True):
-                await live.clear_place(box)
+                await live.clear_place(place)
                 if now != before:
-                    await box.set_network(before)
+                    await self.sandbox.set_network(before)
+
+    def _networks(self) -> tuple[NetworkPolicy, NetworkPolicy]:
+        """What holds for the agent, and for the verifier."""
+        view = self.scope.view
+        return network_policy(view, "agent"), self.scope.network(network_policy(view, "verifier"))
+
+    def _may_share_network(self) -> bool:
+        """Whether services may be under the verifier's network: an agent that goes on must not get it."""
+        before, now = self._networks()
+        return not self.soft or now == before
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from typing import Final
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.errors import Issue, SandboxFailure, UnsupportedError
+from benchflow.errors import Issue, SandboxFailure
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.policy import asset_mounts, network_policy, sandbox_limits, working_folder
 from benchflow.sandbox.protocol import Image, NetworkPolicy, Sandbox, SandboxSpec
@@ -38,37 +38,37 @@ class Transfer:
     source: str
     exclude: tuple[str, ...] = ()
     max_bytes: int = MAX_BYTES
+    service: str = MAIN_SERVICE
 
 
 def transfers(scope: Scope, workdir: str) -> list[Transfer]:
     """All declared paths: artifacts, transfer paths, and the artifacts folder itself."""
-    found = {ARTIFACTS: Transfer(ARTIFACTS)}
+    found = {(MAIN_SERVICE, ARTIFACTS): Transfer(ARTIFACTS)}
     for artifact in scope.artifacts:
-        if artifact.service != MAIN_SERVICE:
-            message = (
-                f"Artifacts of the service {artifact.service!r} cannot be taken over, only those of {MAIN_SERVICE}."
-            )
-            raise UnsupportedError(message, path="artifacts", code="service-unsupported")
         source = artifact.source if artifact.source.startswith("/") else f"{workdir}/{artifact.source}"
-        found[source] = Transfer(source.rstrip("/"), artifact.exclude)
+        found[artifact.service, source] = Transfer(source.rstrip("/"), artifact.exclude, service=artifact.service)
     wiring = scope.view.namespace.verifier
     for source in wiring.inputs if wiring is not None else ():
         if source.startswith("/"):
-            found.setdefault(source, Transfer(source.rstrip("/")))
+            found.setdefault((MAIN_SERVICE, source), Transfer(source.rstrip("/")))
     for item in wiring.transfer if wiring is not None else ():
         limit = int(item.max_mb * _MEGABYTE) if item.max_mb is not None else MAX_BYTES
-        found[item.source] = Transfer(item.source.rstrip("/"), item.exclude, limit)
+        found[MAIN_SERVICE, item.source] = Transfer(item.source.rstrip("/"), item.exclude, limit)
     return list(found.values())
 
 
-async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer]) -> list[Issue]:
-    """Copy the paths that exist from one sandbox to the same places in another; a note about each that could not be."""
+async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer], *, services: Sandbox) -> list[Issue]:
+    """Copy the paths that exist from one sandbox to the same places in another; a note about each that could not be.
+
+    What belongs to another service than `main` is taken from `services`, the sandbox in which they run.
+    """
     notes = []
     for item in items:
         with tempfile.TemporaryDirectory(prefix="benchflow-transfer-") as folder:
             copy = Path(folder) / "copy"
+            place = source if item.service == MAIN_SERVICE else services.service(item.service)
             try:
-                await source.download(item.source, copy, max_bytes=item.max_bytes, max_files=MAX_FILES)
+                await place.download(item.source, copy, max_bytes=item.max_bytes, max_files=MAX_FILES)
             except SandboxFailure as error:
                 if error.code in ("refused", "too-large"):
                     notes.append(Issue("not-transferred", "warning", item.source, f"{item.source}: {error}"))
@@ -107,7 +107,12 @@ async def verifier_spec(
     if own is not None and "network_mode" in own.declared:
         fallback = _declared_network(own)
     changed = replace(
-        spec, image=image, network=scope.network(fallback), user=None, mounts=asset_mounts(scope.view, "verifier")
+        spec,
+        image=image,
+        network=scope.network(fallback),
+        user=None,
+        mounts=asset_mounts(scope.view, "verifier"),
+        composition=spec.composition if own is None and image == spec.image else None,
     )
     if own is None:
         return changed

@@ -6,7 +6,7 @@ Where the package says that processes must live on, and some do, the agent's box
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -73,13 +73,22 @@ class Survivors:
 
 
 async def fork_for_verification(
-    environment: Environment, sandbox: Sandbox, scope: Scope, without_links: tuple[str, ...] = ()
+    environment: Environment,
+    sandbox: Sandbox,
+    scope: Scope,
+    without_links: tuple[str, ...] = (),
+    *,
+    beside: bool = True,
 ) -> tuple[Sandbox, Survivors]:
-    """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network."""
+    """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
+
+    It is `beside` running services of a composition, which see the verifier's network then; else those are copied too.
+    """
     survivors = Survivors(survival_rules(sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
-    forked = await sandbox.fork(mounts=mounts, network=network, revert=survivors.choose)
+    fork = sandbox.fork_beside if beside else sandbox.fork
+    forked = await fork(mounts=mounts, network=network, revert=survivors.choose)
     try:
         if survivors.sections:
             await _settle_sections(environment, forked, survivors)
@@ -97,7 +106,8 @@ async def _settle_sections(environment: Environment, forked: Sandbox, survivors:
         for change in survivors.sections:
             former: str | None = None
             if change.kind == "changed":
-                pristine = pristine or await _started(environment.backend.create(environment.preparation.spec))
+                alone = replace(environment.preparation.spec, composition=None)
+                pristine = pristine or await _started(environment.backend.create(alone))
                 former = await _text(pristine, change.path)
             text = await _text(forked, change.path)
             settled = settle_section(change.path.rpartition("/")[2], text or "", former)

@@ -121,8 +121,8 @@ services:
 async def test_services_of_a_compose_file_work_together(bench, tmp_path):
     (tmp_path / "docker-compose.yaml").write_text(COMPOSE)
     backend = bench.backend
-    sandbox = await backend.compose(SandboxSpec(image=bench.image), tmp_path / "docker-compose.yaml")
-    async with sandbox:
+    composition = await backend.compose(tmp_path / "docker-compose.yaml", image=bench.image)
+    async with backend.create(SandboxSpec(image=bench.image, composition=composition)) as sandbox:
         assert (await sandbox.exec("nc -w 5 web 8080 </dev/null")).stdout == b"reply\n"
         assert (await sandbox.exec("ls /sys/class/net")).stdout.split() == [b"lo"]
         web = sandbox.service("web")
@@ -138,6 +138,12 @@ async def test_services_of_a_compose_file_work_together(bench, tmp_path):
             assert await fork.read_file("/app/mine") == b"m"
             assert await fork.service("web").read_file("/opt/extra") == b"e"
             assert (await fork.exec("nc -w 5 web 8080 </dev/null")).stdout == b"reply\n"
+        async with await sandbox.fork_beside(network=NetworkPolicy("public")) as beside:
+            assert (await beside.exec("cat mine; nc -w 5 web 8080 </dev/null")).stdout == b"mreply\n"
+            assert len((await beside.exec("ls /sys/class/net")).stdout.split()) > 1
+            await web.write_file("/opt/extra", b"still the same")
+        assert (await sandbox.exec("ls /sys/class/net")).stdout.split() == [b"lo"]
+        assert await sandbox.service("web").read_file("/opt/extra") == b"still the same"
         await sandbox.set_network(NetworkPolicy("public"))
         assert len((await sandbox.exec("ls /sys/class/net")).stdout.split()) > 1
     assert await owned(bench) == []
@@ -149,7 +155,8 @@ async def test_a_service_that_fails_says_why_and_leaves_nothing(bench, tmp_path)
         "healthcheck: {test: 'test -e /ready', interval: 100ms, retries: 99}}, "
         "main: {depends_on: {bad: {condition: service_healthy}}}}"
     )
-    sandbox = await bench.backend.compose(SandboxSpec(image=bench.image), tmp_path / "compose.yaml")
+    composition = await bench.backend.compose(tmp_path / "compose.yaml", image=bench.image)
+    sandbox = bench.backend.create(SandboxSpec(image=bench.image, composition=composition))
     with pytest.raises(EnvironmentFailure, match="bad"):
         await sandbox.start()
     assert await owned(bench) == []

@@ -13,8 +13,8 @@ import anyio.to_thread
 from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
 from benchflow.sandbox.engine.build import Builder, BuildOptions
 from benchflow.sandbox.engine.client import EngineClient
-from benchflow.sandbox.engine.compose import MAIN, Service, read_compose
-from benchflow.sandbox.engine.compose_sandbox import ComposeSandbox, Part
+from benchflow.sandbox.engine.compose import Build, Service, read_compose
+from benchflow.sandbox.engine.compose_sandbox import ComposeSandbox, EngineComposition, Part
 from benchflow.sandbox.engine.dialect import DIALECTS
 from benchflow.sandbox.engine.gate import EngineGate, GateLimits
 from benchflow.sandbox.engine.host import EngineHost, find_facts
@@ -22,7 +22,16 @@ from benchflow.sandbox.engine.images import resolve_image
 from benchflow.sandbox.engine.notes import SnapshotNotes
 from benchflow.sandbox.engine.ownership import default_state
 from benchflow.sandbox.engine.sandbox import EngineSandbox
-from benchflow.sandbox.protocol import BackendStatus, Image, Sandbox, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.sandbox.protocol import (
+    BackendStatus,
+    Composition,
+    Image,
+    Sandbox,
+    SandboxBackend,
+    SandboxSpec,
+    Snapshot,
+)
+from benchflow.task.config import MAIN_SERVICE
 
 
 class EngineBackend(SandboxBackend):
@@ -70,32 +79,44 @@ class EngineBackend(SandboxBackend):
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         if snapshot is not None and snapshot.backend != self.name:
             raise UsageError(f"A snapshot of '{snapshot.backend}' cannot be used by '{self.name}'.")
+        if isinstance(spec.composition, EngineComposition):
+            main = EngineSandbox(self, spec, origin=snapshot) if snapshot is not None else None
+            return ComposeSandbox(self, spec, spec.composition, main=main)
+        if spec.composition is not None:
+            raise UsageError(f"The composition is not one of '{self.name}'.")
         return EngineSandbox(self, spec, origin=snapshot)
 
     async def compose(
-        self, spec: SandboxSpec, file: Path, *, variables: Mapping[str, str] | None = None
-    ) -> ComposeSandbox:
-        """A sandbox of all services of a compose file, not started yet; their images are built or found first.
-
-        `spec` describes `main`. Its image wins over the file's; `variables` fill `${NAME}` in the file.
-        """
+        self,
+        file: Path,
+        *,
+        image: Image | None = None,
+        variables: Mapping[str, str] | None = None,
+        timeout_sec: float | None = None,
+    ) -> Composition:
+        """As `SandboxBackend.compose`. A `main` without an image is built from the Dockerfile beside the file."""
         services = await anyio.to_thread.run_sync(read_compose, file, variables or {})
-        main = services.pop(MAIN, Service(MAIN))
-        image = spec.image or await self._image_of(main)
-        parts = [Part(service, await self._image_of(service)) for service in services.values()]
-        whole = replace(
-            spec,
-            image=image,
-            env={**main.env, **spec.env},
-            workdir=main.workdir or spec.workdir,
-            user=spec.user or main.user,
+        main = services.pop(MAIN_SERVICE, Service(MAIN_SERVICE))
+        if main.image is None and main.build is None and await anyio.Path(file.parent / "Dockerfile").is_file():
+            main = replace(main, build=Build(file.parent))
+        return EngineComposition(
+            image=image or await self._image_of(main, timeout_sec),
+            services=tuple(services),
+            env=main.env,
+            workdir=main.workdir,
+            user=main.user,
+            limits=main.limits,
+            healthcheck=main.healthcheck,
+            labels=main.labels,
+            parts=tuple([Part(service, await self._image_of(service, timeout_sec)) for service in services.values()]),
+            needed=main.depends_on,
+            aliases=main.aliases,
         )
-        return ComposeSandbox(self, whole, parts, needed=main.depends_on)
 
-    async def _image_of(self, service: Service) -> Image:
+    async def _image_of(self, service: Service, timeout_sec: float | None) -> Image:
         build = service.build
         if build is not None:
-            options = {"build_args": build.args, "target": build.target}
+            options = {"build_args": build.args, "target": build.target, "timeout_sec": timeout_sec}
             return await self.build(build.context, dockerfile=build.dockerfile, **options)
         if service.image is None:
             raise EnvironmentFailure(

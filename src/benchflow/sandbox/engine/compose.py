@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.sandbox.protocol import Healthcheck, Limits
+from benchflow.task.config import MAIN_SERVICE
 from benchflow.task.yaml_source import YamlSource
 
-MAIN: Final = "main"
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 _CONDITIONS: Final = frozenset({"service_started", "service_healthy", "service_completed_successfully"})
 _TOP: Final = frozenset({"services", "version", "name"})
@@ -121,10 +121,10 @@ class _Reader:
         path = f"services.{name}"
         data = self.mapping(value or {}, path)
         self.only(data, _SERVICE, path)
-        if name != MAIN and not (data.get("image") or data.get("build")):
+        if name != MAIN_SERVICE and not (data.get("image") or data.get("build")):
             raise self.wrong(path, "has neither an image nor a build")
         command = self.words(data.get("command"), f"{path}.command")
-        if name == MAIN and (
+        if name == MAIN_SERVICE and (
             data.get("entrypoint") is not None or (command and not _KEEPS_ALIVE.fullmatch(" ".join(command)))
         ):
             raise UnsupportedError(

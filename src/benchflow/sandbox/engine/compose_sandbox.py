@@ -10,19 +10,20 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
-from benchflow.sandbox.engine.compose import MAIN, Service
-from benchflow.sandbox.engine.container import EngineContainer
+from benchflow.sandbox.engine.compose import Condition, Service
 from benchflow.sandbox.engine.sandbox import EngineSandbox
 from benchflow.sandbox.engine.service import EngineService
+from benchflow.sandbox.engine.service_sandbox import ServiceSandbox
 from benchflow.sandbox.protocol import (
     Change,
+    Composition,
     ExecResult,
     Image,
     Limits,
@@ -35,6 +36,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.task.config import MAIN_SERVICE
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.backend import EngineBackend
@@ -49,6 +51,18 @@ class Part:
     own: bool = False
 
 
+@dataclass(frozen=True)
+class EngineComposition(Composition):
+    """The services of a compose file on an engine."""
+
+    parts: tuple[Part, ...] = ()
+    """In the order of their start, without `main`."""
+    needed: Mapping[str, Condition] = field(default_factory=dict)
+    """What `main` waits for."""
+    aliases: tuple[str, ...] = ()
+    """Further names of `main`."""
+
+
 class ComposeSandbox(Sandbox):
     """All services of a compose file. Everything but `service` is about `main`, where agent and verifier work."""
 
@@ -56,19 +70,18 @@ class ComposeSandbox(Sandbox):
         self,
         backend: EngineBackend,
         spec: SandboxSpec,
-        parts: Sequence[Part],
+        composition: EngineComposition,
         *,
-        needed: Mapping[str, str],
         main: EngineSandbox | None = None,
     ) -> None:
-        """`parts` in the order of their start, without `main`; `needed` is what main waits for; a prepared `main` is
-        that of a fork."""
+        """A prepared `main` is that of a fork or a snapshot."""
         self.id = f"benchcube-{secrets.token_hex(8)}"
         self.spec = spec
         self._backend = backend
-        self._parts = tuple(parts)
-        self._needed = dict(needed)
-        names = [MAIN, *(name for part in parts for name in (part.service.name, *part.service.aliases))]
+        self._composition = composition
+        self._parts = composition.parts
+        names = [MAIN_SERVICE, *composition.aliases]
+        names += [name for part in self._parts for name in (part.service.name, *part.service.aliases)]
         holder = replace(spec, mounts=(), limits=Limits(), env={}, workdir="/", user="root")
         self._holder = EngineSandbox(backend, holder, purpose="service", hosts=names)
         self._main = main or EngineSandbox(backend, spec)
@@ -79,13 +92,12 @@ class ComposeSandbox(Sandbox):
     def capabilities(self) -> frozenset[str]:
         return self._main.capabilities - {"snapshot"}
 
-    def service(self, name: str) -> EngineContainer:
-        """The container of a service, for commands and files in it."""
-        if name == MAIN:
-            return self._main.container
+    def service(self, name: str) -> Sandbox:
+        if name == MAIN_SERVICE:
+            return self
         if name not in self._services:
-            raise UsageError(f"There is no service '{name}', only {', '.join([MAIN, *self._services])}.")
-        return self._services[name].container
+            raise UsageError(f"There is no service '{name}', only {', '.join([MAIN_SERVICE, *self._services])}.")
+        return ServiceSandbox(self._services[name], self)
 
     async def start(self) -> None:
         if self._started:
@@ -95,7 +107,7 @@ class ComposeSandbox(Sandbox):
             await self._holder.start()
             for part in self._parts:
                 await self._start_service(part)
-            for name, condition in self._needed.items():
+            for name, condition in self._composition.needed.items():
                 await self._services[name].wait_for(condition)
             self._main.join(self._holder.id)
             await self._main.start()
@@ -108,7 +120,7 @@ class ComposeSandbox(Sandbox):
     async def _start_service(self, part: Part) -> None:
         """Start a service once those it depends on are as far as it wants them."""
         for name, condition in part.service.depends_on.items():
-            if name == MAIN:
+            if name == MAIN_SERVICE:
                 raise UnsupportedError(f"The service '{part.service.name}' depends on main, which is started last.")
             await self._services[name].wait_for(condition)
         started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
@@ -187,9 +199,34 @@ class ComposeSandbox(Sandbox):
             saved = await self._services[part.service.name].save()
             parts.append(replace(part, image=replace(part.image, reference=saved), own=True))
         spec = replace(main.spec, network=network or self._holder.current_policy())
-        forked = ComposeSandbox(self._backend, spec, parts, needed=self._needed, main=main)
+        composition = replace(self._composition, parts=tuple(parts))
+        forked = ComposeSandbox(self._backend, spec, composition, main=main)
         await forked.start()
         return forked
+
+    async def fork_beside(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        before = self._holder.current_policy()
+        main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
+        switched = network is not None and network != before
+
+        async def put_back() -> None:
+            if switched and self._started and self._holder.current_policy() != before:
+                await self.set_network(before)
+
+        main.join(self._holder.id, afterwards=put_back)
+        try:
+            if network is not None and switched:
+                await self.set_network(network)
+            await main.start()
+            main.set_network_environment(self._holder.network_environment())
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
+                await main.stop()
+                await put_back()
+            raise
+        return main
 
     async def snapshot(self) -> Snapshot:
         raise UnsupportedError("Several services have no common snapshot; fork them instead.", path="snapshot")

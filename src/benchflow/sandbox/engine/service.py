@@ -13,7 +13,7 @@ from benchflow.sandbox.engine.container import EngineContainer
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.engine.launch import Launch, run_arguments
 from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.protocol import Healthcheck, Image
+from benchflow.sandbox.protocol import Healthcheck, Image, SandboxSpec
 
 _LAST_LINES = 15
 _POLL_SEC = 0.2
@@ -37,6 +37,19 @@ class EngineService:
         return self._container
 
     @property
+    def spec(self) -> SandboxSpec:
+        """What the service runs from."""
+        service, image = self._service, self._image
+        return SandboxSpec(
+            image=image,
+            limits=service.limits,
+            env=service.env,
+            workdir=service.workdir or image.workdir or "/",
+            user=service.user or image.user or "0:0",
+            labels=service.labels,
+        )
+
+    @property
     def _check(self) -> Healthcheck | None:
         return self._service.healthcheck or self._image.healthcheck
 
@@ -48,7 +61,7 @@ class EngineService:
             raise EnvironmentFailure(
                 f"The service '{service.name}' has no command, nor has its image.", code="service-failed"
             )
-        user, workdir = service.user or self._image.user or "0:0", service.workdir or self._image.workdir or "/"
+        user, workdir = self.spec.user or "0:0", self.spec.workdir
         variables, env = client.environment({**environment, **service.env})
         launch = Launch(
             image=self._image.reference,

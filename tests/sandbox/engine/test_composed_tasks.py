@@ -1,0 +1,126 @@
+"""Packages with a compose file, from the folder to the verdict. On real engines."""
+
+import textwrap
+
+import pytest
+
+from benchflow.environment import Environment
+from benchflow.errors import PackageError, UnsupportedError
+from benchflow.rewards import Scored
+from benchflow.sandbox.factory import choose_backend, task_package
+from benchflow.verifier import Verifier
+
+ENGINES = [
+    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group("engine")]) for name in ("docker", "podman")
+]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.parametrize("bench", ENGINES, indirect=True, scope="module"),
+]
+
+BASE = "benchcube-test/base:1"
+COMPOSE = f"""\
+services:
+  main:
+    build: .
+    environment: {{GREETING: "${{WORD:-hello}}"}}
+    depends_on: {{web: {{condition: service_healthy}}}}
+    mem_limit: 64m
+  web:
+    image: {BASE}
+    command: ["sh", "-c", "echo born > /dev/shm/state; nc -ll -p 8080 -e cat /dev/shm/state"]
+    healthcheck: {{test: "test -e /dev/shm/state", interval: 100ms}}
+"""
+DOCKERFILE = f"FROM {BASE}\nRUN mkdir /work && echo built > /work/data\nWORKDIR /work\n"
+ASK_WEB = "nc -w 5 web 8080 </dev/null"
+FROM_WEB = """\
+#!/bin/sh
+[ "$(nc -w 5 web 8080 </dev/null)" = "touched" ] && [ "$(cat /work/answer)" = 42 ] && echo 1 > /logs/verifier/reward.txt
+"""
+IN_WEB = """\
+#!/bin/sh
+[ "$(cat /dev/shm/state)" = "touched" ] && [ ! -e /work ] && echo 1 > /logs/verifier/reward.txt
+"""
+OF_WEB = """\
+#!/bin/sh
+[ "$(cat /opt/report)" = "seen by touched" ] && [ ! -e /work/answer ] && echo 1 > /logs/verifier/reward.txt
+"""
+SEPARATE = """\
+verifier:
+  environment_mode: separate
+  collect: [{command: "echo seen by $(cat /dev/shm/state) > /opt/report", service: web}]
+artifacts: [{source: /opt/report, service: web}]
+"""
+
+
+@pytest.fixture
+def composed(tmp_path):
+    """A package with two services."""
+
+    def make(script: str, frontmatter: str = "", compose: str = COMPOSE):
+        head = f"task: {{name: acme/two}}\nenvironment: {{network_mode: no-network}}\n{frontmatter}"
+        files = {
+            "task.md": f"---\n{head}---\nDo.\n",
+            "environment/docker-compose.yaml": compose,
+            "environment/Dockerfile": DOCKERFILE,
+            "verifier/test.sh": script,
+        }
+        for name, content in files.items():
+            path = tmp_path / "task" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(content))
+        return tmp_path / "task"
+
+    return make
+
+
+async def reward(environment, folder) -> float | str:
+    """The verdict after the agent has put its answer down and the state of the web service was touched."""
+    await environment.sandbox.service("web").exec("echo touched > /dev/shm/state")
+    assert (await environment.sandbox.exec("echo 42 > answer")).ok
+    verdict = (await Verifier(environment, machine={}).verify(folder)).verdict
+    return verdict.reward if isinstance(verdict, Scored) else verdict.reason
+
+
+async def test_services_are_up_from_the_agent_to_the_verdict(bench, composed, tmp_path):
+    async with await Environment.from_task(composed(FROM_WEB), sandbox=bench.backend, machine={"WORD": "hi"}) as it:
+        result = await it.sandbox.exec(f"pwd; id -un; echo $GREETING; {ASK_WEB}; echo more >> data && echo mine")
+        assert result.stdout.split() == [b"/work", b"agent", b"hi", b"born", b"mine"]
+        assert it.sandbox.spec.limits.memory_mb == 64
+        assert await reward(it, tmp_path / "out") == 1
+        assert (await it.sandbox.exec(ASK_WEB)).stdout == b"touched\n"
+
+
+async def test_the_verifier_runs_in_the_service_it_names_and_leaves_nothing_there(bench, composed, tmp_path):
+    folder = composed(IN_WEB, "verifier: {service: web}\n")
+    async with await Environment.from_task(folder, sandbox=bench.backend, machine={}) as it:
+        assert await reward(it, tmp_path / "out") == 1
+        left = await it.sandbox.service("web").exec("ls -d /verifier /tests /logs/verifier")
+        assert left.stdout == b""
+        assert (await it.sandbox.exec(ASK_WEB)).stdout == b"touched\n"
+
+
+async def test_a_separate_verifier_takes_over_what_a_service_gathered(bench, composed, tmp_path):
+    async with await Environment.from_task(composed(OF_WEB, SEPARATE), sandbox=bench.backend, machine={}) as it:
+        assert await reward(it, tmp_path / "out") == 1
+
+
+async def test_a_service_that_the_file_does_not_have_is_refused(bench, composed):
+    with pytest.raises(PackageError, match=r"verifier\.service.*'db'.*main, web") as caught:
+        await Environment.from_task(composed(IN_WEB, "verifier: {service: db}\n"), sandbox=bench.backend, machine={})
+    assert caught.value.code == "unknown-service"
+
+
+async def test_what_a_compose_file_asks_for_in_vain_is_named_with_its_file(bench, composed):
+    wrong = COMPOSE.replace("mem_limit: 64m", "privileged: true")
+    with pytest.raises(UnsupportedError, match=r"services\.main\.privileged") as caught:
+        await Environment.from_task(composed(IN_WEB, compose=wrong), sandbox=bench.backend, machine={})
+    assert caught.value.file == "environment/docker-compose.yaml"
+
+
+async def test_auto_takes_an_engine_even_with_a_substitute_for_images(bench, composed, engines, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", engines.docker()["DOCKER_HOST"])
+    chosen = await choose_backend(task_package(composed(IN_WEB)), "auto", base_image="host")
+    assert chosen.name == "docker"
+    await chosen.close()
