@@ -43,14 +43,14 @@ class CounterTool(Tool):
     @tool_action
     def add(self, amount: int) -> str:
         '''
-     "'''"
-     """Add an amount.
+    "'''"
+    """Add an amount.
 
         Args:
             amount: how much
         """
-     "'''"
-     '''
+    "'''"
+    '''
         self.value += amount
         return "ok"
     @tool_action

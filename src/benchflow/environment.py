@@ -26,11 +26,14 @@ class Environment:
         *,
         owns_backend: bool = False,
         snapshot: Snapshot | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
-        """`snapshot` is a state of this environment to start from, with an agent installed for instance."""
+        """`snapshot` is a state of this environment to start from, with an agent installed for instance; `sandbox` one
+        of it that runs already.
+        """
         self.backend: Final = backend
         self.preparation: Final = preparation
-        self.sandbox: Final[Sandbox] = backend.create(preparation.spec, snapshot=snapshot)
+        self.sandbox: Final[Sandbox] = sandbox or backend.create(preparation.spec, snapshot=snapshot)
         self.services: RunningServices | None = None
         self._owns_backend: Final = owns_backend
 
