@@ -52,7 +52,9 @@ class CubeRunner:
         """A benchmark is set up once, however many of its tasks begin at the same time."""
 
     def tasks(self) -> list[TaskRef]:
-        """Every task of the named benchmarks, one per seed."""
+        """Every task of the named benchmarks, one per seed; an agent that cannot decide is a `UsageError`."""
+        if self._names and self._request.agent != DEBUG:
+            create_policy(self._request.agent, self._request.model)
         refs = []
         for name in self._names:
             config = self._configs[name] = _benchmark(name)

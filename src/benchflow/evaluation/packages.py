@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from benchflow.agents.protocol import AgentLimits
+from benchflow.agents.registry import create_agent
 from benchflow.errors import BenchflowError
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.record import Result
-from benchflow.sandbox.factory import choose_backend, needs_image, prepare
+from benchflow.sandbox.backends import load_backend
+from benchflow.sandbox.factory import AUTO, choose_backend, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import TaskPackage, load_package
@@ -34,8 +36,13 @@ class PackageRunner:
         """One backend of a kind is made, however many ask at once."""
 
     def tasks(self) -> list[TaskRef]:
-        """Every package below the paths, valid or not."""
-        return [_task(found.path) for found in find_packages(self._paths)] if self._paths else []
+        """Every package below the paths, valid or not; an agent or a sandbox that nobody knows is a `UsageError`."""
+        if not self._paths:
+            return []
+        create_agent(self._request.agent, self._request.model)
+        if self._request.sandbox != AUTO:
+            load_backend(self._request.sandbox)
+        return [_task(found.path) for found in find_packages(self._paths)]
 
     async def prepare(self, task: TaskRef) -> None:
         """Build the environment; trouble is found again, and reported, by the rollout."""
