@@ -38,7 +38,7 @@ class Installations:
             return self._made[key]
 
     async def _install(self, agent: Agent, spec: SandboxSpec) -> Snapshot:
-        bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=(), env={})
+        bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=(), env={}, composition=None)
         async with self._backend.create(bare) as sandbox:
             await agent.install(sandbox)
             await sandbox.kill_processes()

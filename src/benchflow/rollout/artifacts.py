@@ -47,7 +47,7 @@ class Collected:
 async def collect(
     sandbox: Sandbox, artifacts: Sequence[ArtifactConfig], target: Path, *, conventional: bool = False
 ) -> list[Collected]:
-    """Copy artifacts below `target`, each to its destination, else to its own path without the leading slash.
+    """Copy artifacts below `target`, each from its service to its destination, else to its own path without the slash.
 
     With `conventional` the folder `/logs/artifacts` is taken as well when it is there.
     """
@@ -56,30 +56,38 @@ async def collect(
         wanted.append((CONVENTIONAL, ArtifactConfig(source=CONVENTIONAL)))
     if not wanted:
         return []
-    there = await _existing(sandbox, [source for source, _ in wanted])
+    there: set[tuple[str, str]] = set()
+    for service in dict.fromkeys(item.service for _, item in wanted):
+        sources = [source for source, item in wanted if item.service == service]
+        there |= {(service, source) for source in await _existing(sandbox.service(service), sources)}
     done: list[Collected] = []
-    taken: list[str] = []
-    for (source, item), exists in zip(wanted, there, strict=True):
+    taken: list[tuple[str, str]] = []
+    for source, item in wanted:
         destination = item.destination or source.lstrip("/")
-        if not exists:
+        if (item.service, source) not in there:
             if item.source != CONVENTIONAL or item in artifacts:
                 done.append(Collected(source, destination, "missing"))
             continue
-        if any(_within(source, other) or _within(other, source) for other in taken):
+        if any(
+            item.service == service and (_within(source, other) or _within(other, source)) for service, other in taken
+        ):
             done.append(Collected(source, destination, "skipped", reason="collected already"))
             continue
-        found = await _take(sandbox, source, target, destination, item.exclude)
+        found = await _take(sandbox.service(item.service), source, target, destination, item.exclude)
         if found.status == "collected":
-            taken.append(source)
+            taken.append((item.service, source))
         if found.files or item.source != CONVENTIONAL:
             done.append(found)
     return done
 
 
-async def _existing(sandbox: Sandbox, sources: list[str]) -> list[bool]:
+async def _existing(sandbox: Sandbox, sources: list[str]) -> list[str]:
+    """Those of the paths that are there; all of them when the question cannot be answered."""
     result = await sandbox.exec(["sh", "-c", _EXISTS, "sh", *sources], user="root", cwd="/", timeout=60)
     answers = result.stdout.decode(errors="replace").split()
-    return [answer == "1" for answer in answers] if len(answers) == len(sources) else [True] * len(sources)
+    if len(answers) != len(sources):
+        return sources
+    return [source for source, answer in zip(sources, answers, strict=True) if answer == "1"]
 
 
 async def _take(sandbox: Sandbox, source: str, target: Path, destination: str, exclude: Sequence[str]) -> Collected:

@@ -7,6 +7,7 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.rewards import Scored
+from benchflow.rollout.artifacts import collect
 from benchflow.sandbox.factory import choose_backend, task_package
 from benchflow.verifier import Verifier
 
@@ -104,6 +105,8 @@ async def test_the_verifier_runs_in_the_service_it_names_and_leaves_nothing_ther
 async def test_a_separate_verifier_takes_over_what_a_service_gathered(bench, composed, tmp_path):
     async with await Environment.from_task(composed(OF_WEB, SEPARATE), sandbox=bench.backend, machine={}) as it:
         assert await reward(it, tmp_path / "out") == 1
+        (kept,) = await collect(it.sandbox, it.preparation.view.config.artifacts, tmp_path / "artifacts")
+        assert (kept.status, (tmp_path / "artifacts/opt/report").read_text()) == ("collected", "seen by touched\n")
 
 
 async def test_a_service_that_the_file_does_not_have_is_refused(bench, composed):
