@@ -63,6 +63,12 @@ def test_the_oracle_solves_and_nothing_does_not(tasks):
             assert record == {key: value for key, value in line.items() if key != "rollout"}
             assert (folder / "config.json").is_file()
             assert (folder / "trajectory.jsonl").is_file()
+    exported = bench("eval", "export", "oracle", "out", "--json", cwd=tasks)
+    assert json.loads(exported.stdout)["exported"] == 3
+    documents = [json.loads(path.read_text()) for path in (tasks / "out").iterdir()]
+    assert {document["schema_version"] for document in documents} == {"ATIF-v1.8"}
+    assert all(document["extra"]["reward"] == 1.0 for document in documents)
+    assert bench("eval", "export", "oracle", "out", cwd=tasks).returncode == 2
     compared = bench("eval", "compare", "nop", "oracle", "--json", cwd=tasks)
     assert json.loads(compared.stdout)["difference"]["value"] == 1.0
 

@@ -11,6 +11,7 @@ COMMANDS = {
     "resume": Lazy("benchflow.cli.eval.run:resume_command", "Go on with a job that was cut short."),
     "list": Lazy("benchflow.cli.eval.inspect:list_command", "Show the jobs of a folder."),
     "show": Lazy("benchflow.cli.eval.inspect:show_command", "Show what a job says."),
+    "export": Lazy("benchflow.cli.eval.export:export_command", "Write the trajectories of a job as ATIF."),
     "compare": Lazy("benchflow.cli.eval.inspect:compare_command", "Compare two jobs task by task."),
 }
 
