@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchflow.errors import Issue, UsageError
 
@@ -20,8 +19,7 @@ PACKAGE_MARKERS: Final = ("task.md", "task.toml")
 TERMINAL_BENCH_MARKER: Final = "task.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPackage:
+class FoundPackage(NamedTuple):
     """A package folder, by the path as called joined with what was found below it."""
 
     path: Path

@@ -6,6 +6,7 @@ one of them dies nothing is lost: what it held is done again here.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -53,6 +54,8 @@ def _map_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import active_children, get_context
 
+    yield function(items[0])  # what it imports and remembers, forked processes have from the start
+    items = items[1:]
     context = get_context("fork" if sys.platform == "linux" else "spawn")
     others = active_children()
     pool = ProcessPoolExecutor(count, context, _become_worker, (os.getpid(),))
@@ -92,7 +95,8 @@ def _run_chunk(function: Callable[[Item], Result], chunk: Sequence[Item]) -> lis
 
 
 def _become_worker(parent: int) -> None:
-    """Die at once and silently with the command, however it ends."""
+    """Die at once and silently with the command, however it ends; leave inherited memory untouched."""
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         import ctypes

@@ -7,9 +7,9 @@ discovery could not look into. None of them raises for anything a folder can hol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue, UsageError
 from benchflow.task.checks.capability import check_capabilities
@@ -41,8 +41,7 @@ LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {
 DEFAULT_LEVEL: Final = "structural"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """The verdict on one package."""
 
     path: str
