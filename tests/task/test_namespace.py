@@ -9,6 +9,7 @@ import pytest
 
 from benchflow.task.filemap import digest_of
 from benchflow.task.issues import IssueLog
+from benchflow.task.manifest import Readiness
 from benchflow.task.namespace import Namespace
 from benchflow.task.package import load_package
 
@@ -333,3 +334,17 @@ def test_a_wrong_manifest_is_reported(make_package, manifest: str | bytes | None
     if manifest is not None:
         files["environment.toml"] = manifest
     assert code in [pair[0] for pair in issue_pairs(make_package(files))]
+
+
+@pytest.mark.parametrize("endpoint", [8080, "8080", "db:5432"])
+def test_a_manifest_waits_for_ports(endpoint: Any) -> None:
+    problems = IssueLog()
+    assert Readiness.parse({"tcp": [endpoint]}, "readiness", problems) is not None
+    assert problems.issues == []
+
+
+@pytest.mark.parametrize("endpoint", [0, 70000, "db", "db:", ":5432", "db:0", True, None, 1.5])
+def test_what_is_no_port_is_refused(endpoint: Any) -> None:
+    problems = IssueLog()
+    Readiness.parse({"tcp": [endpoint]}, "readiness", problems)
+    assert [issue.path for issue in problems.issues] == ["readiness.tcp[0]"]

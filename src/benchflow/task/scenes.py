@@ -28,9 +28,7 @@ def resolve_scenes(scenes: tuple[Scene, ...], roles: Mapping[str, Role], problem
 def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], problems: IssueLog) -> Scene:
     if scene.roles is not None:
         members = [
-            role
-            for index, role in enumerate(scene.roles)
-            if _declared(role, f"{path}.roles[{index}]", roles, problems)
+            role for index, role in enumerate(scene.roles) if _declared(role, f"{path}.roles[{index}]", roles, problems)
         ]
     elif scene.turns:
         members = list(dict.fromkeys(turn.role for turn in scene.turns if turn.role in roles))
