@@ -147,10 +147,16 @@ def _mount_own_files(root: int, plan: Plan) -> int:
 
 
 def make_workdir(plan: Plan) -> None:
-    """The working folder exists and the sandbox's user may write there. Called inside, so links stay inside."""
+    """The working folder exists and the sandbox's user may write there. Called inside, so links stay inside.
+
+    Whatever someone put in its place stays: commands then say that there is no such folder.
+    """
     if os.path.isdir(plan.workdir):
         return
-    os.makedirs(plan.workdir, 0o755)
+    try:
+        os.makedirs(plan.workdir, 0o755)
+    except (FileExistsError, NotADirectoryError):
+        return
     if plan.identity != "single":
         account = accounts.read_account(plan.user)
         os.chown(plan.workdir, account.uid, account.gid)
