@@ -47,22 +47,32 @@ async def timed(action: Awaitable[object]) -> float:
     return time.perf_counter() - start
 
 
-def find_engine() -> str | None:
-    """A container engine that answers, with the benchmark's image in it."""
-    for name in ("docker", "podman"):
-        if not shutil.which(name) or not Path(BUSYBOX).exists():
-            continue
-        if subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0:
-            archive = io.BytesIO()
-            with tarfile.open(fileobj=archive, mode="w") as tar:
-                for link in ("bin/busybox", "bin/true", "bin/sleep"):
-                    tar.add(BUSYBOX, link)
-            image = [name, "import", "-", PEER_IMAGE]
-            trial = [name, "run", "--rm", "--network", "none", PEER_IMAGE, "/bin/true"]
-            subprocess.run(image, input=archive.getvalue(), capture_output=True, check=False)
-            if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
-                return name
+def try_engine(name: str) -> str | None:
+    """Make the benchmark's image in an engine and run it once; why that cannot be done, if it cannot."""
+    if not shutil.which(name):
+        return "it is not installed"
+    if not Path(BUSYBOX).exists():
+        return f"there is no {BUSYBOX} for an image"
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for link in ("bin/busybox", "bin/true", "bin/sleep"):
+            tar.add(BUSYBOX, link)
+    steps: list[tuple[list[str], bytes | None]] = [
+        (["info"], None),
+        (["import", "-", PEER_IMAGE], archive.getvalue()),
+        (["run", "--rm", "--network", "none", PEER_IMAGE, "/bin/true"], None),
+    ]
+    for arguments, data in steps:
+        done = subprocess.run([name, *arguments], input=data, capture_output=True, check=False)
+        if done.returncode != 0:
+            remove_image(name)
+            words = done.stderr.decode(errors="replace").strip().splitlines()
+            return f"`{name} {arguments[0]}` failed: {words[-1] if words else done.returncode}"
     return None
+
+
+def remove_image(name: str) -> None:
+    subprocess.run([name, "rmi", "-f", PEER_IMAGE], capture_output=True, check=False)
 
 
 def measure_engine(name: str) -> tuple[float, float]:
@@ -82,7 +92,19 @@ def measure_engine(name: str) -> tuple[float, float]:
     ).stdout.strip()
     inside = statistics.median(run("exec", box, "/bin/true") for _ in range(10))
     subprocess.run([name, "rm", "-f", box], check=True, capture_output=True)
+    remove_image(name)
     return whole, inside
+
+
+def measure_first_engine() -> tuple[float | None, float | None]:
+    """The figures of an engine that works here; when none does, the reason of each is said."""
+    for name in ("docker", "podman"):
+        trouble = try_engine(name)
+        if trouble is None:
+            print(f"peer: {name}", file=sys.stderr)
+            return measure_engine(name)
+        print(f"{name} was not measured: {trouble}")
+    return None, None
 
 
 def available_memory() -> int:
@@ -175,9 +197,7 @@ async def layered_image(backend: LocalBackend) -> Image:
 
 
 async def measure(rounds: int) -> list[Row]:
-    engine = find_engine()
-    whole, inside = measure_engine(engine) if engine else (None, None)
-    print(f"peer: {engine or 'no container engine runs here'}", file=sys.stderr)
+    whole, inside = measure_first_engine()
     with tempfile.TemporaryDirectory(prefix="benchcube-sandbox-") as folder:
         scratch = Path(folder)
         backend = LocalBackend(scratch / "store")
