@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from benchflow.agents.installation import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
 from benchflow.errors import BenchflowError
@@ -32,6 +33,8 @@ class PackageRunner:
         self._paths: Final = list(paths)
         self._request: Final = request
         self._backends: dict[str, SandboxBackend] = {}
+        self._installations: dict[str, Installations] = {}
+        """Environments with agents installed, by the name of their backend."""
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is made, however many ask at once."""
 
@@ -69,6 +72,7 @@ class PackageRunner:
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
             agent_timeout_sec=request.agent_timeout_sec,
             task_path=item.task.path,
+            installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)
 
@@ -82,14 +86,18 @@ class PackageRunner:
                 if known is not None:
                     await chosen.close()
                 self._backends[kind] = known or chosen
+                self._installations.setdefault(chosen.name, Installations(self._backends[kind]))
         return self._backends[kind]
 
     async def close(self) -> None:
         """End the backends."""
         with anyio.CancelScope(shield=True):
+            for installations in self._installations.values():
+                await installations.close()
             for backend in {id(backend): backend for backend in self._backends.values()}.values():
                 await backend.close()
         self._backends.clear()
+        self._installations.clear()
 
 
 def _task(path: Path) -> TaskRef:

@@ -120,6 +120,7 @@ class Rollout:
                     raise
                 finally:
                     context.rounds.close()
+                    context.verifier.close()
 
     def _plan(self) -> _Planned:
         config, draft = self.config, self._draft

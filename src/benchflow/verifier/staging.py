@@ -24,7 +24,10 @@ _EXECUTABLE: Final = 0o755
 
 
 class Staging:
-    """Trees to copy to the root of a sandbox, each made once; they go when nobody holds this object any more."""
+    """Trees to copy to the root of a sandbox, each made once.
+
+    They go with `close`, at the latest when nobody holds this object any more.
+    """
 
     def __init__(self) -> None:
         self._made: dict[tuple[tuple[Path, ...], frozenset[str]], Path] = {}
@@ -38,6 +41,12 @@ class Staging:
             _fill(root, scope.folders, extra)
             self._made[key] = root
         return self._made[key]
+
+    def close(self) -> None:
+        """Remove the trees; idempotent."""
+        while self._made:
+            _, root = self._made.popitem()
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> None:

@@ -85,6 +85,10 @@ class Verifier:
         self._base_image: Final = base_image
         self._staging: Final = Staging()
 
+    def close(self) -> None:
+        """Remove what was prepared for verifications; idempotent."""
+        self._staging.close()
+
     async def verify(
         self,
         output: Path,
