@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-NAME = "benchcube-tester"
+NAME = f"benchcube-{os.getpid()}"
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[2]
 
@@ -31,7 +31,7 @@ def user() -> Iterator[pwd.struct_passwd]:
     granted = [path for path in ("/etc/subuid", "/etc/subgid") if NAME not in Path(path).read_text()]
     for path in granted:
         with Path(path).open("a") as file:
-            file.write(f"{NAME}:1600000000:65536\n")
+            file.write(f"{NAME}:{1_600_000_000 + os.getpid() % 4000 * 65536}:65536\n")
     yield account
     subprocess.run(["userdel", "--remove", NAME], check=False, capture_output=True)
 
