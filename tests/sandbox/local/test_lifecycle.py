@@ -101,15 +101,13 @@ async def test_kill_9_of_the_driver_leaves_nothing_running_or_mounted(tmp_path: 
     assert eventually(lambda: not others()), others()
     assert eventually(lambda: not mounted(store)), mounted(store)
     assert eventually(lambda: not list((store / "owners").iterdir())), list((store / "owners").iterdir())
+    assert [cgroups.leftovers(cgroups.find_hierarchies(), owner).folders for owner in owners] == [()] * len(owners)
     loops = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=False).stdout
     assert str(store) not in loops
     backend = LocalBackend(store, identity=identity)
     async with backend.create(SandboxSpec()) as box:
         assert (await box.exec("echo new")).stdout == b"new\n"
     await backend.close()
-    left = [group for owner in owners for group in cgroups.leftovers(cgroups.find_hierarchies(), owner).folders]
-    for group in left:  # groups are the next driver's to remove only where its lock was left
-        group.rmdir()
 
 
 async def test_leftovers_are_removed_at_the_next_start_and_live_drivers_are_left_alone(

@@ -74,8 +74,9 @@ class LocalBackend(SandboxBackend):
             self.store.prepare()
             leftovers = self.store.abandoned()
             owner = self.store.claim()
+            groups = [hierarchy.folder for hierarchy in self.machine.hierarchies]
             try:
-                self._launcher = open_launcher(self.store, owner, self._identity)
+                self._launcher = open_launcher(self.store, owner, self._identity, groups)
             except BaseException:
                 (self.store.owners / owner.name).rmdir()
                 self.store.forget(owner)

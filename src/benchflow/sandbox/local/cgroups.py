@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from benchflow.sandbox.local.plan import group_prefix
 from benchflow.sandbox.protocol import Limits
 
 Controller = Literal["memory", "pids", "cpu", "cpuset"]
 CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "pids", "cpu", "cpuset")
-_PREFIX: Final = "benchcube"
 _PERIOD: Final = 100_000
 _REMOVAL_SECONDS: Final = 2.0
 
@@ -85,7 +85,7 @@ def make_groups(
             settings = _settings(hierarchy, limits, cpus)
             if not settings:
                 continue
-            folder = hierarchy.folder / f"{_PREFIX}-{owner}-{sandbox}"
+            folder = hierarchy.folder / f"{group_prefix(owner)}{sandbox}"
             folder.mkdir()
             folders.append(folder)
             for name, value in settings.items():
@@ -101,7 +101,7 @@ def make_groups(
 
 def leftovers(hierarchies: Iterable[Hierarchy], owner: str) -> Groups:
     """The groups that a driver left behind."""
-    return Groups(tuple(path for hierarchy in hierarchies for path in hierarchy.folder.glob(f"{_PREFIX}-{owner}-*")))
+    return Groups(tuple(path for hierarchy in hierarchies for path in hierarchy.folder.glob(f"{group_prefix(owner)}*")))
 
 
 def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> dict[str, str]:

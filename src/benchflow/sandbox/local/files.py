@@ -125,8 +125,10 @@ class Files:
 
     def _room(self) -> tuple[int, int]:
         """What is left of the limits after the layers that are done; 0 inodes stand for no limit of their own."""
-        free = shutil.disk_usage(self.runtime.store.root).free
-        size = self.limits.storage_mb * _MEGABYTE if self.limits.storage_mb is not None else free
+        if self.limits.storage_mb is not None:
+            size = self.limits.storage_mb * _MEGABYTE
+        else:  # a size that does not change with every file on the disk
+            size = 1 << (shutil.disk_usage(self.runtime.store.root).free.bit_length() - 1)
         inodes = self.limits.inodes or 0
         used_bytes = sum(layer.used[0] for layer in self.done)
         used_inodes = sum(layer.used[1] for layer in self.done)

@@ -18,6 +18,7 @@ import anyio
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.local import wire
 from benchflow.sandbox.local.plan import IDS, Identity
+from benchflow.sandbox.local.store import Owner
 
 _BOOT: Final = "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.zygote import main; main()"
 _PACKAGES: Final = str(Path(__file__).parents[3])
@@ -26,8 +27,11 @@ _PACKAGES: Final = str(Path(__file__).parents[3])
 class Launcher:
     """A running zygote."""
 
-    def __init__(self, store: Path, identity: Identity, lock: int, part: str) -> None:
-        """Start it and wait until its mounts stand; an `OSError` says what the machine refused."""
+    def __init__(self, store: Path, identity: Identity, owner: Owner, groups: Sequence[Path] = ()) -> None:
+        """Start it and wait until its mounts stand; an `OSError` says what the machine refused.
+
+        `groups` are the folders with control groups of the owner's sandboxes, which it removes at its end.
+        """
         self.identity: Identity = identity
         self.closed = False
         self._janitor: socket.socket | None = None
@@ -45,14 +49,20 @@ class Launcher:
         )
         theirs.close()
         driver = os.pidfd_open(os.getpid())
+        folders = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in groups]
         try:
-            wire.send(self._requests, {"identity": identity, "store": str(store), "part": part}, (driver, lock))
+            wire.send(
+                self._requests,
+                {"identity": identity, "store": str(store), "part": owner.name},
+                (driver, owner.lock, *folders),
+            )
             self._await_ready()
         except BaseException:
             self.close()
             raise
         finally:
-            os.close(driver)
+            for fd in (driver, *folders):
+                os.close(fd)
 
     def _await_ready(self) -> None:
         message, fds = wire.receive(self._requests)

@@ -20,6 +20,11 @@ AGENT: Final = "agent"
 AGENT_ID: Final = 1000
 
 
+def group_prefix(owner: str) -> str:
+    """How the control groups of a driver's sandboxes begin."""
+    return f"benchcube-{owner}-"
+
+
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """One copy-on-write mount: `lowers` top first, written to `upper`."""

@@ -6,8 +6,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
@@ -52,7 +53,9 @@ class Probe:
         )
 
 
-def open_launcher(store: Store, owner: Owner, identity: Identity | None = None) -> Launcher:
+def open_launcher(
+    store: Store, owner: Owner, identity: Identity | None = None, groups: Sequence[Path] = ()
+) -> Launcher:
     """A zygote with the best isolation of user ids that this machine lets us have."""
     if sys.platform != "linux" or not syscalls.SUPPORTED:
         raise InfrastructureFailure(
@@ -63,7 +66,7 @@ def open_launcher(store: Store, owner: Owner, identity: Identity | None = None) 
     problems = []
     for candidate in [identity] if identity else _identities():
         try:
-            return Launcher(store.root, candidate, owner.lock, owner.name)
+            return Launcher(store.root, candidate, owner, groups)
         except OSError as error:
             problems.append(f"{error.strerror or error}")
     raise InfrastructureFailure(

@@ -6,10 +6,10 @@ gone. Mount points are claimed without following anything that stands there (`be
 
 from __future__ import annotations
 
+import _socket  # the plain kind: every sandbox pays for what it touches
 import fcntl
 import functools
 import os
-import socket
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -158,5 +158,6 @@ def make_workdir(plan: Plan) -> None:
 
 def loopback_up() -> None:
     """Bring up the only interface of a fresh network namespace."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anything:
-        fcntl.ioctl(anything, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+    anything = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    fcntl.ioctl(anything.fileno(), _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
+    anything.close()

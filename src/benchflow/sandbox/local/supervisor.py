@@ -49,9 +49,8 @@ class Supervisor:
         """Children that are commands, and the tags they carry."""
 
     def run(self) -> NoReturn:
-        """Serve until the driver is gone."""
+        """Serve until the driver is gone. The zygote's handlers of signals are inherited."""
         seal()
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         poll = select.poll()

@@ -180,12 +180,22 @@ def open_beneath(directory: int, path: str, flags: int, mode: int = 0, resolve: 
     return _call("openat2", ctypes.c_int(directory), _path(path), how, len(how))
 
 
-def close_from(first: int) -> None:
-    """Close every descriptor from `first` upwards."""
+def close_from(first: int, last: int = 0xFFFFFFFF) -> None:
+    """Close every descriptor from `first` upwards, up to and with `last`."""
     try:
-        _call("close_range", ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0))
+        _call("close_range", ctypes.c_uint(first), ctypes.c_uint(last), ctypes.c_uint(0))
     except OSError:
-        os.closerange(first, 4096)
+        os.closerange(first, min(last + 1, 4096))
+
+
+def close_but(keep: set[int]) -> None:
+    """Close every descriptor that is not named."""
+    first = 0
+    for fd in sorted(keep):
+        if fd > first:
+            close_from(first, fd - 1)
+        first = fd + 1
+    close_from(first)
 
 
 def permitted_capabilities() -> int:

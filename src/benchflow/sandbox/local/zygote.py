@@ -17,12 +17,13 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Final, NoReturn
 
 from benchflow.sandbox.local import children, confinement, janitor, rootfs, tasks, wire
 from benchflow.sandbox.local import syscalls as sc
-from benchflow.sandbox.local.plan import IDS, Identity, Plan
+from benchflow.sandbox.local.plan import IDS, Identity, Plan, group_prefix
 from benchflow.sandbox.local.seccomp import build_filter
 from benchflow.sandbox.local.supervisor import Supervisor, answer
 from benchflow.sandbox.removal import remove_tree
@@ -33,23 +34,25 @@ _NAMESPACES: Final = (
     sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP
 )
 _OOM_SCORE: Final = b"800"
+_GROUP_ATTEMPTS: Final = 100
+_GROUP_PAUSE: Final = 0.01
 
 
 class Zygote:
     """Keeps the mounts that sandboxes start from."""
 
-    def __init__(
-        self, requests: socket.socket, store: str, part: str, identity: Identity, driver: int, lock: int
-    ) -> None:
+    def __init__(self, requests: socket.socket, store: str, part: str, identity: Identity, fds: list[int]) -> None:
         self.requests = requests
         self.store = store
         self.part = f"{store}/owners/{part}"
         """The driver's part of the store."""
         self.identity: Identity = identity
-        self.driver = driver
+        self.driver = fds[0]
         """Readable when the driver's process has ended."""
-        self.lock = lock
+        self.lock = fds[1]
         """Locked as long as a process of this driver holds it."""
+        self.groups = fds[2:]
+        """The folders in which the driver makes control groups."""
         self.owners: int | None = None
         """A user namespace whose maps shift the owners of mounts."""
         self.held: dict[str, str] = {}
@@ -149,6 +152,8 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, 0):
                 pass
+        for folder in self.groups:
+            _remove_groups(folder, group_prefix(os.path.basename(self.part)))
         for name in os.listdir(rootfs.PLAIN_VOLUMES):
             tasks.remove({"volumes": [name], "locations": []}, self)
         with contextlib.suppress(OSError):  # left for the next driver
@@ -243,7 +248,7 @@ class Zygote:
         try:
             signal.set_wakeup_fd(-1)
             groups = tuple(fds[2:])
-            _close_but({0, 1, 2, *fds, *trees, go, self.driver, self.lock})
+            sc.close_but({0, 1, 2, *fds, *trees, go, self.driver, self.lock})
             if not os.read(go, 1):
                 os._exit(0)
             os.close(go)
@@ -269,17 +274,21 @@ class Zygote:
             os._exit(1)
 
 
+def _remove_groups(folder: int, prefix: str) -> None:
+    """Remove control groups whose processes have ended; the kernel may take a moment to notice."""
+    for name in os.listdir(folder):
+        if name.startswith(prefix):
+            for _ in range(_GROUP_ATTEMPTS):
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=folder)
+                    break
+                time.sleep(_GROUP_PAUSE)
+
+
 def _raise_file_limit() -> None:
     """Deep trees are read with one descriptor per level and layer."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _close_but(keep: set[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
 
 
 def _shifting_namespace() -> int:
@@ -331,7 +340,7 @@ def main() -> NoReturn:
                 os.setresuid(0, 0, 0)
         else:
             sc.unshare(sc.CLONE_NEWNS)
-        zygote = Zygote(requests, message["store"], message["part"], identity, fds[0], fds[1])
+        zygote = Zygote(requests, message["store"], message["part"], identity, fds)
         zygote.prepare()
         zygote.greet()
     except OSError as error:
