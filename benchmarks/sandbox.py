@@ -62,7 +62,12 @@ def find_engine() -> str | None:
             subprocess.run(image, input=archive.getvalue(), capture_output=True, check=False)
             if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
                 return name
+            forget_image(name)
     return None
+
+
+def forget_image(engine: str) -> None:
+    subprocess.run([engine, "rmi", "-f", PEER_IMAGE], capture_output=True, check=False)
 
 
 def measure_engine(name: str) -> tuple[float, float]:
@@ -82,6 +87,7 @@ def measure_engine(name: str) -> tuple[float, float]:
     ).stdout.strip()
     inside = statistics.median(run("exec", box, "/bin/true") for _ in range(10))
     subprocess.run([name, "rm", "-f", box], check=True, capture_output=True)
+    forget_image(name)
     return whole, inside
 
 
