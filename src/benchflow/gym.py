@@ -141,6 +141,7 @@ class PackageTask(Task[PackageTaskMetadata]):
     base_image: str | None = None
 
     _environment: Environment | None = PrivateAttr(default=None)
+    _verifier: Verifier | None = PrivateAttr(default=None)
 
     @property
     def environment(self) -> Environment:
@@ -162,7 +163,8 @@ class PackageTask(Task[PackageTaskMetadata]):
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
         """Verify on a fork; raises `UnscoredError` when that gives no score."""
         del obs
-        verifier = Verifier(self.environment, base_image=self.base_image)
+        environment = self.environment
+        verifier = self._verifier = self._verifier or Verifier(environment, base_image=self.base_image)
         folder = Path(tempfile.mkdtemp(prefix="benchflow-gym-"))
         try:
             verification = LOOP.run(lambda: verifier.verify(folder / "verifier", soft=True))
@@ -204,6 +206,9 @@ class PackageTask(Task[PackageTaskMetadata]):
 
     def _stop(self) -> None:
         environment, self._environment = self._environment, None
+        verifier, self._verifier = self._verifier, None
+        if verifier is not None:
+            verifier.close()
         if isinstance(self.tool, PackageTool):
             self.tool.workspace = None
         if environment is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,10 @@ async def _verify(folder: Path, out: Path, options: dict[str, Any]) -> Verificat
     async with environment:
         if options["workspace"] is not None:
             await _place(environment, options["workspace"])
-        verifier = Verifier(environment, base_image=options["base_image"])
-        return await verifier.verify(
-            out, rollout=options["rollout"], step=options["step"], strategy=options["strategy"]
-        )
+        with closing(Verifier(environment, base_image=options["base_image"])) as verifier:
+            return await verifier.verify(
+                out, rollout=options["rollout"], step=options["step"], strategy=options["strategy"]
+            )
 
 
 async def _place(environment: Environment, workspace: Path) -> None:
