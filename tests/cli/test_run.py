@@ -106,7 +106,8 @@ def test_what_is_refused_changes_nothing(bench, package, tmp_path, arguments, sa
 
 
 def test_an_interrupt_ends_everything_and_leaves_a_record(package, tmp_path):
-    (tmp_path / "agent.sh").write_text("sleep 987\n")
+    mine = f"sleep 987.{os.getpid()}"
+    (tmp_path / "agent.sh").write_text(f"{mine}\n")
     command = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
     process = subprocess.Popen(
         [*command, "run", str(package()), "--agent", "script:agent.sh"],
@@ -128,7 +129,7 @@ def test_an_interrupt_ends_everything_and_leaves_a_record(package, tmp_path):
     assert json.loads((folder / "result.json").read_text())["error"]["category"] == "cancelled"
     running = subprocess.run(["pgrep", "-s", str(process.pid)], capture_output=True, text=True)
     assert running.stdout == ""
-    assert subprocess.run(["pgrep", "-f", "sleep 987"], capture_output=True).returncode == 1
+    assert subprocess.run(["pgrep", "-f", mine], capture_output=True).returncode == 1
 
 
 def test_the_help_names_every_option(bench):
