@@ -182,6 +182,7 @@ anyio.run(main)
 
 async def test_what_a_killed_driver_started_ends_by_itself_and_is_removed_at_the_next_start(bench, tmp_path):
     client = (await bench.backend.connect()).client
+    prepared = await client.ask("images", "--quiet", "--filter", "label=benchcube.purpose=prepared")
     wanted = {
         "name": bench.backend.name,
         "command": client.argv(),
@@ -204,8 +205,27 @@ async def test_what_a_killed_driver_started_ends_by_itself_and_is_removed_at_the
     await successor.connect()
     assert not set(ids) & set((await client.ask("ps", "--all", "--format", "{{.Names}}")).split())
     assert await client.ask("images", "--quiet", "--filter", "label=benchcube.purpose=fork") == ""
+    assert await client.ask("images", "--quiet", "--filter", "label=benchcube.purpose=prepared") == prepared
     await successor.close()
     assert list((tmp_path / "owners").iterdir()) == []
+
+
+async def test_the_image_with_the_agents_folder_outlives_forks_and_goes_with_its_backend(bench, tmp_path):
+    client = (await bench.backend.connect()).client
+    backend = EngineBackend(bench.backend.name, command=client.argv(), env=client.environment()[1], state=tmp_path)
+    listing = ("images", "--all", "--quiet", "--filter", f"label={OWNED}={(await backend.connect()).owner.id}")
+    async with bench.sandbox():
+        pass
+    for _ in range(2):
+        async with backend.create(SandboxSpec(image=bench.bare)) as sandbox:
+            await sandbox.write_file("/app/x", b"x")
+            async with await sandbox.fork():
+                pass
+    assert len((await client.ask(*listing)).split()) == 1
+    await backend.close()
+    assert await client.ask(*listing) == ""
+    async with bench.sandbox() as still_possible:
+        assert (await still_possible.exec("true")).ok
 
 
 async def test_containers_of_others_are_never_removed(bench, tmp_path):

@@ -43,7 +43,7 @@ async def prepare_home(host: EngineHost, image: str, asked: str | None, workdir:
         await _settle(container, user, workdir)
         home = Home(user, image)
         if parse_diff(await container.diff()):
-            home = replace(home, image=await host.commit(name, "fork"))
+            home = replace(home, image=await host.commit(name, "prepared", name=name))
         return home
     finally:
         with anyio.CancelScope(shield=True):

@@ -16,7 +16,8 @@ from benchflow.sandbox.engine.gate import EngineGate
 from benchflow.sandbox.engine.home import Home, prepare_home
 from benchflow.sandbox.engine.ownership import OWNED, PURPOSE, Owner, dead_owners
 
-_ENDS_WITH_OWNER: Final = ("sandbox", "service", "fork")
+_ENDS_WITH_OWNER: Final = ("fork", "prepared")
+"""Purposes of images that nobody needs without their owner; a snapshot stays until it is discarded."""
 
 
 class EngineHost:
@@ -51,30 +52,39 @@ class EngineHost:
                 dead.forget()
 
     async def remove_owned(self, owner: str) -> None:
-        """Remove what ends with an owner."""
-        mine = f"label={OWNED}={owner}"
-        for purpose in _ENDS_WITH_OWNER:
-            filters = ("--filter", mine, "--filter", f"label={PURPOSE}={purpose}")
-            for container in await self._listed("ps", "--all", "--quiet", "--no-trunc", *filters):
-                await self.remove_container(container)
-            await self._remove_images(filters)
+        """Remove what ends with an owner: its containers and all images but snapshots."""
+        # One filter only: podman takes images that match any of several labels, and those of others are among them.
+        mine = ("--filter", f"label={OWNED}={owner}")
+        for container in await self._listed("ps", "--all", "--quiet", "--no-trunc", *mine):
+            await self.remove_container(container)
+        await self._remove_images(mine)
 
-    async def _remove_images(self, filters: Sequence[str]) -> None:
-        """Remove all that match. One that another was made from can only go after it, so again while it helps."""
+    async def _remove_images(self, mine: Sequence[str]) -> None:
+        """Remove those that end with their owner. One that another was made from can only go after it, so again while
+        it helps."""
         left: list[str] | None = None
         while True:
-            found = await self._listed("images", "--all", "--quiet", "--no-trunc", *filters)
+            found = [
+                image
+                for image in await self._listed("images", "--all", "--quiet", "--no-trunc", *mine)
+                if await self._purpose(image) in _ENDS_WITH_OWNER
+            ]
             if not found or found == left:
                 return
             left = found
             for image in found:
                 await self.remove_image(image)
 
-    async def commit(self, container: str, purpose: str) -> str:
-        """An image of a container's files."""
+    async def _purpose(self, image: str) -> str:
+        """What an image was made for; nothing when it is gone meanwhile."""
+        done = await self.client.run("image", "inspect", "--format", f'{{{{index .Config.Labels "{PURPOSE}"}}}}', image)
+        return done.stdout.decode(errors="replace").strip() if done.exit_code == 0 else ""
+
+    async def commit(self, container: str, purpose: str, *, name: str | None = None) -> str:
+        """An image of a container's files. One without a name goes when the last image that was made from it goes."""
         labels = {OWNED: self.owner.id, PURPOSE: purpose}
-        changes = [part for name, value in labels.items() for part in ("--change", f"LABEL {name}={value}")]
-        answer = await self.client.ask(*self.client.dialect.commit, *changes, container)
+        changes = [part for label, value in labels.items() for part in ("--change", f"LABEL {label}={value}")]
+        answer = await self.client.ask(*self.client.dialect.commit, *changes, container, *([name] if name else []))
         return answer.split()[-1].removeprefix("sha256:")
 
     async def remove_container(self, name: str) -> None:
