@@ -11,28 +11,26 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
 from benchflow.sandbox.engine.compose import Condition, Service
+from benchflow.sandbox.engine.container import EngineContainer
+from benchflow.sandbox.engine.in_container import InContainer
 from benchflow.sandbox.engine.sandbox import EngineSandbox
 from benchflow.sandbox.engine.service import EngineService
 from benchflow.sandbox.engine.service_sandbox import ServiceSandbox
 from benchflow.sandbox.protocol import (
     Change,
     Composition,
-    ExecResult,
     Image,
     Limits,
     Mount,
     NetworkPolicy,
-    OutputSink,
     Revert,
     Sandbox,
-    SandboxProcess,
     SandboxSpec,
     Snapshot,
 )
@@ -63,7 +61,7 @@ class EngineComposition(Composition):
     """Further names of `main`."""
 
 
-class ComposeSandbox(Sandbox):
+class ComposeSandbox(InContainer):
     """All services of a compose file. Everything but `service` is about `main`, where agent and verifier work."""
 
     def __init__(
@@ -91,6 +89,10 @@ class ComposeSandbox(Sandbox):
     @property
     def capabilities(self) -> frozenset[str]:
         return self._main.capabilities - {"snapshot"}
+
+    @property
+    def container(self) -> EngineContainer:
+        return self._main.container
 
     def service(self, name: str) -> Sandbox:
         if name == MAIN_SERVICE:
@@ -126,51 +128,6 @@ class ComposeSandbox(Sandbox):
         started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
         self._services[part.service.name] = started
         await started.start(self._holder.network_environment())
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        on_output: OutputSink | None = None,
-        max_output: int = 8 << 20,
-    ) -> ExecResult:
-        return await self._main.exec(
-            command,
-            user=user,
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            stdin=stdin,
-            on_output=on_output,
-            max_output=max_output,
-        )
-
-    async def process(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> SandboxProcess:
-        return await self._main.process(command, user=user, env=env, cwd=cwd)
-
-    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
-        await self._main.upload(source, target, owner=owner)
-
-    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
-        await self._main.write_file(path, data, owner=owner, mode=mode)
-
-    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
-        await self._main.download(source, target, max_bytes=max_bytes, max_files=max_files)
-
-    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        return await self._main.read_file(path, max_bytes=max_bytes)
 
     async def changes(self) -> list[Change]:
         return await self._main.changes()

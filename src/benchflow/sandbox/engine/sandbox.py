@@ -7,7 +7,6 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,18 +19,16 @@ from benchflow.sandbox.engine.facts import needed
 from benchflow.sandbox.engine.gateway import dial_into
 from benchflow.sandbox.engine.home import Home, make_workdir
 from benchflow.sandbox.engine.host import EngineHost
+from benchflow.sandbox.engine.in_container import InContainer
 from benchflow.sandbox.engine.launch import Launch, run_arguments
 from benchflow.sandbox.engine.network import ContainerNetwork
 from benchflow.sandbox.protocol import (
     Change,
     ChangeKind,
-    ExecResult,
     Mount,
     NetworkPolicy,
-    OutputSink,
     Revert,
     Sandbox,
-    SandboxProcess,
     SandboxSpec,
     Snapshot,
 )
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from benchflow.sandbox.engine.backend import EngineBackend
 
 
-class EngineSandbox(Sandbox):
+class EngineSandbox(InContainer):
     """One container. `origin` is the state it begins with when that is not the image's own."""
 
     def __init__(
@@ -156,51 +153,6 @@ class EngineSandbox(Sandbox):
         if old is not None:
             await host.remove_image(old)
             self._backend.notes.forget(old)
-
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        on_output: OutputSink | None = None,
-        max_output: int = 8 << 20,
-    ) -> ExecResult:
-        return await self.container.exec(
-            command,
-            user=user,
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            stdin=stdin,
-            on_output=on_output,
-            max_output=max_output,
-        )
-
-    async def process(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> SandboxProcess:
-        return await self.container.process(command, user=user, env=env, cwd=cwd)
-
-    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
-        await self.container.upload(source, target, owner=owner)
-
-    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
-        await self.container.write_file(path, data, owner=owner, mode=mode)
-
-    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
-        await self.container.download(source, target, max_bytes=max_bytes, max_files=max_files)
-
-    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        return await self.container.read_file(path, max_bytes=max_bytes)
 
     async def changes(self) -> list[Change]:
         return await describe(self.container, await self._kinds())
