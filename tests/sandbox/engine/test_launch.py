@@ -1,6 +1,7 @@
 """Pure parts: arguments, facts, accounts, environments, images."""
 
 import csv
+import resource
 
 import pytest
 
@@ -8,7 +9,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.engine.accounts import is_root, numeric_owner, with_agent
 from benchflow.sandbox.engine.build import BuildOptions, context_digest
 from benchflow.sandbox.engine.client import EngineClient, last_words
-from benchflow.sandbox.engine.dialect import DOCKER
+from benchflow.sandbox.engine.dialect import DOCKER, PODMAN
 from benchflow.sandbox.engine.facts import ENGINE_CAPABILITIES, has_project_quota, read_docker, read_podman
 from benchflow.sandbox.engine.greeting import Greeting
 from benchflow.sandbox.engine.images import read_image
@@ -40,6 +41,16 @@ def test_values_of_variables_stay_out_of_the_arguments():
     assert env == {"PATH": "/bin", "TAKEN": "theirs", "SECRET": "hunter2"}
 
 
+def test_containers_of_podman_ask_for_no_more_than_the_command_has():
+    args = EngineClient(PODMAN, env={}).ulimits()
+    asked = dict(value.split("=") for value in args[1::2])
+    for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+        hard = resource.getrlimit(kind)[1]
+        assert hard == resource.RLIM_INFINITY or int(asked[name].split(":")[1]) <= hard
+    assert EngineClient(DOCKER, env={}).ulimits() == []
+    assert EngineClient(PODMAN, env={"CONTAINER_HOST": "unix:///run/podman.sock"}).ulimits() == []
+
+
 def test_owners_become_numbers():
     assert numeric_owner("agent", PASSWD, "") == Owner(1234, 1235)
     assert numeric_owner("agent:staff", PASSWD, "staff:x:50:\n") == Owner(1234, 50)
@@ -55,7 +66,12 @@ def test_the_agent_gets_a_number_that_nobody_has():
     passwd, group = with_agent("root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh", "staff:x:1001:")
     assert passwd.splitlines()[1:] == ["node:x:1000:1000::/home/node:/bin/sh", "agent:x:1002:1002::/home/agent:/bin/sh"]
     assert group == "staff:x:1001:\nagent:x:1002:\n"
-    assert with_agent("", "")[0] == "agent:x:1000:1000::/home/agent:/bin/sh\n"
+
+
+def test_an_image_without_accounts_gets_root_and_the_agent():
+    passwd, group = with_agent("", "")
+    assert passwd == "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
+    assert group == "root:x:0:\nagent:x:1000:\n"
 
 
 def test_root_is_known_by_name_and_number():

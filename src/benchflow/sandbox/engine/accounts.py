@@ -20,7 +20,9 @@ def is_root(user: str | None) -> bool:
 
 
 def with_agent(passwd: str, group: str) -> tuple[str, str]:
-    """Both texts with the unprivileged user in them, who gets the first number that is free."""
+    """Both texts with root and the unprivileged user in them, who gets the first number that is free."""
+    if _entry("root", passwd) is None:
+        passwd, group = _lines(passwd) + "root:x:0:0:root:/root:/bin/sh\n", _lines(group) + "root:x:0:\n"
     if _entry(AGENT, passwd) is not None:
         return passwd, group
     taken = {line.split(":")[2] for text in (passwd, group) for line in text.splitlines() if line.count(":") >= 2}

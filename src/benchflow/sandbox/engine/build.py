@@ -87,6 +87,7 @@ class Builder:
             str(context / dockerfile),
             "--label",
             f"{PURPOSE}=environment",
+            *self._client.ulimits(),
         ]
         if options.network is not None:
             args += ["--network", options.network]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from benchflow.errors import InfrastructureFailure, RuntimeFailure, SandboxFailure
@@ -30,6 +32,13 @@ _CLIENTS_OWN: Final = re.compile(
 )
 """Variables that would act on the engine's client itself; they go into the arguments."""
 SHORT_TIMEOUT: Final = 120.0
+
+
+def _highest_pid() -> int:
+    try:
+        return int(Path("/proc/sys/kernel/pid_max").read_text())
+    except OSError:
+        return 1 << 15
 
 
 class EngineClient:
@@ -58,6 +67,16 @@ class EngineClient:
         return not re.match(
             r"(tcp|ssh|https?)://", self._env.get("DOCKER_HOST", "") or self._env.get("CONTAINER_HOST", "")
         )
+
+    def ulimits(self) -> list[str]:
+        """Arguments that keep a container within this process's own limits where it cannot get the engine's usual
+        ones, so that engines run on restricted machines too."""
+        if not self.dialect.child_of_caller or self._env.get("CONTAINER_HOST"):
+            return []
+        files, processes = (resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+        # Podman itself goes down to the highest number a process can have.
+        most = {"nofile": files, "nproc": min(processes, _highest_pid())}
+        return [part for name, hard in most.items() if hard >= 0 for part in ("--ulimit", f"{name}={hard}:{hard}")]
 
     def argv(self, *args: str) -> list[str]:
         return [*self._command, *args]

@@ -23,6 +23,8 @@ class Dialect:
     detached_by_disconnecting: bool
     """A container that is to get a network later begins with one, which is taken away before anything runs in it."""
     extra_run: tuple[str, ...] = ()
+    child_of_caller: bool = False
+    """Containers are children of the command, not of a daemon, and cannot get more than the command itself has."""
     keep_output: tuple[str, ...] = ("--log-opt", "max-size=10m")
     """Arguments that keep the output of a service within a bound."""
     build_environment: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +52,7 @@ PODMAN: Final = Dialect(
     commit=("commit", "--quiet"),
     detached_by_disconnecting=True,
     extra_run=("--image-volume", "ignore"),
+    child_of_caller=True,
     install="install Podman (on Debian: apt-get install podman)",
     start="see what `podman info` says",
 )

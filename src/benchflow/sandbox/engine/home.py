@@ -13,7 +13,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.engine.accounts import AGENT, home_folder, numeric_owner, with_agent
 from benchflow.sandbox.engine.changes import parse_diff
 from benchflow.sandbox.engine.container import EngineContainer
-from benchflow.sandbox.engine.launch import Launch, run_arguments
+from benchflow.sandbox.engine.launch import Launch
 from benchflow.sandbox.engine.transfer import Owner
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def prepare_home(host: EngineHost, image: str, asked: str | None, workdir:
     user = asked or AGENT
     name = f"benchcube-{secrets.token_hex(8)}"
     launch = Launch(image=image, name=name, network="none", purpose="sandbox")
-    arguments = run_arguments(host.client.dialect, host.owner, launch, lease=host.facts.same_kernel)
+    arguments = host.run_arguments(launch)
     done = await host.client.run(*arguments)
     if done.exit_code != 0:
         raise host.client.refusal("run", done)

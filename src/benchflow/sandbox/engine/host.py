@@ -14,6 +14,7 @@ from benchflow.sandbox.engine.client import EngineClient
 from benchflow.sandbox.engine.facts import EngineFacts, parse_info, read_docker, read_podman
 from benchflow.sandbox.engine.gate import EngineGate
 from benchflow.sandbox.engine.home import Home, prepare_home
+from benchflow.sandbox.engine.launch import Launch, run_arguments
 from benchflow.sandbox.engine.ownership import OWNED, PURPOSE, Owner, dead_owners
 
 _ENDS_WITH_OWNER: Final = ("fork", "prepared")
@@ -40,6 +41,11 @@ class EngineHost:
         host = cls(client, gate, state, facts, owner)
         await host.reap()
         return host
+
+    def run_arguments(self, launch: Launch) -> list[str]:
+        """What starts a container that belongs to this process."""
+        lease, ulimits = self.facts.same_kernel, self.client.ulimits()
+        return run_arguments(self.client.dialect, self.owner, launch, lease=lease, ulimits=ulimits)
 
     async def reap(self) -> None:
         """Remove containers and fork images of owners whose processes are gone; trouble is left for next time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,7 +35,9 @@ class Launch:
     command: tuple[str, ...] = ()
 
 
-def run_arguments(dialect: Dialect, owner: Owner, launch: Launch, *, lease: bool) -> list[str]:
+def run_arguments(
+    dialect: Dialect, owner: Owner, launch: Launch, *, lease: bool, ulimits: Sequence[str] = ()
+) -> list[str]:
     """Everything after the engine's command: a detached container whose first process is the anchor.
 
     With `lease` the container ends by itself when its owner does.
@@ -49,7 +51,7 @@ def run_arguments(dialect: Dialect, owner: Owner, launch: Launch, *, lease: bool
     args += [part for name in launch.hosts for part in ("--add-host", f"{name}:127.0.0.1")]
     ours = {**launch.labels, OWNED: owner.id, PURPOSE: launch.purpose}
     args += [part for name, value in ours.items() for part in ("--label", f"{name}={value}")]
-    args += limit_arguments(launch.limits)
+    args += [*ulimits, *limit_arguments(launch.limits)]
     args += mount_arguments(str(owner.folder), INSIDE)
     for mount in launch.mounts:
         args += mount_arguments(str(mount.source.absolute()), mount.target)

@@ -20,7 +20,7 @@ from benchflow.sandbox.engine.gateway import dial_into
 from benchflow.sandbox.engine.home import Home, make_workdir
 from benchflow.sandbox.engine.host import EngineHost
 from benchflow.sandbox.engine.in_container import InContainer
-from benchflow.sandbox.engine.launch import Launch, run_arguments
+from benchflow.sandbox.engine.launch import Launch
 from benchflow.sandbox.engine.network import ContainerNetwork
 from benchflow.sandbox.protocol import (
     Change,
@@ -103,7 +103,7 @@ class EngineSandbox(InContainer):
             mounts=self.spec.mounts,
             labels=self.spec.labels,
         )
-        arguments = run_arguments(host.client.dialect, host.owner, launch, lease=host.facts.same_kernel)
+        arguments = host.run_arguments(launch)
         done = await host.client.run(*arguments)
         if done.exit_code != 0:
             raise host.client.refusal("run", done)

@@ -11,7 +11,7 @@ from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.engine.compose import Service
 from benchflow.sandbox.engine.container import EngineContainer
 from benchflow.sandbox.engine.host import EngineHost
-from benchflow.sandbox.engine.launch import Launch, run_arguments
+from benchflow.sandbox.engine.launch import Launch
 from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.protocol import Healthcheck, Image, SandboxSpec
 
@@ -76,9 +76,7 @@ class EngineService:
             command=command,
         )
         async with self._host.gate.slot():
-            done = await client.run(
-                *run_arguments(client.dialect, self._host.owner, launch, lease=self._host.facts.same_kernel), env=env
-            )
+            done = await client.run(*self._host.run_arguments(launch), env=env)
             if done.exit_code != 0:
                 raise client.refusal("run", done)
         self._container = EngineContainer(
