@@ -69,6 +69,13 @@ async def test_a_failing_build_shows_its_last_lines(bench, tmp_path):
     assert caught.value.code == "build-failed"
 
 
+async def test_a_base_image_that_nobody_has_is_named_with_what_helps(bench, tmp_path):
+    place = context(tmp_path / "c", "FROM localhost:1/nobody/has-it:1\n")
+    with pytest.raises(EnvironmentFailure, match="--base-image host") as caught:
+        await bench.backend.build(place)
+    assert caught.value.code == "image-missing"
+
+
 async def test_a_build_over_its_time_is_ended(bench, tmp_path):
     place = context(tmp_path / "c", f"FROM {BASE}\nRUN sleep 600\n")
     with anyio.fail_after(60), pytest.raises(EnvironmentFailure, match="longer than 3 seconds") as caught:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import stat
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.sandbox.dockerignore import IgnoreRules, parse_dockerignore
-from benchflow.sandbox.engine.client import EngineClient
+from benchflow.sandbox.engine.client import EngineClient, last_words
 from benchflow.sandbox.engine.images import find_image
 from benchflow.sandbox.engine.ownership import PURPOSE
 from benchflow.sandbox.process import run_process
@@ -29,6 +30,11 @@ from benchflow.sandbox.protocol import Image
 REPOSITORY: Final = "benchcube/environment"
 _LAST_LINES: Final = 12
 _RETRY_SEC: Final = 0.2
+_NOT_PULLED: Final = re.compile(
+    r"initializing source docker://|short-name|pull access denied|failed to resolve source metadata"
+    r"|manifest (for .* not found|unknown)|^Get \"https?://.*/v2/"
+)
+"""How engines say that they have no base image and get none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,14 @@ class Builder:
             )
         if done.exit_code != 0:
             self._client.raise_if_engine_failed(done.stdout.decode(errors="replace"))
+            if _NOT_PULLED.search(last_words(shown, 1000)):
+                engine = self._client.dialect.name
+                raise EnvironmentFailure(
+                    f"{engine} could not get the base image of '{context / dockerfile}' ({last_words(shown, 200)}); "
+                    f"give it to {engine} with `pull` or `load`, or run on this machine's userland with "
+                    "`--base-image host`.",
+                    code="image-missing",
+                )
             raise EnvironmentFailure(f"The build of '{context / dockerfile}' failed:\n{shown}", code="build-failed")
 
     async def _command(self) -> tuple[list[str], dict[str, str]]:
