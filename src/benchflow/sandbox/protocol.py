@@ -308,7 +308,8 @@ class Sandbox(ABC):
 
         `mounts` are added to this sandbox's own; without `network` the copy has the current policy. `revert` is told
         the changes of exactly the files that are copied; the paths it gives are in the copy as the environment was
-        built, with all below them, before anything can run there.
+        built, with all below them, before anything can run there. Such a copy has the whole storage limit to itself,
+        so that whoever wrote before cannot leave it without room.
         """
 
     async def fork_beside(
@@ -325,7 +326,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """End and remove everything; idempotent."""
+        """End everything and have it removed; idempotent. The files may take a moment longer than this call."""
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -41,7 +41,7 @@ class Box:
         Nothing it started outlives it, unless the box is live. A string is for the environment's shell.
         """
         words = () if isinstance(command, str) else command
-        shell = command if isinstance(command, str) else '"$@"'
+        shell = command if isinstance(command, str) else 'exec "$@"'
         argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
         result = await self.sandbox.exec(
             argv, user=self.user, env={**self.env, **(env or {})}, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT

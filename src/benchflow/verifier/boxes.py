@@ -74,7 +74,9 @@ class BoxMaker:
         """Bring in the verifier's files: from here on hidden fixtures and keys are there."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
-        tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
+        tree = self.staging.made(self.scope, extra or {})
+        if tree is None:
+            tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
         pinned = pinned_variables(config.pytest_plugins)
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box)

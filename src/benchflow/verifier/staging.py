@@ -34,13 +34,17 @@ class Staging:
 
     def tree(self, scope: Scope, extra: Mapping[str, bytes]) -> Path:
         """The tree of a scope's files; `extra` are more files of the verifier by relative path."""
-        key = (scope.folders, frozenset(extra))
-        if key not in self._made:
-            root = Path(tempfile.mkdtemp(prefix="benchflow-verifier-"))
-            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-            _fill(root, scope.folders, extra)
-            self._made[key] = root
-        return self._made[key]
+        found = self.made(scope, extra)
+        if found is None:
+            found = Path(tempfile.mkdtemp(prefix="benchflow-verifier-"))
+            weakref.finalize(self, shutil.rmtree, found, ignore_errors=True)
+            _fill(found, scope.folders, extra)
+            self._made[scope.folders, frozenset(extra)] = found
+        return found
+
+    def made(self, scope: Scope, extra: Mapping[str, bytes]) -> Path | None:
+        """The tree, if it is there already."""
+        return self._made.get((scope.folders, frozenset(extra)))
 
     def close(self) -> None:
         """Remove the trees; idempotent."""

@@ -55,6 +55,14 @@ async def test_storage_and_inodes_are_limited_across_forks(backend: LocalBackend
         await fork.stop()
 
 
+async def test_a_copy_with_reverted_paths_has_the_whole_storage_limit_to_itself(backend: LocalBackend) -> None:
+    async with backend.create(SandboxSpec(limits=Limits(storage_mb=32))) as box:
+        await sh(box, "head -c 80000000 /dev/zero > first 2>/dev/null; true")
+        fork = await box.fork(revert=lambda changes: [])
+        assert await sh(fork, "head -c 20000000 /dev/zero > second; stat -c %s second") == "20000000"
+        await fork.stop()
+
+
 async def test_a_storage_limit_alone_leaves_room_for_many_small_files(backend: LocalBackend) -> None:
     async with backend.create(SandboxSpec(limits=Limits(storage_mb=64))) as box:
         assert await sh(box, "for i in $(seq 2000); do : > f$i; done; ls | wc -l") == "2000"

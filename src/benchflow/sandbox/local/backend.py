@@ -22,6 +22,7 @@ from benchflow.sandbox.local.machine import Machine
 from benchflow.sandbox.local.plan import Identity
 from benchflow.sandbox.local.probe import Probe, expected, open_launcher, probe
 from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.spares import Spares
 from benchflow.sandbox.local.store import Owner, Store, default_store
 from benchflow.sandbox.protocol import BackendStatus, Image, Limits, SandboxBackend, SandboxSpec, Snapshot
 
@@ -41,6 +42,7 @@ class LocalBackend(SandboxBackend):
         """Held while the helper process is started or ended."""
         self._launcher: Launcher | None = None
         self._owner: Owner | None = None
+        self._spares: Spares | None = None
         self._snapshots: dict[str, tuple[tuple[Layer, ...], SandboxSpec]] = {}
         self._preparing: dict[str, anyio.Lock] = {}
         """What is made once, however many ask at the same time."""
@@ -62,10 +64,10 @@ class LocalBackend(SandboxBackend):
         if self._launcher is None:
             leftovers = await anyio.to_thread.run_sync(self._open)
             await self._collect(leftovers)
-        launcher, owner = self._launcher, self._owner
-        if launcher is None or owner is None:
+        launcher, owner, spares = self._launcher, self._owner, self._spares
+        if launcher is None or owner is None or spares is None:
             raise EnvironmentFailure("The local sandbox backend was closed while a sandbox was starting.")
-        return Runtime(self.store, owner, launcher)
+        return Runtime(self.store, owner, launcher, spares)
 
     def _open(self) -> list[Owner]:
         with self._lock:
@@ -82,6 +84,7 @@ class LocalBackend(SandboxBackend):
                 self.store.forget(owner)
                 raise
             self._owner = owner
+            self._spares = Spares(self._launcher, self.store, owner)
             return leftovers
 
     async def _collect(self, leftovers: list[Owner]) -> None:
@@ -188,11 +191,13 @@ class LocalBackend(SandboxBackend):
 
     def _close(self) -> None:
         with self._lock:
-            launcher, owner = self._launcher, self._owner
-            self._launcher = self._owner = None
+            launcher, owner, spares = self._launcher, self._owner, self._spares
+            self._launcher = self._owner = self._spares = None
             self._snapshots.clear()
             if launcher is None or owner is None:
                 return
+            if spares is not None:
+                spares.close()
             launcher.close()
             cgroups.leftovers(self.machine.hierarchies, owner.name).remove()
             os.close(owner.lock)

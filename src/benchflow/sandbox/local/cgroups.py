@@ -20,6 +20,8 @@ from benchflow.sandbox.protocol import Limits
 
 Controller = Literal["memory", "pids", "cpu", "cpuset"]
 CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "pids", "cpu", "cpuset")
+_MEMBERS: Final = {1: "tasks", 2: "cgroup.procs"}
+"""Whoever joins has one thread. To move it alone, as version 1 can, the kernel need not hold up all others."""
 _PERIOD: Final = 100_000
 _REMOVAL_SECONDS: Final = 2.0
 
@@ -90,7 +92,7 @@ def make_groups(
             folders.append(folder)
             for name, value in settings.items():
                 (folder / name).write_text(value)
-            members.append(os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+            members.append(os.open(folder / _MEMBERS[hierarchy.version], os.O_WRONLY | os.O_CLOEXEC))
     except OSError:
         groups = Groups(tuple(folders), tuple(members))
         groups.close()

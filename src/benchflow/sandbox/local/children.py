@@ -109,16 +109,27 @@ def _confine_transfer(plan: Plan, program: bytes, groups: Sequence[int]) -> None
 
 
 def receive_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message, fd: int) -> int:
-    """Unpack a stream into a folder, which is made if it is missing."""
-    owner = owner_of(message["owner"], plan)
+    """`unpack_tree` without privileges."""
+    owner_of(message["owner"], plan)
     _confine_transfer(plan, program, groups)
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    claimed = beneath.claim_directory(root, message["path"])
-    target = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=claimed)
-    intake = stream.Intake(1 << 62, 1 << 62, owner if owner != (0, 0) else None, any_links=True)
-    with os.fdopen(fd, "rb", buffering=_BUFFER) as source:
-        stream.unpack(target, source, intake)
+    unpack_tree(plan, message, fd)
     return 0
+
+
+def unpack_tree(plan: Plan, message: wire.Message, fd: int) -> None:
+    """Unpack a stream into a folder, which is made if it is missing; closes the stream."""
+    opened: list[int] = []
+    with os.fdopen(fd, "rb", buffering=_BUFFER) as source:
+        try:
+            owner = owner_of(message["owner"], plan)
+            opened.append(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+            opened.append(beneath.claim_directory(opened[0], message["path"]))
+            opened.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=opened[1]))
+            intake = stream.Intake(1 << 62, 1 << 62, owner if owner != (0, 0) else None, any_links=True)
+            stream.unpack(opened[2], source, intake)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
 
 
 def send_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message, fd: int) -> int:

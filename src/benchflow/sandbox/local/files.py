@@ -16,6 +16,7 @@ from benchflow.errors import UnsupportedError
 from benchflow.sandbox.local import hostprofile
 from benchflow.sandbox.local.launcher import Launcher
 from benchflow.sandbox.local.plan import Overlay
+from benchflow.sandbox.local.spares import Kind, Spares
 from benchflow.sandbox.local.store import Owner, Store
 from benchflow.sandbox.protocol import Limits
 
@@ -29,6 +30,7 @@ class Runtime:
     store: Store
     owner: Owner
     launcher: Launcher
+    spares: Spares
 
 
 @dataclass(slots=True)
@@ -78,38 +80,27 @@ class Files:
     current: Layer | None = None
     kept: bool = False
     """The written layer belongs to the caller and stays."""
+    kind: Kind | None = None
+    """The volume that is written to, where there are limits."""
+    inherited: int = 0
+    """How many of the lowest `done` layers somebody else wrote: what is in them counts for nobody's limits here."""
     _number: int = field(default=0)
 
     async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
         """A new layer to write to; gives the mounts of the whole."""
-        self._number += 1
-        store, owner = self.runtime.store, self.runtime.owner
-        part = f"{name}-{self._number}"
-        folder = owner.location(part)
         works = [f"w{number}" for number in range(len(self.environment.targets))]
-        uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
-        volume: str | None = None
-        used = (0, 0)
-        store.path(folder).mkdir()
-        self.current = Layer(f"{folder}/u", folder)
         if self.limits.storage_mb is not None or self.limits.inodes is not None:
-            volume = f"{owner.name}-{part}"
-            self.current = Layer(f"volume:{volume}/u", folder, volume)
-            used = await self._make_volume(volume, folder, [*uppers, *works])
-            self.current = Layer(f"volume:{volume}/u", folder, volume, used)
+            uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
+            self.kind = Kind(*self._room(), (*uppers, *works))
+            volume = await self.runtime.spares.take(self.kind)
+            self.current = Layer(f"volume:{volume.name}/u", volume.folder, volume.name, volume.used)
+            base = f"volume:{volume.name}"
         else:
-            top = upper or store.path(f"{folder}/u")
-            for target in self.environment.targets:
-                (top / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
-            for work in works:
-                store.path(f"{folder}/{work}").mkdir()
-            self.current = Layer(store.location(top), folder)
+            base = self._make_folders(name, works, upper)
         self.kept = upper is not None
-        base = f"volume:{volume}" if volume else folder
+        top = self._current().location
         return tuple(
-            Overlay(
-                target, tuple(self._lowers(target)), f"{self.current.location}{target.rstrip('/')}", f"{base}/{work}"
-            )
+            Overlay(target, tuple(self._lowers(target)), f"{top}{target.rstrip('/')}", f"{base}/{work}")
             for target, work in zip(self.environment.targets, works, strict=True)
         )
 
@@ -117,21 +108,35 @@ class Files:
         done = [f"{layer.location}{target.rstrip('/')}" for layer in self.done]
         return done + self.environment.lowers(target, self.runtime.store)
 
-    async def _make_volume(self, volume: str, folder: str, folders: list[str]) -> tuple[int, int]:
-        size, inodes = self._room()
-        message = {"op": "make-volume", "name": volume, "size": size, "inodes": inodes, "folders": folders}
-        answer = await self.runtime.launcher.task({**message, "image": f"{folder}/image"})
-        return (answer["used"][0], answer["used"][1])
+    def _make_folders(self, name: str, works: list[str], upper: Path | None) -> str:
+        """A folder of the store to write to, or a layer in `upper`; gives the location of the work folders."""
+        self._number += 1
+        store = self.runtime.store
+        folder = self.runtime.owner.location(f"{name}-{self._number}")
+        store.path(folder).mkdir()
+        top = upper or store.path(f"{folder}/u")
+        self.current = Layer(store.location(top), folder)
+        for target in self.environment.targets:
+            (top / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        for work in works:
+            store.path(f"{folder}/{work}").mkdir()
+        return folder
+
+    def prepare_next(self) -> None:
+        """Have the file system made for the next sandbox like this one."""
+        if self.kind is not None:
+            self.runtime.spares.prepare(self.kind)
 
     def _room(self) -> tuple[int, int]:
-        """What is left of the limits after the layers that are done; 0 inodes stand for no limit of their own."""
+        """What is left of the limits after the own layers that are done; 0 inodes stand for no limit of their own."""
+        own = self.done[: len(self.done) - self.inherited]
         if self.limits.storage_mb is not None:
             size = self.limits.storage_mb * _MEGABYTE
         else:  # a size that does not change with every file on the disk
             size = 1 << (shutil.disk_usage(self.runtime.store.root).free.bit_length() - 1)
         inodes = self.limits.inodes or 0
-        used_bytes = sum(layer.used[0] for layer in self.done)
-        used_inodes = sum(layer.used[1] for layer in self.done)
+        used_bytes = sum(layer.used[0] for layer in own)
+        used_inodes = sum(layer.used[1] for layer in own)
         return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
 
     async def finish_current(self) -> None:
@@ -171,9 +176,10 @@ class Files:
         if stacks:
             await self.runtime.launcher.task({"op": "revert", "stacks": stacks})
 
-    async def changes(self) -> list[tuple[str, str, str, int, str]]:
-        """Path, kind, type, size and target of every difference to the environment."""
-        written = [layer.location for layer in ((self.current,) if self.current else ()) + self.done]
+    async def changes(self, *, finished: bool = False) -> list[tuple[str, str, str, int, str]]:
+        """Path, kind, type, size and target of every difference to the environment; of `finished` layers only."""
+        current = (self.current,) if self.current and not finished else ()
+        written = [layer.location for layer in (*current, *self.done)]
         targets = self.environment.targets
         stacks: list[dict[str, Any]] = [
             {
@@ -207,14 +213,14 @@ def share(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 async def release(launcher: Launcher, layers: Sequence[Layer]) -> None:
-    """Count one user less of each layer; remove those without."""
+    """Count one user less of each layer; those without are removed, which nobody waits for."""
     unused = []
     for layer in layers:
         layer.users -= 1
         if layer.users == 0:
             unused.append(layer)
     if unused and not launcher.closed:  # it has removed everything
-        await launcher.task(
+        launcher.post(
             {
                 "op": "remove",
                 "locations": [layer.folder for layer in unused],

@@ -97,6 +97,10 @@ class Launcher:
             answer, _ = await next_message(reply)
         return expect(answer, "The helper process of the local sandbox is gone.")
 
+    def post(self, message: wire.Message) -> None:
+        """Have a task done without waiting for it; what it leaves undone goes with the zygote."""
+        self.request(message).close()
+
     def close(self) -> None:
         """End it; idempotent. The sandboxes it started end too, and the driver's part of the store goes with them."""
         self.closed = True

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
 
-from benchflow.sandbox.local import beneath, children, processes, stream, wire
+from benchflow.sandbox.local import beneath, children, parcel, processes, stream, wire
 from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.network import gateway
 from benchflow.sandbox.network.plan import EgressPlan, Listener
@@ -35,6 +35,11 @@ def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket,
 
 
 def receive_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Unpack a stream in a child; a parcel at once."""
+    if message["parcel"]:
+        children.unpack_tree(supervisor.plan, message, os.dup(fds[0]))
+        wire.send(reply, {"exit": 0})
+        return False
     plan, program, groups = supervisor.plan, supervisor.filters[1], supervisor.groups
     return supervisor.fork(reply, lambda: children.receive_tree(plan, program, groups, message, fds[0]))
 
@@ -45,14 +50,14 @@ def send_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socke
 
 
 def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Hand out a descriptor of a regular file; say so when it is a folder; refuse the rest."""
+    """Hand out a descriptor of a regular file; say so when it is a folder, with its parcel; refuse the rest."""
     del supervisor, fds
     path = message["path"]
     probe = children.open_plain(path, os.O_PATH)
     mode = os.fstat(probe).st_mode
     os.close(probe)
     if stat.S_ISDIR(mode):
-        wire.send(reply, {"directory": True})
+        _answer_folder(path, reply, parcel_wanted=message["parcel"])
         return False
     if not stat.S_ISREG(mode):
         raise stream.Refused(f"'{path}' is not a regular file.")
@@ -64,6 +69,20 @@ def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socke
     finally:
         os.close(fd)
     return False
+
+
+def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> None:
+    folder = children.open_plain(path, os.O_RDONLY | os.O_DIRECTORY) if parcel_wanted else -1
+    try:
+        packed = parcel.pack(folder) if parcel_wanted else None
+        try:
+            wire.send(reply, {"directory": True}, () if packed is None else (packed,))
+        finally:
+            if packed is not None:
+                os.close(packed)
+    finally:
+        if folder >= 0:
+            os.close(folder)
 
 
 def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:

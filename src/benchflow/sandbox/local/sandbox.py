@@ -71,6 +71,8 @@ class LocalSandbox(Sandbox):
         self._uplink = Uplink(spec.network)
         self._switching = anyio.Lock()
         """Held while commands are started and while the layers below them are exchanged."""
+        self._resting = False
+        """Forked without a process inside, and not needed since: nothing of it runs."""
         self._processes: list[LocalProcess] = []
         """Whose streams may still be open."""
 
@@ -84,17 +86,17 @@ class LocalSandbox(Sandbox):
         return self.spec.user or (self.spec.image.user if self.spec.image else None) or AGENT
 
     async def start(self) -> None:
-        if self._link is not None:
+        if self._files is not None:
             raise SandboxFailure("The sandbox is running already.", code="already-started")
         self._check_mounts()
         runtime = await self._backend.runtime()
         environment = await self._backend.environment(self.spec, self.user, prepared=self._prepared)
-        self._files = Files(runtime, environment, self.spec.limits, done=self._layers)
+        inherited = len(self._layers) if self._revert is not None else 0
+        self._files = Files(runtime, environment, self.spec.limits, done=self._layers, inherited=inherited)
         self._layers = ()
         try:
             self._restrain(runtime.owner.name)
-            unwanted = self._revert(await self.changes()) if self._revert else ()
-            await self._come_up(self._upper, unwanted)
+            await self._come_up(self._upper, self._revert)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.stop()
@@ -113,13 +115,22 @@ class LocalSandbox(Sandbox):
         self._restraints = restrain(self.spec.limits, machine)
         self._groups = cgroups.make_groups(machine.hierarchies, owner, self.id, self.spec.limits, self._restraints.cpus)
 
-    async def _come_up(self, upper: Path | None = None, unwanted: Iterable[str] = ()) -> None:
+    async def _come_up(self, upper: Path | None = None, revert: Revert | None = None) -> None:
         files = self._open_files()
-        plan = self._plan(await files.open(self.id, upper))
+        unwanted: list[str] = []
+
+        async def choose(choice: Revert) -> None:
+            unwanted.extend(choice(_as_changes(await files.changes(finished=True))))
+
+        async with task_group() as group:
+            if revert is not None:
+                group.start_soon(choose, revert)
+            overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
-        self._link = await Link.open(files.runtime.launcher, plan, self._groups.members)
+        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups.members)
         if self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
+        files.prepare_next()
 
     def _plan(self, overlays: tuple[Overlay, ...]) -> Plan:
         image = self.spec.image
@@ -191,8 +202,11 @@ class LocalSandbox(Sandbox):
         return started
 
     async def _quiet_link(self) -> Link:
-        """The link, once no exchange of layers is on its way."""
+        """The link, once no exchange of layers is on its way; a sandbox that rests since a fork comes up for it."""
         async with self._switching:
+            if self._resting:
+                self._resting = False
+                await self._come_up_again()
             return self.link
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
@@ -208,10 +222,11 @@ class LocalSandbox(Sandbox):
         return await transfer.read_file(await self._quiet_link(), path, max_bytes)
 
     async def changes(self) -> list[Change]:
-        records = await self._open_files().changes()
-        return [Change(path, kind, type_, size, target or None) for path, kind, type_, size, target in records]  # type: ignore[arg-type] # the task gives these words only
+        return _as_changes(await self._open_files().changes())
 
     async def kill_processes(self) -> None:
+        if self._resting:
+            return
         await (await self._quiet_link()).call({"op": "kill-all"})
 
     async def set_network(self, policy: NetworkPolicy) -> None:
@@ -230,28 +245,25 @@ class LocalSandbox(Sandbox):
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
         async with self._switching:
             layers, still_up = await self._freeze()
+            self._resting = not still_up
             child = LocalSandbox(self._backend, spec, layers=layers, prepared=self._prepared, revert=revert)
-            if still_up:
-                await child.start()
-            else:
-                async with task_group() as group:
-                    group.start_soon(self._come_up_again)
-                    group.start_soon(child.start)
+            await child.start()
         return child
 
     async def snapshot(self) -> Snapshot:
         async with self._switching:
             layers, still_up = await self._freeze()
-            if not still_up:
-                await self._come_up_again()
+            self._resting = not still_up
         return self._backend.keep_snapshot(layers, self.spec)
 
     async def _freeze(self) -> tuple[tuple[Layer, ...], bool]:
         """The layers as they are now, for someone else to build on, and whether this sandbox is still up.
 
-        Where no process is left inside, the written layer is shared, and `_come_up_again` puts a new one on
-        top; else the processes stand still while what was written is copied.
+        Where no process is left inside, the written layer is shared, and this sandbox rests until someone needs it:
+        `_come_up_again` puts a new layer on top. Else the processes stand still while what was written is copied.
         """
+        if self._resting:
+            return share(self._open_files().done), False
         files, link = self._open_files(), self.link
         answer, _ = await link.call({"op": "survey"})
         if answer["alive"] or files.kept:
@@ -283,6 +295,7 @@ class LocalSandbox(Sandbox):
             await self._tear_down()
 
     async def _tear_down(self) -> None:
+        self._resting = False
         link, self._link = self._link, None
         files, self._files = self._files, None
         groups, self._groups = self._groups, cgroups.Groups()
@@ -300,3 +313,7 @@ class LocalSandbox(Sandbox):
         if self._layers:  # never started
             layers, self._layers = self._layers, ()
             await release((await self._backend.runtime()).launcher, layers)
+
+
+def _as_changes(records: Iterable[tuple[str, str, str, int, str]]) -> list[Change]:
+    return [Change(path, kind, type_, size, target or None) for path, kind, type_, size, target in records]  # type: ignore[arg-type] # the task gives these words only

@@ -141,3 +141,6 @@ TASKS: Final[Mapping[str, Task]] = {
     "compose-host": compose_host,
     "publish-layer": publish_layer,
 }
+
+AT_ONCE: Final = frozenset({"use-of-volume"})
+"""Tasks that take less time than a child for them."""

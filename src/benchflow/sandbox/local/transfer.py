@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import secrets
 import shutil
@@ -15,12 +16,13 @@ import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import anyio
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
+from benchflow.sandbox.local import parcel as parcels
 from benchflow.sandbox.local import stream, wire
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
@@ -33,8 +35,10 @@ _GONE: Final = "The sandbox ended during a copy."
 async def upload(link: Link, source: Path, target: str, owner: str | None) -> None:
     """A file to `target`, or a folder's contents into `target`."""
     if await anyio.Path(source).is_dir():
+        message = {"op": "receive-tree", "path": target, "owner": owner, "parcel": False}
+        if await _send_parcel(link, source, message):
+            return
         reader, writer = _pipe()
-        message = {"op": "receive-tree", "path": target, "owner": owner}
         await _stream(link, message, theirs=reader, ours=writer, work=lambda: _pack(source, writer))
         return
     with source.open("rb") as file:
@@ -64,7 +68,7 @@ async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode
 
 async def read_file(link: Link, path: str, max_bytes: int) -> bytes:
     """The bytes of a regular file that is not larger than told."""
-    fd = await _open(link, path)
+    fd, _ = await _open(link, path)
     if fd is None:
         raise SandboxFailure(f"'{path}' is a folder, not a file.", code="refused")
     try:
@@ -80,27 +84,56 @@ async def read_file(link: Link, path: str, max_bytes: int) -> bytes:
 
 async def download(link: Link, source: str, target: Path, max_bytes: int, max_files: int) -> None:
     """A file to `target`, or a folder's contents into it; a new target appears whole or not at all."""
-    fd = await _open(link, source)
+    fd, parcel = await _open(link, source, parcel=True)
     if fd is not None:
         try:
             await anyio.to_thread.run_sync(_save, fd, source, target, max_bytes)
         finally:
             os.close(fd)
         return
-    reader, writer = _pipe()
     intake = stream.Intake(max_bytes, max_files)
-    message = {"op": "send-tree", "path": source}
     if await anyio.Path(target).is_dir():
-        await _stream(link, message, theirs=writer, ours=reader, work=lambda: _unpack(reader, target, intake))
+        await _fill(link, source, target, intake, parcel)
         return
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    unfinished.mkdir(parents=True)
     try:
-        await _stream(link, message, theirs=writer, ours=reader, work=lambda: _unpack(reader, unfinished, intake))
+        unfinished.mkdir(parents=True)
+        await _fill(link, source, unfinished, intake, parcel)
         unfinished.rename(target)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+async def _fill(link: Link, source: str, target: Path, intake: stream.Intake, parcel: bytes | None) -> None:
+    """The contents of a folder into one that is there, from its parcel where it has come as one."""
+    if parcel is not None:
+        try:
+            _unpack(io.BytesIO(parcel), target, intake)
+        except stream.Refused as error:
+            raise SandboxFailure(str(error), code="refused") from error
+        except OSError as error:
+            raise SandboxFailure(stream.describe(error)) from error
+        return
+    reader, writer = _pipe()
+    message = {"op": "send-tree", "path": source}
+    await _stream(link, message, theirs=writer, ours=reader, work=lambda: _unpack_pipe(reader, target, intake))
+
+
+async def _send_parcel(link: Link, source: Path, message: wire.Message) -> bool:
+    """Send a folder whole if it is small; whether it was."""
+    directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        packed = parcels.pack(directory)
+    finally:
+        os.close(directory)
+    if packed is None:
+        return False
+    try:
+        await link.call({**message, "parcel": True}, (packed,))
+    finally:
+        os.close(packed)
+    return True
 
 
 async def dial(link: Link, port: int) -> socket.socket:
@@ -117,10 +150,12 @@ async def dial(link: Link, port: int) -> socket.socket:
     return opened
 
 
-async def _open(link: Link, path: str) -> int | None:
-    """A descriptor of a regular file, None for a folder."""
-    answer, fds = await link.call({"op": "open", "path": path})
-    return None if answer["directory"] else fds[0]
+async def _open(link: Link, path: str, *, parcel: bool = False) -> tuple[int | None, bytes | None]:
+    """A descriptor of a regular file; for a folder its `parcel`, if one is wanted and it is small."""
+    answer, fds = await link.call({"op": "open", "path": path, "parcel": parcel})
+    if not answer["directory"]:
+        return fds[0], None
+    return None, parcels.open_parcel(fds[0]) if fds else None
 
 
 async def _create(link: Link, path: str, owner: str | None, mode: int) -> int:
@@ -173,11 +208,15 @@ def _pack(source: Path, writer: int) -> None:
         os.close(directory)
 
 
-def _unpack(reader: int, target: Path, intake: stream.Intake) -> None:
+def _unpack_pipe(reader: int, target: Path, intake: stream.Intake) -> None:
+    with os.fdopen(reader, "rb", buffering=_BUFFER) as source:
+        _unpack(source, target, intake)
+
+
+def _unpack(source: BinaryIO, target: Path, intake: stream.Intake) -> None:
     directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with os.fdopen(reader, "rb", buffering=_BUFFER) as source:
-            stream.unpack(directory, source, intake)
+        stream.unpack(directory, source, intake)
     finally:
         os.close(directory)
 

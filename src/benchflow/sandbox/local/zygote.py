@@ -186,7 +186,9 @@ class Zygote:
                 self.sandboxes.discard(pid)
 
     def _task(self, message: wire.Message, reply: socket.socket) -> None:
-        if os.fork() == 0:
+        if message["op"] in tasks.AT_ONCE:
+            tasks.run(message, self, reply)
+        elif os.fork() == 0:
             _raise_file_limit()
             children.run(reply, lambda: tasks.run(message, self, reply))
 

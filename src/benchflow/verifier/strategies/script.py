@@ -27,10 +27,7 @@ async def score(run: Run) -> Scored:
     async with run.box(kit_files() if kit else None) as box:
         timeout = run.scope.config.timeout_sec
         cwd = VERIFIER if declared else box.sandbox.spec.workdir
-        command = strategy.command if declared else shlex.quote(strategy.command)
-        if kit:
-            command = f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n{command}'
-        result = await box.run(command, cwd=cwd, timeout=timeout)
+        result = await box.run(_command(strategy.command, declared=declared, kit=kit), cwd=cwd, timeout=timeout)
         await finish(run, result)
         if result.timed_out:
             raise timed_out(timeout)
@@ -38,6 +35,13 @@ async def score(run: Run) -> Scored:
         await keep_artifacts(run, box)
     with missing_reward(run, result):
         return read_reward(run.output, reward_range=run.scope.reward_range, policy=declared_policy(run))
+
+
+def _command(command: str, *, declared: bool, kit: bool) -> str | list[str]:
+    """What is run: a declared command is the shell's, an undeclared one is the path of the test script."""
+    if not kit:
+        return command if declared else [command]
+    return f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n{command if declared else shlex.quote(command)}'
 
 
 def _uses_kit(run: Run, command: str) -> bool:
