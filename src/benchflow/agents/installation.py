@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 
 from benchflow.agents.protocol import Agent
-from benchflow.sandbox.protocol import Limits, NetworkPolicy, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.sandbox.protocol import Change, Limits, NetworkPolicy, SandboxBackend, SandboxSpec, Snapshot
 
 _PUBLIC: Final = NetworkPolicy("public")
 
@@ -19,6 +19,8 @@ class Installations:
     def __init__(self, backend: SandboxBackend) -> None:
         self._backend = backend
         self._made: dict[tuple[str, ...], Snapshot] = {}
+        self._brought: dict[str, frozenset[Change]] = {}
+        """What installing changed, by the state that came of it."""
         self._locks: dict[tuple[str, ...], anyio.Lock] = {}
 
     async def prepare(self, agent: Agent, spec: SandboxSpec) -> Snapshot | None:
@@ -42,7 +44,14 @@ class Installations:
         async with self._backend.create(bare) as sandbox:
             await agent.install(sandbox)
             await sandbox.kill_processes()
-            return await sandbox.snapshot()
+            brought = frozenset(await sandbox.changes())
+            snapshot = await sandbox.snapshot()
+            self._brought[snapshot.reference] = brought
+            return snapshot
+
+    def brought(self, snapshot: Snapshot | None) -> frozenset[Change]:
+        """What differs in a state from the environment because an agent was installed."""
+        return frozenset() if snapshot is None else self._brought.get(snapshot.reference, frozenset())
 
     async def close(self) -> None:
         """Discard every state."""

@@ -40,6 +40,9 @@ _SAID: Final = {
 @click.option("--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time of the agent.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Most steps of a model agent.")
 @click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most a model may cost.")
+@click.option(
+    "--workspace/--no-workspace", default=True, show_default=True, help="Keep what the agent leaves beside the record."
+)
 @json_option
 def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     """Run one agent on one package and score what it did.
@@ -74,6 +77,7 @@ def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
         agent_timeout_sec=options["agent_timeout"],
         limits=AgentLimits(max_steps=options["max_steps"], max_cost_usd=options["max_cost"]),
         task_path=str(package.path),
+        keep_workspace=options["workspace"],
     )
 
 

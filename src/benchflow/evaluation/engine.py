@@ -53,6 +53,8 @@ class Engine:
     retries: Mapping[str, int] = field(default_factory=lambda: DEFAULT_RETRIES)
     observer: Observer = field(default_factory=Observer)
     backoff: Callable[[int], float] = exponential_backoff
+    counts: Callable[[Result], bool] = lambda _: True
+    """Which results go into the store."""
     _builds: dict[str, anyio.Event] = field(default_factory=dict)
 
     async def run(self, items: Iterator[WorkItem]) -> None:
@@ -92,7 +94,8 @@ class Engine:
             self.observer.started(item)
             rollout = item.folder_name()
             result = await self.runner.run(item, self.store.rollout_folder(rollout))
-            self.store.append(result, rollout)
+            if self.counts(result):
+                self.store.append(result, rollout)
             tries += 1
             if result.error is None or tries > self.retries.get(result.error.category, 0):
                 self.observer.finished(item, result, rollout)
@@ -103,11 +106,14 @@ class Engine:
 
 
 def last_results(store: JobStore) -> dict[str, tuple[str, Result]]:
-    """The result that counts for each key: a scored one if there is one, else the last try."""
+    """The result that counts for each key: a scored one if there is one, else the last try.
+
+    Of a rollout that was scored again, the newest verdict is its result.
+    """
     latest: dict[str, tuple[str, Result]] = {}
     for rollout, result in store.results():
         known = latest.get(result.key)
-        if known is None or known[1].status == "unscored" or result.status == "scored":
+        if known is None or known[0] == rollout or known[1].status == "unscored" or result.status == "scored":
             latest[result.key] = (rollout, result)
     return latest
 
@@ -115,8 +121,9 @@ def last_results(store: JobStore) -> dict[str, tuple[str, Result]]:
 def remaining(items: Iterator[WorkItem], store: JobStore) -> Iterator[WorkItem]:
     """The items that a resumed job has to run: those without a result, and those whose trouble may have passed."""
     done = {
-        key
+        known
         for key, (_, result) in last_results(store).items()
         if result.error is None or result.error.category in FINAL_CATEGORIES
+        for known in (key, result.extra.get("rescore", {}).get("key"))
     }
     return (item for item in items if item.key not in done)

@@ -7,7 +7,7 @@ writes the summary; what was cut short is run again on resume.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from benchflow.evaluation.engine import Engine, Observer, last_results, remainin
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
-from benchflow.evaluation.work import TaskRef, plan_items
+from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,14 @@ class JobRequest:
     max_steps: int | None = None
     max_cost_usd: float | None = None
     agent_timeout_sec: float | None = None
+    keep_workspace: bool = True
+    """Whether what agents leave is kept, so that it can be scored again."""
 
     def settings(self) -> dict[str, Any]:
         """What besides the task and the attempt decides an outcome."""
-        return {key: value for key, value in asdict(self).items() if key not in ("sources", "attempts")}
+        return {
+            key: value for key, value in asdict(self).items() if key not in ("sources", "attempts", "keep_workspace")
+        }
 
     @classmethod
     def from_job(cls, job: Mapping[str, Any]) -> JobRequest:
@@ -84,23 +88,23 @@ async def run_job(
 ) -> bool:
     """Run what of a job is not done yet; whether it came to its end. The summary is written either way."""
     items = remaining(plan_items(tasks, request.attempts, request.settings()), store)
-    completed = False
+    engine = Engine(store, sources, concurrency=concurrency, build_concurrency=build_concurrency, observer=observer)
     try:
         async with sources:
-            with CancelScope() as scope:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(_stop_on_signal, scope)
-                    await Engine(
-                        store,
-                        sources,
-                        concurrency=concurrency,
-                        build_concurrency=build_concurrency,
-                        observer=observer,
-                    ).run(items)
-                    completed = True
-                    group.cancel_scope.cancel()
+            return await run_until_stopped(engine, items)
     finally:
         store.write_summary(job_summary(store))
+
+
+async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:
+    """Run items until they are done or an interrupt comes; whether they are done."""
+    completed = False
+    with CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_stop_on_signal, scope)
+            await engine.run(items)
+            completed = True
+            group.cancel_scope.cancel()
     return completed
 
 

@@ -51,7 +51,7 @@ class PackageRunner:
         """Build the environment; trouble is found again, and reported, by the rollout."""
         package: TaskPackage = task.payload
         try:
-            await prepare(package, await self._backend(package), base_image=self._request.base_image)
+            await prepare(package, await self.backend(package), base_image=self._request.base_image)
         except BenchflowError:
             return
 
@@ -60,7 +60,7 @@ class PackageRunner:
         request = self._request
         backend: str | SandboxBackend = request.sandbox
         if package.valid:
-            backend = await self._backend(package)
+            backend = await self.backend(package)
         config = RolloutConfig(
             task=package,
             agent=request.agent,
@@ -72,11 +72,12 @@ class PackageRunner:
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
             agent_timeout_sec=request.agent_timeout_sec,
             task_path=item.task.path,
+            keep_workspace=request.keep_workspace,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)
 
-    async def _backend(self, package: TaskPackage) -> SandboxBackend:
+    async def backend(self, package: TaskPackage) -> SandboxBackend:
         """The backend for a package; all that need the same kind share one."""
         kind = f"{self._request.sandbox}:{needs_image(package)}"
         async with self._choosing:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from benchflow.errors import UsageError
 from benchflow.rollout.lines import read_lines
+from benchflow.rollout.rescoring import latest_record
 from benchflow.rollout.trajectory import TRAJECTORY, Event, tool_name
 
 VERSION: Final = "ATIF-v1.8"
@@ -26,12 +27,13 @@ _KNOWN_USAGE: Final = {
 
 
 def export_atif(folder: Path) -> dict[str, Any]:
-    """The ATIF document of a rollout's folder; a folder without a result is a `UsageError`."""
+    """The ATIF document of a rollout's folder with its newest verdict; a folder without a result is a `UsageError`."""
+    newest = latest_record(folder)
     try:
-        result = json.loads((folder / "result.json").read_bytes())
+        result = json.loads((newest / "result.json").read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} holds no result of a rollout: {error}", code="not-a-rollout") from error
-    return to_atif(result, read_lines(folder / TRAJECTORY), read_lines(folder / "rewards.jsonl"), name=folder.name)
+    return to_atif(result, read_lines(folder / TRAJECTORY), read_lines(newest / "rewards.jsonl"), name=folder.name)
 
 
 def to_atif(

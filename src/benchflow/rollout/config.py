@@ -122,6 +122,8 @@ class RolloutConfig:
     installations: Installations | None = field(default=None, repr=False)
     """Environments with agents installed, shared by the rollouts of a backend; without it each installs its own."""
     judge_cache: Path | None = None
+    keep_workspace: bool = True
+    """Whether what the agent left is kept beside the record, so that it can be scored again without the agent."""
 
     def settings(self) -> dict[str, Any]:
         """What besides task, agent, model and attempt decides the outcome; plain data without secrets."""

@@ -15,7 +15,7 @@ from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.rollout.trajectory import Trajectory
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.policy import mcp_servers
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
@@ -34,6 +34,8 @@ class RolloutContext:
     rounds: JsonLines
     redactor: Redactor
     machine: Mapping[str, str] = field(repr=False)
+    installed: frozenset[Change] = frozenset()
+    """What differs from the environment because agents were installed, before any of them began."""
 
     def place(self, *parts: str | None) -> Path:
         """A path in the rollout's folder; parts that are None are left out."""

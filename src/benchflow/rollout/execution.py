@@ -13,6 +13,7 @@ from benchflow.rollout.artifacts import Collected, collect
 from benchflow.rollout.branches import BranchTree
 from benchflow.rollout.context import RolloutContext, keeps_processes
 from benchflow.rollout.draft import Draft
+from benchflow.rollout.frozen import ARCHIVE, Kept, keep_workspace
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.permissions import Gatekeeper, confirms
 from benchflow.rollout.plan import StepPlan, make_user
@@ -25,7 +26,7 @@ from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.policy import healthcheck_of
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
-from benchflow.verifier.live import end_agent
+from benchflow.verifier.live import end_agent, has_processes
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
@@ -198,6 +199,32 @@ class Execution:
         collected = await collect(sandbox, step.artifacts, target, conventional=self._is_imported())
         if collected:
             self.draft.extra.setdefault("artifacts", []).extend(_artifact(item, step) for item in collected)
+        self._record_workspace(await self._keep(step), step)
+
+    async def _keep(self, step: StepPlan) -> Kept:
+        """Pack the workspace, so that it can be scored again, unless it would not say what the verifier sees now."""
+        context = self.context
+        sandbox = context.environment.sandbox
+        if not context.config.keep_workspace:
+            return Kept("It was not asked for.")
+        if context.environment.services is not None or sandbox.spec.composition is not None:
+            return Kept("Services of the environment hold state that cannot be kept.")
+        if keeps_processes(context.plan, step) and await has_processes(sandbox):
+            return Kept("The verifier looks at running processes, which cannot be kept.")
+        place = context.place(ARCHIVE) if step.name is None else context.place("steps", step.name, ARCHIVE)
+        return await keep_workspace(sandbox, place, context.redactor, without=context.installed)
+
+    def _record_workspace(self, kept: Kept, step: StepPlan) -> None:
+        """Of several steps the first that was not kept counts, else the sum."""
+        known = self.draft.extra.get("workspace", {"kept": True})
+        if not known["kept"]:
+            return
+        record = kept.record()
+        if kept.reason is not None and step.name is not None:
+            record["reason"] = f"step {step.name}: {kept.reason}"
+        if record["kept"]:
+            record |= {name: record[name] + known.get(name, 0) for name in ("entries", "bytes")}
+        self.draft.extra["workspace"] = record
 
     def _audit(self) -> None:
         found: Audit | None = audit(self.context.plan.view.namespace.agent_policy, self.context.trajectory.calls)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -115,17 +115,6 @@ class Result:
             )
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a complete {SCHEMA_ID} document: {problem}") from problem
-
-    def with_score(self, other: Result) -> Self:
-        """This result with the verification of another, as re-scoring makes it."""
-        return replace(
-            self,
-            status=other.status,
-            reward=other.reward,
-            rewards=other.rewards,
-            error=other.error,
-            verifier=other.verifier,
-        )
 
 
 def result_schema() -> dict[str, Any]:

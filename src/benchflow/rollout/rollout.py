@@ -30,6 +30,7 @@ from benchflow.rollout.draft import RESULT, Draft, OnPhase, write_document
 from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
 from benchflow.rollout.lines import JsonLines
+from benchflow.rollout.parts import package_parts
 from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout
 from benchflow.rollout.policies import hidden_folders
 from benchflow.rollout.record import Result
@@ -37,7 +38,7 @@ from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.policy import asset_mounts
-from benchflow.sandbox.protocol import Mount, SandboxBackend
+from benchflow.sandbox.protocol import Change, Mount, SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
@@ -65,6 +66,7 @@ class Rollout:
         self.folder: Final = folder
         self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
         self._draft: Final = Draft(config, on_phase)
+        self._installed: frozenset[Change] = frozenset()
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
         """Carry it out and write its record. Raises only when it is cancelled.
@@ -111,6 +113,7 @@ class Rollout:
                     rounds=JsonLines(self.folder / USER_ROUNDS),
                     redactor=draft.redactor,
                     machine=self._machine,
+                    installed=self._installed,
                 )
                 try:
                     return await Execution(context, draft).run()
@@ -165,6 +168,7 @@ class Rollout:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
                     state = await installed(installations, planned.agents, preparation.spec)
+                    self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
                     draft.sandbox = dict(environment.record())
                     self._open_folder(planned)
@@ -210,6 +214,7 @@ class Rollout:
             "sandbox": draft.sandbox,
             "settings": config.settings(),
             "plan": planned.plan.record(),
+            "parts": package_parts(planned.package),
             "started_at": draft.started_at,
         }
         write_document(self.folder / CONFIG, draft.redactor.data(document))

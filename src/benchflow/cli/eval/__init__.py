@@ -9,6 +9,7 @@ from benchflow.cli.lazy import Lazy, LazyGroup
 COMMANDS = {
     "run": Lazy("benchflow.cli.eval.run:run_command", "Run an agent on many tasks."),
     "resume": Lazy("benchflow.cli.eval.run:resume_command", "Go on with a job that was cut short."),
+    "rescore": Lazy("benchflow.cli.eval.rescore:rescore_command", "Score the rollouts of a job again."),
     "list": Lazy("benchflow.cli.eval.inspect:list_command", "Show the jobs of a folder."),
     "show": Lazy("benchflow.cli.eval.inspect:show_command", "Show what a job says."),
     "export": Lazy("benchflow.cli.eval.export:export_command", "Write the trajectories of a job as ATIF."),

@@ -45,6 +45,13 @@ building_option = click.option(
 @click.option("--max-steps", type=click.IntRange(min=1), help="Steps that an agent may take.")
 @click.option("--max-cost", "max_cost_usd", type=click.FloatRange(min=0), help="US dollars that a rollout may cost.")
 @click.option("--agent-timeout", "agent_timeout_sec", type=click.FloatRange(min=0, min_open=True), help="Seconds.")
+@click.option(
+    "--workspaces/--no-workspaces",
+    "keep_workspace",
+    default=True,
+    show_default=True,
+    help="Keep what agents leave, so that it can be scored again.",
+)
 @click.option("--name", help="The job's name; without one it is the time.")
 @jobs_dir_option
 @json_option

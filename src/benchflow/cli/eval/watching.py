@@ -12,6 +12,7 @@ from benchflow.rollout.record import Result
 
 _ERASE = "\r\x1b[2K"
 _INTERVAL = 0.1
+_LONGEST = 200
 
 
 class Watching(Observer):
@@ -38,12 +39,17 @@ class Watching(Observer):
             self._unscored += 1
         else:
             self._rewards.append(result.reward)
-        self._say(f"[{self._done}/{self._total}] {item.task.name} #{item.attempt}: {_outcome(result)}")
+        self._say(f"[{self._done}/{self._total}] {item.task.name} #{item.attempt}: {self.describe(item, result)}")
         self._draw(force=True)
+
+    def describe(self, item: WorkItem, result: Result) -> str:
+        """How an item ended, in a few words."""
+        del item
+        return _outcome(result)
 
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         self._running -= 1
-        self._say(f"{item.task.name} #{item.attempt}: {_outcome(result)}; again in {delay:g} s")
+        self._say(f"{item.task.name} #{item.attempt}: {self.describe(item, result)}; again in {delay:g} s")
 
     def close(self) -> None:
         """Take the live line away."""
@@ -78,8 +84,13 @@ class Watching(Observer):
         return f"{self._done} of {self._total}, {int(left // 60)}:{int(left % 60):02} left"
 
 
+def shortened(sentence: str) -> str:
+    """As much of a reason as fits on a line or two; the record has all of it."""
+    return sentence if len(sentence) <= _LONGEST else sentence[: _LONGEST - 2].rstrip() + " …"
+
+
 def _outcome(result: Result) -> str:
     seconds = sum(result.timing.values())
     if result.error is not None:
-        return f"unscored ({result.error.category}/{result.error.code}): {result.error.message}"
+        return f"unscored ({result.error.category}/{result.error.code}): {shortened(result.error.message)}"
     return f"{result.reward:g} ({seconds:.1f} s)"

@@ -1,0 +1,91 @@
+"""`bench eval rescore`: the rollouts of a job scored again by the verifiers as they are now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import anyio
+import click
+
+from benchflow.cli.arguments import json_option
+from benchflow.cli.eval.inspect import jobs_dir_option
+from benchflow.cli.eval.run import INTERRUPTED, concurrency_option
+from benchflow.cli.eval.watching import Watching, shortened
+from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.evaluation.report import summary_lines
+from benchflow.evaluation.rescore import RescoreItem, Rescorer, RescoreReport
+from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.summary import job_summary
+from benchflow.evaluation.work import WorkItem
+from benchflow.rollout.record import Result
+from benchflow.rollout.rescoring import counts
+
+_LISTED: Final = 20
+
+
+@click.command("rescore")
+@click.argument("job")
+@concurrency_option
+@jobs_dir_option
+@json_option
+def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -> int:
+    """Score the rollouts of a job again, by the verifiers of their packages as they are now. No agent is run.
+
+    Earlier verdicts are kept; the newest counts. A rollout without a kept workspace keeps its verdict, and the reason
+    is told. Ends with 0 when every rollout was scored, else with 1.
+    """
+    store = JobStore.open(jobs_dir, job)
+    try:
+        rescorer = Rescorer(store)
+        items = rescorer.plan()
+        watching = _Changes(len(items))
+        try:
+            report = anyio.run(lambda: rescorer.run(items, concurrency=concurrency, observer=watching))
+        finally:
+            watching.close()
+    finally:
+        store.close()
+    summary = job_summary(store)
+    if as_json:
+        emit_json({"job": summary["job"], **report.to_dict(), "summary": summary})
+    else:
+        for line in (*summary_lines(summary), "", *_report_lines(report)):
+            emit(printable(line))
+        emit(f"results are in {store.folder}")
+    if not report.completed:
+        note(f"Interrupted. Go on with: bench eval rescore {store.folder.name}")
+        return INTERRUPTED
+    return 0 if not report.not_rescored and summary["unscored"] == 0 else 1
+
+
+class _Changes(Watching):
+    """Says of every rollout what it was scored before."""
+
+    def describe(self, item: WorkItem, result: Result) -> str:
+        if not isinstance(item, RescoreItem) or not counts(result):
+            reason = result.error.message if result.error is not None else ""
+            return f"keeps its verdict: {shortened(reason)}"
+        return f"{_score(item.result)} → {_score(result)}"
+
+
+def _score(result: Result) -> str:
+    if result.error is not None:
+        return f"unscored ({result.error.category}/{result.error.code})"
+    return f"{result.reward:g}"
+
+
+def _report_lines(report: RescoreReport) -> list[str]:
+    different = sum(item["before"] != item["after"] for item in report.rescored)
+    lines = [f"{len(report.rescored) + report.already} rollouts scored again, {different} of them with another score"]
+    if report.already:
+        lines[0] += f"; {report.already} were done before the pass was cut short"
+    for task, parts in sorted(report.changed_packages.items()):
+        lines.append(f"{task} has also changed in {', '.join(parts)} since its rollouts")
+    lines += [
+        f"{item.task} #{item.attempt} keeps its verdict: {shortened(item.reason)}"
+        for item in report.not_rescored[:_LISTED]
+    ]
+    if len(report.not_rescored) > _LISTED:
+        lines.append(f"{len(report.not_rescored) - _LISTED} more keep their verdict; --json lists them all")
+    return lines

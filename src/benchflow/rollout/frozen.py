@@ -1,0 +1,218 @@
+"""The workspace an agent left, kept beside its record: what it changed, packed, so that it can be scored again.
+
+`keep_workspace` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
+mode, owner and time, and `workspace.json` with what was deleted. Secrets are taken out. Whatever cannot be kept is said
+as a reason, and never fails a rollout. `thawing` is the way back.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import anyio.to_thread
+
+from benchflow.errors import SandboxFailure
+from benchflow.files.atomic import temporary_sibling
+from benchflow.files.redaction import Redactor
+from benchflow.rollout.redaction import redact_folder
+from benchflow.sandbox.protocol import Change, Sandbox
+
+ARCHIVE: Final = "workspace.tar.gz"
+MANIFEST: Final = "workspace.json"
+FILES: Final = "files"
+SCHEMA: Final = "benchcube.workspace.v1"
+MAX_BYTES: Final = 256 << 20
+MAX_ENTRIES: Final = 50_000
+_TREE: Final = 5
+"""A new folder with at least so many entries is copied at once, fewer are copied one by one."""
+_STAT: Final = "xargs -0 -r stat -c '%a %u %g %Y' --"
+_TIMEOUT_SEC: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Whether a workspace was kept, and how much of one, or why not."""
+
+    reason: str | None = None
+    entries: int = 0
+    bytes: int = 0
+    redacted: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """The `workspace` part of a result."""
+        if self.reason is not None:
+            return {"kept": False, "reason": self.reason}
+        changed = {"redacted": self.redacted} if self.redacted else {}
+        return {"kept": True, "entries": self.entries, "bytes": self.bytes, **changed}
+
+
+class _NotKeptError(Exception):
+    """Why a workspace cannot be kept, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rights:
+    mode: int
+    uid: int
+    gid: int
+    time: int
+
+
+async def keep_workspace(
+    sandbox: Sandbox, archive: Path, redactor: Redactor, *, without: frozenset[Change] = frozenset()
+) -> Kept:
+    """Pack what differs in a sandbox from its environment into `archive`; `without` is what was there before the agent.
+
+    The archive appears whole or not at all.
+    """
+    try:
+        changes = [change for change in await sandbox.changes() if change not in without]
+        _within_limits(changes)
+        present = [change for change in changes if change.kind != "deleted"]
+        rights = await _rights(sandbox, present)
+        with tempfile.TemporaryDirectory(prefix="benchflow-workspace-") as folder:
+            root = Path(folder)
+            await _download(sandbox, present, root)
+            return await anyio.to_thread.run_sync(_pack, root, changes, rights, archive, redactor)
+    except _NotKeptError as error:
+        return Kept(str(error))
+    except SandboxFailure as error:
+        return Kept(f"The workspace could not be copied: {error}")
+    except OSError as error:
+        return Kept(f"The workspace could not be written: {error.strerror or error}.")
+
+
+def _within_limits(changes: Sequence[Change]) -> None:
+    if len(changes) > MAX_ENTRIES:
+        raise _NotKeptError(f"The agent changed {len(changes):,} paths; workspaces are kept up to {MAX_ENTRIES:,}.")
+    size = sum(change.size for change in changes)
+    if size > MAX_BYTES:
+        message = f"The agent's changes are {size >> 20:,} MB; workspaces are kept up to {MAX_BYTES >> 20} MB."
+        raise _NotKeptError(message)
+    special = next((change for change in changes if change.type == "special" and change.kind != "deleted"), None)
+    if special is not None:
+        raise _NotKeptError(f"{special.path} is neither a file, a folder nor a link, and cannot be kept.")
+    unknown = next((c for c in changes if c.type == "symlink" and c.kind != "deleted" and c.target is None), None)
+    if unknown is not None:
+        raise _NotKeptError(f"Where the link {unknown.path} leads is not known, so it cannot be kept.")
+
+
+async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, _Rights]:
+    """Mode, owner and time of every path and of the folders above it, which are made anew on the way back."""
+    paths = sorted({path for change in present for path in (change.path, *_above(change.path))})
+    if not paths:
+        return {}
+    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    told = await sandbox.exec(["sh", "-c", _STAT], user="root", cwd="/", stdin=listed, timeout=_TIMEOUT_SEC)
+    lines = told.stdout.decode(errors="replace").splitlines()
+    try:
+        numbers = [[int(words[0], 8), *map(int, words[1:])] for words in (line.split() for line in lines)]
+        return {path: _Rights(*found) for path, found in zip(paths, numbers, strict=True)}
+    except (ValueError, TypeError, IndexError):
+        message = "The environment has no working `stat` and `xargs`, so the owners of files cannot be kept."
+        raise _NotKeptError(message) from None
+
+
+def _above(path: str) -> Iterator[str]:
+    for parent in PurePosixPath(path).parents:
+        if str(parent) != "/":
+            yield str(parent)
+
+
+async def _download(sandbox: Sandbox, present: Sequence[Change], root: Path) -> None:
+    """Copy the files below a host folder at their own paths; new folders that hold much, as a whole."""
+    whole = _whole_folders(present)
+    done: set[str] = set()
+    for change in present:
+        place = root / change.path.lstrip("/")
+        if any(parent in done for parent in _above(change.path)):
+            continue
+        if change.path in whole:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            await sandbox.download(change.path, place, max_bytes=MAX_BYTES, max_files=MAX_ENTRIES)
+            done.add(change.path)
+        elif change.type == "directory":
+            place.mkdir(parents=True, exist_ok=True)
+        elif change.type == "file":
+            await sandbox.download(change.path, place, max_bytes=MAX_BYTES)
+
+
+def _whole_folders(present: Sequence[Change]) -> set[str]:
+    """New folders without links that hold so much that copying them at once is worth it."""
+    added = {change.path for change in present if change.kind == "added" and change.type == "directory"}
+    inside = dict.fromkeys(added, 0)
+    linked: set[str] = set()
+    for change in present:
+        for parent in _above(change.path):
+            if parent in inside:
+                inside[parent] += 1
+                if change.type == "symlink":
+                    linked.add(parent)
+    return {path for path, count in inside.items() if count >= _TREE and path not in linked}
+
+
+def _pack(root: Path, changes: Sequence[Change], rights: dict[str, _Rights], archive: Path, redactor: Redactor) -> Kept:
+    """Take secrets out, then write the archive."""
+    redacted = redact_folder(redactor, root)
+    present = {change.path: change for change in changes if change.kind != "deleted"}
+    deleted = [change.path for change in changes if change.kind == "deleted"]
+    manifest = {"schema": SCHEMA, "deleted": deleted, "redacted": redacted}
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = temporary_sibling(archive)
+    size = 0
+    try:
+        with (
+            unfinished.open("xb") as raw,
+            gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, filename="", mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            text = json.dumps(redactor.data(manifest), ensure_ascii=True).encode()
+            tar.addfile(_info(MANIFEST, _Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
+            for path in sorted(rights):
+                size += _add(tar, root, path, present.get(path), rights[path], redactor)
+        unfinished.replace(archive)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return Kept(entries=len(changes), bytes=size, redacted=len(redacted))
+
+
+def _add(
+    tar: tarfile.TarFile, root: Path, path: str, change: Change | None, rights: _Rights, redactor: Redactor
+) -> int:
+    """One path; how many bytes it holds. A name that held a secret stands under its redacted one."""
+    shown = redactor.text(path)
+    info = _info(f"{FILES}{shown}", rights)
+    if change is not None and change.type == "symlink":
+        info.type, info.linkname = tarfile.SYMTYPE, redactor.text(change.target or "")
+        tar.addfile(info)
+        return 0
+    if change is None or change.type == "directory":
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+        return 0
+    with (root / shown.lstrip("/")).open("rb") as file:
+        info.size = os.fstat(file.fileno()).st_size
+        tar.addfile(info, file)
+    return info.size
+
+
+def _info(name: str, rights: _Rights, size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mode, info.uid, info.gid, info.mtime = rights.mode, rights.uid, rights.gid, rights.time
+    info.size = size
+    return info
+
+
+def is_plain(mode: int) -> bool:
+    """Whether a mode is carried by a copy as it is: no special bits, and readable by its owner."""
+    return not mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX) and mode & stat.S_IRUSR != 0

@@ -1,0 +1,239 @@
+"""Rescoring for real: jobs scored again by changed verifiers, without the agent, with every earlier verdict kept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+
+from benchflow.rollout.record import result_schema
+
+BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
+SAYS = "grep -q right /app/answer.txt && r=1 || r=0; echo $r > /logs/verifier/reward.txt"
+
+
+def bench(*arguments, cwd, **options):
+    command = [*BENCH, *(str(argument) for argument in arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False, **options)
+
+
+def package(folder, name, verifier=SAYS, more="", files=None):
+    path = folder / name
+    everything = {
+        "task.md": f"---\nschema_version: '1.3'\ntask: {{name: t/{name}}}\n{more}---\nDo it.\n",
+        "verifier/test.sh": f"#!/bin/sh\n{verifier}\n",
+        "oracle/solve.sh": "#!/bin/sh\necho right > /app/answer.txt\n",
+        **(files or {}),
+    }
+    for file, text in everything.items():
+        (path / file).parent.mkdir(parents=True, exist_ok=True)
+        (path / file).write_text(text)
+    return path
+
+
+def run(cwd, *arguments, agent="oracle"):
+    done = bench(
+        "eval", "run", "tasks", "--agent", agent, "--sandbox", "local", "--name", "job", "--json", *arguments, cwd=cwd
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def rescore(cwd, *arguments, **options):
+    done = bench("eval", "rescore", "job", "--json", *arguments, cwd=cwd, **options)
+    assert done.stdout, done.stderr
+    return done, json.loads(done.stdout)
+
+
+def lines(cwd):
+    return [json.loads(line) for line in (cwd / "jobs/job/results.jsonl").read_bytes().splitlines()]
+
+
+def test_a_changed_verifier_scores_again_and_the_earlier_verdict_stays(tmp_path):
+    once = tmp_path / "once.sh"
+    once.write_text("echo wrong > answer.txt\n")
+    for name in ("a", "b"):
+        package(tmp_path / "tasks", name)
+    before = run(tmp_path, "--attempts", 2, agent=f"script:{once}")
+    assert before["mean_reward"]["value"] == 0.0
+    first_lines = (tmp_path / "jobs/job/results.jsonl").read_bytes()
+    once.write_text("exit 1\n")  # whoever ran the agent again would not find the answer
+    for name in ("a", "b"):
+        test = tmp_path / "tasks" / name / "verifier" / "test.sh"
+        test.write_text(test.read_text().replace("right", "wrong"))
+    done, report = rescore(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (len(report["rescored"]), report["not_rescored"], report["changed_packages"]) == (4, [], {})
+    assert {item["before"]["reward"] for item in report["rescored"]} == {0.0}
+    assert {item["after"]["reward"] for item in report["rescored"]} == {1.0}
+    assert (tmp_path / "jobs/job/results.jsonl").read_bytes().startswith(first_lines)
+    written = lines(tmp_path)
+    assert len(written) == 8
+    for line in written[4:]:
+        jsonschema.validate(line, result_schema())
+        folder = tmp_path / "jobs/job/rollouts" / line["rollout"]
+        assert json.loads((folder / "result.json").read_text())["reward"] == 0.0
+        new = folder / line["rescore"]["folder"]
+        assert json.loads((new / "result.json").read_text())["reward"] == 1.0
+        assert (new / "verifier" / "reward.txt").read_text().strip() == "1.0"
+        assert line["rescore"]["verifier_digest"].startswith("sha256:")
+        assert line["rescore"]["before"] == {"status": "scored", "reward": 0.0}
+    shown = json.loads(bench("eval", "show", "job", "--json", cwd=tmp_path).stdout)
+    assert (shown["total"], shown["mean_reward"]["value"]) == (4, 1.0)
+    assert json.loads((tmp_path / "jobs/job/summary.json").read_text()) == shown
+    bench("eval", "export", "job", "out", cwd=tmp_path)
+    assert {json.loads(path.read_text())["extra"]["reward"] for path in (tmp_path / "out").iterdir()} == {1.0}
+    resumed = bench("eval", "resume", "job", "--json", cwd=tmp_path)
+    assert (resumed.returncode, len(lines(tmp_path))) == (0, 8), "a resume runs the agent for nothing"
+    assert json.loads(resumed.stdout)["total"] == 4
+
+
+def test_what_was_not_kept_is_named_and_the_rest_goes_on(tmp_path):
+    package(tmp_path / "tasks", "a")
+    package(tmp_path / "tasks", "no-oracle")
+    (tmp_path / "tasks/no-oracle/oracle/solve.sh").unlink()
+    assert run(tmp_path)["scored"] == 1
+    done, report = rescore(tmp_path)
+    assert done.returncode == 1
+    assert [item["task"] for item in report["rescored"]] == ["t/a"]
+    [kept] = report["not_rescored"]
+    assert (kept["task"], kept["reason"].count(".")) == ("t/no-oracle", 1)
+
+
+def test_without_workspaces_nothing_is_scored_again_and_every_rollout_says_so(tmp_path):
+    package(tmp_path / "tasks", "a")
+    run(tmp_path, "--no-workspaces")
+    assert not list(tmp_path.rglob("workspace.tar.gz"))
+    done, report = rescore(tmp_path)
+    assert done.returncode == 1
+    assert [item["reason"] for item in report["not_rescored"]] == ["Its workspace was not kept: It was not asked for."]
+    assert len(lines(tmp_path)) == 1
+
+
+def test_packages_that_changed_in_something_else_are_named(tmp_path):
+    folder = package(tmp_path / "tasks", "a")
+    package(tmp_path / "tasks", "b")
+    run(tmp_path)
+    (folder / "task.md").write_text((folder / "task.md").read_text().replace("Do it.", "Do it well."))
+    _, report = rescore(tmp_path)
+    assert report["changed_packages"] == {"t/a": ["task"]}
+    assert len(report["rescored"]) == 2
+    said = bench("eval", "rescore", "job", cwd=tmp_path).stdout
+    assert "t/a has also changed in task since its rollouts" in said
+
+
+def test_an_unscored_rollout_is_scored_once_its_verifier_works(tmp_path):
+    folder = package(tmp_path / "tasks", "a", "exit 1")
+    assert run(tmp_path)["unscored_by"] == {"verifier": 1}
+    (folder / "verifier/test.sh").write_text(f"#!/bin/sh\n{SAYS}\n")
+    done, report = rescore(tmp_path)
+    assert (done.returncode, report["summary"]["mean_reward"]["value"]) == (0, 1.0)
+
+
+def test_a_verifier_that_breaks_takes_the_score_away_and_can_be_mended(tmp_path):
+    folder = package(tmp_path / "tasks", "a")
+    run(tmp_path)
+    (folder / "verifier/test.sh").write_text("#!/bin/sh\nexit 1\n")
+    done, report = rescore(tmp_path)
+    assert (done.returncode, report["summary"]["unscored_by"]) == (1, {"verifier": 1})
+    (folder / "verifier/test.sh").write_text(f"#!/bin/sh\n{SAYS}\n")
+    done, report = rescore(tmp_path)
+    assert (done.returncode, report["number"], report["summary"]["mean_reward"]["value"]) == (0, 2, 1.0)
+    assert len(lines(tmp_path)) == 3
+
+
+def test_steps_are_scored_again_one_by_one(tmp_path):
+    step = "verifier/test.sh", "[ -e /app/{name} ] && r={reward} || r=0; echo $r > /logs/verifier/reward.txt"
+    files = {}
+    for name, reward in (("one", 1), ("two", 0.5)):
+        files[f"steps/{name}/instruction.md"] = f"Make {name}.\n"
+        files[f"steps/{name}/{step[0]}"] = "#!/bin/sh\n" + step[1].format(name=name, reward=reward) + "\n"
+        files[f"steps/{name}/oracle/solve.sh"] = f"#!/bin/sh\ntouch /app/{name}\n"
+    more = "steps: [{name: one, min_reward: 1.0}, {name: two}]\n"
+    folder = package(tmp_path / "tasks", "a", more=more, files=files)
+    assert run(tmp_path)["mean_reward"]["value"] == 0.75
+    test = folder / "steps/two/verifier/test.sh"
+    test.write_text(test.read_text().replace("0.5", "1"))
+    done, report = rescore(tmp_path)
+    assert (done.returncode, report["summary"]["mean_reward"]["value"]) == (0, 1.0), done.stderr
+    first = folder / "steps/one/verifier/test.sh"
+    first.write_text(first.read_text().replace("r=1", "r=0.25"))
+    _, report = rescore(tmp_path)
+    [line] = report["summary"]["results"]
+    assert [(item["name"], item["status"]) for item in line["steps"]] == [("one", "scored"), ("two", "not-reached")]
+    assert line["reward"] == 0.125
+
+
+def test_a_step_that_the_agent_never_reached_cannot_be_scored(tmp_path):
+    files = {}
+    for name in ("one", "two"):
+        files[f"steps/{name}/instruction.md"] = "Do it.\n"
+        files[f"steps/{name}/verifier/test.sh"] = "#!/bin/sh\necho 0 > /logs/verifier/reward.txt\n"
+    folder = package(tmp_path / "tasks", "a", more="steps: [{name: one, min_reward: 1.0}, {name: two}]\n", files=files)
+    assert run(tmp_path, agent="nop")["mean_reward"]["value"] == 0.0
+    (folder / "steps/one/verifier/test.sh").write_text("#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
+    done, report = rescore(tmp_path)
+    assert done.returncode == 1
+    assert "Step two was not reached by the agent" in report["not_rescored"][0]["reason"]
+    assert report["summary"]["mean_reward"]["value"] == 0.0
+    assert len(lines(tmp_path)) == 1
+
+
+def test_a_pass_that_is_killed_goes_on_and_repeats_nothing(tmp_path):
+    for number in range(6):
+        package(tmp_path / "tasks", f"t{number}", f"sleep 0.3\n{SAYS}")
+    run(tmp_path)
+    command = [*BENCH, "eval", "rescore", "job", "--concurrency", "2"]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(lines(tmp_path)) < 8 and job.poll() is None:
+        time.sleep(0.02)
+    locked = bench("eval", "rescore", "job", cwd=tmp_path)
+    assert (locked.returncode, "another process" in locked.stderr) == (2, True)
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait()
+    done, report = rescore(tmp_path)
+    assert done.returncode == 0, done.stderr
+    rescored = [line["rollout"] for line in lines(tmp_path)[6:]]
+    assert sorted(rescored) == sorted(set(rescored))
+    assert (len(rescored), report["number"], report["already"] + len(report["rescored"])) == (6, 1, 6)
+    assert report["already"] >= 2
+    assert not list((tmp_path / "jobs").rglob(".benchflow-*"))
+
+
+def test_a_rescore_of_nothing_is_wrong_usage(tmp_path):
+    done = bench("eval", "rescore", "nothing", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+def test_a_damaged_workspace_keeps_the_verdict_and_says_so(tmp_path, damage):
+    package(tmp_path / "tasks", "a")
+    run(tmp_path)
+    [archive] = tmp_path.rglob("workspace.tar.gz")
+    archive.write_bytes(archive.read_bytes()[:-60] if damage is None else damage)
+    done, report = rescore(tmp_path)
+    assert done.returncode == 1
+    assert "damaged" in report["not_rescored"][0]["reason"]
+    assert report["summary"]["mean_reward"]["value"] == 1.0
+
+
+def test_secrets_are_not_in_what_is_kept(tmp_path):
+    package(tmp_path / "tasks", "a", more="benchflow: {secrets: [{name: TASK_TOKEN, scope: agent}]}\n")
+    script = tmp_path / "agent.sh"
+    script.write_text('echo "right $TASK_TOKEN" > answer.txt; touch "name-$TASK_TOKEN"\n')
+    environment = {**os.environ, "TASK_TOKEN": "hush-hush-hush"}
+    arguments = ["tasks", "--agent", f"script:{script}", "--sandbox", "local", "--name", "job", "--json"]
+    done = bench("eval", "run", *arguments, cwd=tmp_path, env=environment)
+    assert json.loads(done.stdout)["scored"] == 1, done.stdout
+    [archive] = tmp_path.rglob("workspace.tar.gz")
+    unpacked = subprocess.run(["gzip", "-dc", archive], capture_output=True, check=True).stdout
+    assert b"hush-hush" not in unpacked
+    assert b"right [redacted]" in unpacked
+    done, report = rescore(tmp_path)
+    assert report["summary"]["mean_reward"]["value"] == 1.0, report
