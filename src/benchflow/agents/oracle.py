@@ -1,48 +1,75 @@
 """`oracle`: the package's own solution, which proves that the task can be solved.
 
-Its files are inside the sandbox, at `/oracle` and through a link at `/solution`, only while the agent is open;
-`solve.sh` runs as root in the working folder, with the variables of `oracle.env`.
+Its files are inside the sandbox, at `/oracle` and through a link at `/solution`, only while `solve.sh` runs, as root in the
+working folder, with the variables of `oracle.env`. An environment that has something there is refused: it would be mixed
+up with what is put there, and removed with it; empty folders give way.
 """
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Final
 
 from benchflow.agents.log import OutputLog
-from benchflow.agents.placement import claim_folder, remove_inside
+from benchflow.agents.placement import run_as_root
 from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
 from benchflow.agents.running import run_to_end
-from benchflow.errors import AgentFailure, PackageError
+from benchflow.errors import AgentFailure, EnvironmentFailure, PackageError, SandboxFailure
 
 FOLDER: Final = "/oracle"
 ALIAS: Final = "/solution"
 SCRIPT: Final = "solve.sh"
-_RUN: Final = ("sh", "-c", 'chmod a+rx "$1" && exec "$1"', "sh", f"{FOLDER}/{SCRIPT}")
+_TAKEN: Final = 119
+_TAKEN_MARK: Final = ".taken"
+_KILLED: Final = 128
+"""From here on an exit code tells of a signal."""
+_RUN: Final = f"""\
+for path in {FOLDER} {ALIAS}; do
+  if [ -d "$path" ] && [ ! -L "$path" ] && rmdir "$path" 2>/dev/null; then continue; fi
+  if [ -e "$path" ] || [ -L "$path" ]; then echo "$path" > "$1/{_TAKEN_MARK}"; exit {_TAKEN}; fi
+done
+mv "$1" {FOLDER} && ln -s {FOLDER} {ALIAS} || exit {_TAKEN}
+[ -x {FOLDER}/{SCRIPT} ] || chmod a+rx {FOLDER}/{SCRIPT}
+{FOLDER}/{SCRIPT}
+code=$?
+rm -rf {FOLDER} {ALIAS}
+exit $code
+"""
+"""Brings the files to their place, runs the solution, and takes them away: one command, since each costs time."""
+_REMOVE: Final = f'if [ -e "$1" ]; then rm -rf "$1"; else rm -rf {FOLDER} {ALIAS}; fi'
+"""The upload's own folder is gone exactly when it has become the oracle's."""
 
 
 class OracleAgent(Agent):
     def __init__(self, request: AgentRequest) -> None:
         self.name = request.name
         self._context: AgentContext | None = None
+        self._uploaded: str | None = None
+        """Where the files are, or were before they became `/oracle`; None when nothing of them is inside."""
 
     async def start(self, context: AgentContext) -> None:
-        source = oracle_folder(context)
-        await claim_folder(context.sandbox, FOLDER, ALIAS)
+        oracle_folder(context)
         self._context = context
-        await context.sandbox.upload(source, FOLDER)
 
     async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
         del text
         context = self._context
         if context is None:
             raise AgentFailure("The oracle is not running.", code="not-started")
+        place = self._uploaded = f"/.oracle-{secrets.token_hex(8)}"
+        await context.sandbox.upload(oracle_folder(context), place)
         env = {"DEBIAN_FRONTEND": "noninteractive", **context.env, **context.oracle_env}
         log = OutputLog(context.log_folder / "oracle.txt", context.redactor)
+        command = ("sh", "-c", _RUN, "sh", place)
         try:
-            ended = await run_to_end(context, _RUN, log, user="root", env=env, timeout=timeout)
+            ended = await run_to_end(context, command, log, user="root", env=env, timeout=timeout)
         finally:
             log.close()
+        if ended.exit_code == _TAKEN:
+            await self._refuse_if_taken(context, place)
+        if ended.exit_code is not None and ended.exit_code < _KILLED:
+            self._uploaded = None  # the command has come to its end, and with it they have gone
         context.events("oracle", command=f"{FOLDER}/{SCRIPT}", return_code=ended.exit_code, stdout=log.tail)
         if ended.timed_out:
             context.events("agent_timeout", reason="time is over", timeout_sec=timeout)
@@ -50,8 +77,19 @@ class OracleAgent(Agent):
 
     async def close(self) -> None:
         context, self._context = self._context, None
-        if context is not None:
-            await remove_inside(context.sandbox, FOLDER, ALIAS)
+        place, self._uploaded = self._uploaded, None
+        if context is not None and place is not None:
+            await run_as_root(context.sandbox, ["sh", "-c", _REMOVE, "sh", place], "the oracle's files")
+
+    async def _refuse_if_taken(self, context: AgentContext, place: str) -> None:
+        try:
+            taken = (await context.sandbox.read_file(f"{place}/{_TAKEN_MARK}")).decode(errors="replace").strip()
+        except SandboxFailure:
+            return  # the solution itself ended so
+        raise EnvironmentFailure(
+            f"The environment has something at {taken} already, where the oracle's files belong during its phase.",
+            code="path-taken",
+        )
 
 
 def oracle_folder(context: AgentContext) -> Path:

@@ -73,6 +73,7 @@ class PackageRunner:
             agent_timeout_sec=request.agent_timeout_sec,
             task_path=item.task.path,
             keep_workspace=request.keep_workspace,
+            durable=False,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)

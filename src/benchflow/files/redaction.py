@@ -47,6 +47,10 @@ class Redactor:
             return [self.data(item) for item in value]
         return value
 
+    def raw(self, data: bytes) -> bytes:
+        """Bytes with every secret taken out."""
+        return data if self._bytes is None else self._bytes.sub(MARK.encode(), data)
+
     def stream(self) -> StreamRedactor:
         """A redactor for one byte stream."""
         return StreamRedactor(self._bytes, self._longest)

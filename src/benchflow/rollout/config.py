@@ -122,6 +122,9 @@ class RolloutConfig:
     installations: Installations | None = field(default=None, repr=False)
     """Environments with agents installed, shared by the rollouts of a backend; without it each installs its own."""
     judge_cache: Path | None = None
+    durable: bool = True
+    """Whether the record has reached the disk when the rollout is over; a job that keeps it in a log of its own, which
+    has, need not wait twice."""
     keep_workspace: bool = True
     """Whether what the agent left is kept beside the record, so that it can be scored again without the agent."""
 

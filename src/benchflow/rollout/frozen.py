@@ -14,10 +14,10 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import anyio.to_thread
 
@@ -35,7 +35,12 @@ MAX_BYTES: Final = 256 << 20
 MAX_ENTRIES: Final = 50_000
 _TREE: Final = 5
 """A new folder with at least so many entries is copied at once, fewer are copied one by one."""
-_STAT: Final = "xargs -0 -r stat -c '%a %u %g %Y' --"
+_STAT: Final = ("stat", "-c", "%a %u %g %Y", "--")
+_ARGUMENTS: Final = 64 << 10
+"""As many bytes of paths are given to one command."""
+_AT_HAND: Final = 1 << 20
+"""Up to so many bytes in so few files are read into memory; more goes through a folder."""
+_FEW: Final = 32
 _TIMEOUT_SEC: Final = 120.0
 
 
@@ -46,14 +51,12 @@ class Kept:
     reason: str | None = None
     entries: int = 0
     bytes: int = 0
-    redacted: int = 0
 
     def record(self) -> dict[str, Any]:
         """The `workspace` part of a result."""
         if self.reason is not None:
             return {"kept": False, "reason": self.reason}
-        changed = {"redacted": self.redacted} if self.redacted else {}
-        return {"kept": True, "entries": self.entries, "bytes": self.bytes, **changed}
+        return {"kept": True, "entries": self.entries, "bytes": self.bytes}
 
 
 class _NotKeptError(Exception):
@@ -80,10 +83,15 @@ async def keep_workspace(
         _within_limits(changes)
         present = [change for change in changes if change.kind != "deleted"]
         rights = await _rights(sandbox, present)
+        files = [change for change in present if change.type == "file"]
+        if len(files) <= _FEW and sum(file.size for file in files) <= _AT_HAND:
+            contents = {file.path: await sandbox.read_file(file.path, max_bytes=_AT_HAND) for file in files}
+            return _pack(_InMemory(contents, redactor), changes, rights, archive, redactor)
         with tempfile.TemporaryDirectory(prefix="benchflow-workspace-") as folder:
             root = Path(folder)
             await _download(sandbox, present, root)
-            return await anyio.to_thread.run_sync(_pack, root, changes, rights, archive, redactor)
+            await anyio.to_thread.run_sync(redact_folder, redactor, root)
+            return await anyio.to_thread.run_sync(_pack, _InFolder(root), changes, rights, archive, redactor)
     except _NotKeptError as error:
         return Kept(str(error))
     except SandboxFailure as error:
@@ -112,15 +120,29 @@ async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, _Rig
     paths = sorted({path for change in present for path in (change.path, *_above(change.path))})
     if not paths:
         return {}
-    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    told = await sandbox.exec(["sh", "-c", _STAT], user="root", cwd="/", stdin=listed, timeout=_TIMEOUT_SEC)
-    lines = told.stdout.decode(errors="replace").splitlines()
+    lines: list[str] = []
+    for some in _in_parts(paths):
+        told = await sandbox.exec([*_STAT, *some], user="root", cwd="/", timeout=_TIMEOUT_SEC)
+        lines += told.stdout.decode(errors="replace").splitlines()
     try:
         numbers = [[int(words[0], 8), *map(int, words[1:])] for words in (line.split() for line in lines)]
         return {path: _Rights(*found) for path, found in zip(paths, numbers, strict=True)}
     except (ValueError, TypeError, IndexError):
-        message = "The environment has no working `stat` and `xargs`, so the owners of files cannot be kept."
+        message = "The environment has no working `stat`, so the owners of files cannot be kept."
         raise _NotKeptError(message) from None
+
+
+def _in_parts(paths: Sequence[str]) -> Iterator[list[str]]:
+    """The paths in lists that fit onto a command line."""
+    part: list[str] = []
+    length = 0
+    for path in paths:
+        if part and length + len(path) > _ARGUMENTS:
+            yield part
+            part, length = [], 0
+        part.append(path)
+        length += 4 * len(path) + 1
+    yield part
 
 
 def _above(path: str) -> Iterator[str]:
@@ -161,12 +183,41 @@ def _whole_folders(present: Sequence[Change]) -> set[str]:
     return {path for path, count in inside.items() if count >= _TREE and path not in linked}
 
 
-def _pack(root: Path, changes: Sequence[Change], rights: dict[str, _Rights], archive: Path, redactor: Redactor) -> Kept:
-    """Take secrets out, then write the archive."""
-    redacted = redact_folder(redactor, root)
+class _InMemory:
+    """Contents of few small files."""
+
+    def __init__(self, contents: Mapping[str, bytes], redactor: Redactor) -> None:
+        self._contents = {path: redactor.raw(data) for path, data in contents.items()}
+
+    def open(self, path: str, shown: str) -> tuple[BinaryIO, int]:
+        del shown
+        data = self._contents[path]
+        return io.BytesIO(data), len(data)
+
+
+class _InFolder:
+    """Contents below a host folder from which secrets were taken already, in names too."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open(self, path: str, shown: str) -> tuple[BinaryIO, int]:
+        del path
+        file = (self._root / shown.lstrip("/")).open("rb")
+        return file, os.fstat(file.fileno()).st_size
+
+
+def _pack(
+    contents: _InMemory | _InFolder,
+    changes: Sequence[Change],
+    rights: Mapping[str, _Rights],
+    archive: Path,
+    redactor: Redactor,
+) -> Kept:
+    """Write the archive, names and targets of links without secrets too."""
     present = {change.path: change for change in changes if change.kind != "deleted"}
     deleted = [change.path for change in changes if change.kind == "deleted"]
-    manifest = {"schema": SCHEMA, "deleted": deleted, "redacted": redacted}
+    text = json.dumps(redactor.data({"schema": SCHEMA, "deleted": deleted}), ensure_ascii=True).encode()
     archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = temporary_sibling(archive)
     size = 0
@@ -176,33 +227,36 @@ def _pack(root: Path, changes: Sequence[Change], rights: dict[str, _Rights], arc
             gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, filename="", mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
-            text = json.dumps(redactor.data(manifest), ensure_ascii=True).encode()
             tar.addfile(_info(MANIFEST, _Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
             for path in sorted(rights):
-                size += _add(tar, root, path, present.get(path), rights[path], redactor)
+                size += _add(tar, contents, path, present.get(path), rights[path], redactor)
         unfinished.replace(archive)
     finally:
         unfinished.unlink(missing_ok=True)
-    return Kept(entries=len(changes), bytes=size, redacted=len(redacted))
+    return Kept(entries=len(changes), bytes=size)
 
 
 def _add(
-    tar: tarfile.TarFile, root: Path, path: str, change: Change | None, rights: _Rights, redactor: Redactor
+    tar: tarfile.TarFile,
+    contents: _InMemory | _InFolder,
+    path: str,
+    change: Change | None,
+    rights: _Rights,
+    redactor: Redactor,
 ) -> int:
     """One path; how many bytes it holds. A name that held a secret stands under its redacted one."""
     shown = redactor.text(path)
     info = _info(f"{FILES}{shown}", rights)
-    if change is not None and change.type == "symlink":
-        info.type, info.linkname = tarfile.SYMTYPE, redactor.text(change.target or "")
-        tar.addfile(info)
-        return 0
     if change is None or change.type == "directory":
         info.type = tarfile.DIRTYPE
         tar.addfile(info)
-        return 0
-    with (root / shown.lstrip("/")).open("rb") as file:
-        info.size = os.fstat(file.fileno()).st_size
-        tar.addfile(info, file)
+    elif change.type == "symlink":
+        info.type, info.linkname = tarfile.SYMTYPE, redactor.text(change.target or "")
+        tar.addfile(info)
+    else:
+        file, info.size = contents.open(path, shown)
+        with file:
+            tar.addfile(info, file)
     return info.size
 
 

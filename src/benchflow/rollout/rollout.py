@@ -228,7 +228,7 @@ class Rollout:
                 for name in _OUTPUT_OF_SANDBOXES:
                     redact_folder(draft.redactor, self.folder / name)
                 result = draft.result(verdict)
-                write_document(self.folder / RESULT, result.to_dict(), sync=True)
+                write_document(self.folder / RESULT, result.to_dict(), sync=self.config.durable)
                 return result
         except OSError as error:
             return draft.result(attribute(error, "infrastructure", "record"))

@@ -1,0 +1,224 @@
+"""What rollouts cost: the engine alone, whole rollouts in the local sandbox, resuming, records, gym tasks, memory.
+
+"Null" rollouts run on a sandbox in which nothing happens, so that what is left is the engine: plan, phases, trajectory,
+verification, records. `--quick` takes fewer of everything. No peer can run these packages; their own figures are in
+the README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from benchflow.evaluation.engine import Engine, remaining
+from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
+from benchflow.gym import PackageBenchmarkConfig
+from benchflow.rollout import RolloutConfig, run_rollout
+from benchflow.rollout.record import Result
+from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.protocol import SandboxBackend
+from benchflow.task.package import TaskPackage, load_package
+from cube.core import Action
+from lib.null_sandbox import NullBackend
+from lib.side_by_side import Row, compile_ours, print_table
+
+TASK = "---\ntask: {name: bench/small}\nenvironment: {network_mode: no-network}\n---\nDo it.\n"
+FILES = {
+    "task.md": TASK,
+    "verifier/test.sh": "#!/bin/sh\n[ -e /app/x ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n",
+    "oracle/solve.sh": "#!/bin/sh\ntouch /app/x\n",
+}
+RECORD = {
+    "schema": "benchcube.result.v1",
+    "agent": {"name": "oracle", "model": None, "exit_code": 0, "timed_out": False},
+    "sandbox": {"name": "local", "base": "host", "fidelity": "exact"},
+    "rewards": {"reward": 1.0},
+    "error": None,
+    "verifier": {"strategy": "script", "isolation": "shared", "exit_code": 0, "diagnostics": []},
+    "timing": {"plan": 0.001, "environment": 0.01, "agent": 0.01, "verify": 0.03, "total": 0.06},
+    "usage": {},
+    "started_at": "2026-01-01T00:00:00.000Z",
+    "finished_at": "2026-01-01T00:00:01.000Z",
+}
+
+
+class Runner:
+    """Rollouts of one package on one backend, as a job runs them."""
+
+    def __init__(self, package: TaskPackage, backend: SandboxBackend, agent: str) -> None:
+        self.task = TaskRef(package.name, str(package.path), package.digest, payload=package)
+        self._package, self._backend, self._agent = package, backend, agent
+
+    async def prepare(self, task: TaskRef) -> None: ...
+
+    async def run(self, item: WorkItem, folder: Path) -> Result:
+        config = RolloutConfig(
+            self._package, self._agent, sandbox=self._backend, attempt=item.attempt, key=item.key, durable=False
+        )
+        return await run_rollout(config, folder)
+
+
+class Recorder(Runner):
+    """Rollouts of nothing: only what the engine does and writes for each."""
+
+    async def run(self, item: WorkItem, folder: Path) -> Result:
+        folder.mkdir()
+        task = {"name": item.task.name, "path": item.task.path, "digest": item.task.digest}
+        scored = {"attempt": item.attempt, "key": item.key, "status": "scored", "reward": 1.0}
+        result = Result.from_dict({**RECORD, **scored, "task": task})
+        (folder / "result.json").write_text(json.dumps(result.to_dict()))
+        return result
+
+
+class Bench:
+    """Everything is made below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._names = (f"job-{number}" for number in itertools.count())
+        for name, text in FILES.items():
+            (root / "small" / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "small" / name).write_text(text)
+            (root / "small" / name).chmod(0o755)
+        self.package = load_package(root / "small")
+
+    async def run(self, runner: Runner, count: int, concurrency: int = 4) -> tuple[float, float]:
+        """CPU and wall seconds of so many rollouts."""
+        store = JobStore.create(self.root / "jobs", next(self._names), {"planned": count})
+        items = plan_items([runner.task], count, {})
+        cpu, wall = time.process_time(), time.perf_counter()
+        await Engine(store, runner, concurrency=concurrency).run(items)
+        spent = time.process_time() - cpu, time.perf_counter() - wall
+        rewards = [result.reward for _, result in store.results()]
+        store.close()
+        if rewards != [1.0] * count:
+            raise SystemExit(f"Not all rollouts were scored: {rewards[:5]}")
+        return spent
+
+    async def null(self, kind: type[Runner], count: int) -> float:
+        """Milliseconds of CPU per rollout."""
+        runner = kind(self.package, NullBackend(), "nop")
+        await self.run(runner, 20)
+        gc.collect()
+        return 1000 * (await self.run(runner, count))[0] / count
+
+    async def oracle(self, count: int) -> float:
+        """Rollouts per second."""
+        backend = LocalBackend(self.root / "store")
+        try:
+            runner = Runner(self.package, backend, "oracle")
+            await self.run(runner, 8)
+            return count / (await self.run(runner, count, concurrency=6))[1]
+        finally:
+            await backend.close()
+
+    def resume(self, count: int) -> float:
+        """Seconds until a finished job of so many rollouts is known to have nothing left to do."""
+        name = next(self._names)
+        store = JobStore.create(self.root / "jobs", name, {"planned": count})
+        tasks = [TaskRef(f"bench/t{number}", f"p/{number}", f"sha256:{number:064}") for number in range(count // 4)]
+        with (store.folder / "results.jsonl").open("w") as lines:
+            for item in plan_items(tasks, 4, {}):
+                task = {"name": item.task.name, "path": item.task.path, "digest": item.task.digest}
+                scored = {"attempt": item.attempt, "key": item.key, "status": "scored", "reward": 1.0}
+                lines.write(json.dumps({**RECORD, **scored, "task": task, "rollout": item.folder_name()}) + "\n")
+        store.close()
+        began = time.perf_counter()
+        opened = JobStore.open(self.root / "jobs", name)
+        left = list(remaining(plan_items(tasks, 4, {}), opened))
+        spent = time.perf_counter() - began
+        opened.close()
+        if left:
+            raise SystemExit(f"{len(left)} rollouts would run again")
+        return spent
+
+    def record(self) -> float:
+        """Bytes of the record of a trivial rollout, as its folder and its job have it."""
+        return float(max(path.stat().st_size for path in (self.root / "jobs").glob("*/rollouts/*/result.json")))
+
+    async def memory(self, concurrent: int) -> float:
+        """Megabytes of this process, at most, while so many rollouts run at once."""
+        runner = Runner(self.package, NullBackend(), "nop")
+        await self.run(runner, 3 * concurrent, concurrency=concurrent)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def gym(folder: Path, runs: int) -> tuple[float, float, float]:
+    """Milliseconds of reset, of a step that runs `true`, and of a fork."""
+    [config] = PackageBenchmarkConfig(paths=[str(folder)], sandbox="local").get_task_configs()
+    task = config.make()
+    forks = []
+    try:
+        reset = median(task.reset, runs)
+        step = median(lambda: task.step(Action(name="bash", arguments={"command": "true"})), runs)
+        fork = median(lambda: forks.append(task.fork()), runs)
+    finally:
+        for copy in (*forks, task):
+            copy.close()
+    return reset, step, fork
+
+
+def median(work: Callable[[], object], runs: int) -> float:
+    work()
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times)
+
+
+def measure(root: Path, *, quick: bool) -> list[Row]:
+    bench = Bench(root)
+    counts = (100, 300, 1000) if quick else (100, 1000, 10_000)
+    engine = [anyio.run(bench.null, Recorder, count) for count in counts]
+    whole = anyio.run(bench.null, Runner, counts[0] if quick else 300)
+    speed = anyio.run(bench.oracle, 40 if quick else 100)
+    size = bench.record()
+    resumed = [bench.resume(count) for count in (800, 3200)]
+    reset, step, fork = gym(root / "small", 10 if quick else 30)
+    memory = anyio.run(bench.memory, 200)
+    return [
+        *(
+            Row(f"engine and record, {count:,} null rollouts", None, cpu, 2, "ms")
+            for count, cpu in zip(counts, engine, strict=True)
+        ),
+        Row(f"engine, {counts[2]:,} over {counts[0]}: flat", None, engine[2] / engine[0], 1.2, "x"),
+        Row("whole rollout on a null sandbox, CPU", None, whole, 2, "ms"),
+        Row("oracle and verification, small package", None, speed, 20, "/s", higher_is_better=True),
+        Row("resume of 3,200 finished rollouts", None, resumed[1], 1, "s"),
+        Row("resume, 3,200 over 800: linear", None, resumed[1] / resumed[0], 4.8, "x"),
+        Row("record of a trivial rollout", None, size / 1024, 4, "KB"),
+        Row("gym reset of a package", None, reset, 30, "ms"),
+        Row("gym step with `true`", None, step, 6, "ms"),
+        Row("gym fork of a package", None, fork, 20, "ms"),
+        Row("driver with 200 concurrent rollouts", None, memory, 200, "MB"),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="fewer of everything")
+    parser.add_argument("--no-peer", action="store_true", help="accepted as by the other scripts; no peer runs here")
+    options = parser.parse_args()
+    compile_ours()
+    with tempfile.TemporaryDirectory(prefix="benchcube-rollouts-", ignore_cleanup_errors=True) as folder:
+        rows = measure(Path(folder), quick=options.quick)
+    print_table(rows)
+    return 0 if all(row.reached for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
