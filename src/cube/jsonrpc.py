@@ -33,19 +33,18 @@ class RpcError(Exception):
 async def answer(body: bytes, methods: Mapping[str, Method]) -> bytes | None:
     """The response to a request body, or None when there is nothing to answer."""
     try:
-        request = json.loads(body)
-    except ValueError as error:
-        return _encode(_failure(None, PARSE_ERROR, f"The request is not valid JSON: {error}"))
+        request = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        return _failure(None, PARSE_ERROR, f"The request is not valid JSON: {error}")
     if not isinstance(request, list):
-        single = await _answer_one(request, methods)
-        return None if single is None else _encode(single)
+        return await _answer_one(request, methods)
     if not request:
-        return _encode(_failure(None, INVALID_REQUEST, "A batch must not be empty."))
+        return _failure(None, INVALID_REQUEST, "A batch must not be empty.")
     responses = [response for item in request if (response := await _answer_one(item, methods)) is not None]
-    return _encode(responses) if responses else None
+    return b"[" + b", ".join(responses) + b"]" if responses else None
 
 
-async def _answer_one(request: Any, methods: Mapping[str, Method]) -> dict[str, Any] | None:
+async def _answer_one(request: Any, methods: Mapping[str, Method]) -> bytes | None:
     if not isinstance(request, dict):
         return _failure(None, INVALID_REQUEST, "A request must be a JSON object.")
     identity = request.get("id")
@@ -55,7 +54,7 @@ async def _answer_one(request: Any, methods: Mapping[str, Method]) -> dict[str, 
         return _failure(identity, INVALID_REQUEST, "A request needs 'jsonrpc': \"2.0\" and a 'method'.")
     notification = "id" not in request
     try:
-        response = {"jsonrpc": "2.0", "result": await _call(request, methods), "id": identity}
+        response = _encode({"jsonrpc": "2.0", "result": await _call(request, methods), "id": identity})
     except RpcError as error:
         response = _failure(identity, error.code, str(error))
     except Exception as error:  # the server goes on, whatever a task raises
@@ -82,9 +81,14 @@ def require(params: Mapping[str, Any], name: str, kind: type | None = None) -> A
     return params[name]
 
 
-def _failure(identity: Any, code: int, message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "error": {"code": code, "message": message}, "id": identity}
+def _failure(identity: Any, code: int, message: str) -> bytes:
+    return _encode({"jsonrpc": "2.0", "error": {"code": code, "message": message}, "id": identity})
 
 
 def _encode(response: Any) -> bytes:
-    return json.dumps(response, ensure_ascii=False, default=str).encode()
+    """JSON in ASCII, so that text which UTF-8 cannot hold travels too; a number that JSON does not have is an error."""
+    return json.dumps(response, allow_nan=False, default=str).encode("ascii")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -21,11 +21,14 @@ from starlette.routing import Route
 from cube.benchmark import Benchmark, BenchmarkConfig
 from cube.container import ContainerBackend
 from cube.core import Action, Observation
-from cube.jsonrpc import INVALID_PARAMS, Method, RpcError, answer, require
+from cube.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Method, RpcError, answer, require
 from cube.mcp_tools import mcp_server
 from cube.server_process import ServerProcess, start_server
 from cube.task import RuntimeContext, Task, TaskConfig
 from cube.typed import TYPE_KEY, TypedBaseModel
+
+MAX_BODY: Final = 64 * 1024 * 1024
+"""Bytes of a request, pictures in an observation included."""
 
 
 def make_task_rpc_server(
@@ -56,7 +59,8 @@ def app_for(job: Mapping[str, Any], host: str) -> tuple[Starlette, Callable[[], 
     if "benchmark_config" in job:
         benchmark = BenchmarkConfig.model_validate(job["benchmark_config"]).make()
         if job.get("task_id") is None:
-            return benchmark_app(benchmark), benchmark.close
+            served = ServedBenchmark(benchmark)
+            return served.app(), served.close
         task = benchmark.spawn(_config_of(benchmark, job["task_id"]))
         return task_app(task, host=host), lambda: _close_both(task, benchmark)
     backend = job["container_backend"]
@@ -113,57 +117,86 @@ def task_app(task: Task[Any], *, host: str = "127.0.0.1") -> Starlette:
     return server.streamable_http_app(host=host, custom_starlette_routes=[_rpc_route(methods)])
 
 
-def benchmark_app(benchmark: Benchmark[Any]) -> Starlette:
-    """The ASGI application for a live benchmark."""
-    servers: list[ServerProcess] = []
-    config = benchmark.config
+class ServedBenchmark:
+    """A live benchmark and the task servers that it started; closed once, whoever asks for it first."""
 
-    async def info(params: dict[str, Any]) -> Any:
+    def __init__(self, benchmark: Benchmark[Any]) -> None:
+        self._benchmark = benchmark
+        self._config = benchmark.config
+        self._servers: list[ServerProcess] = []
+        self._closed = False
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        methods: dict[str, Method] = {
+            "cube/info": self._info,
+            "cube/tasks": self._tasks,
+            "cube/task_configs": self._task_configs,
+            "cube/spawn": self._spawn,
+            "cube/shutdown": self._shutdown,
+        }
+        return Starlette(routes=[_rpc_route(methods)])
+
+    def close(self) -> None:
+        """End the task servers, then the benchmark."""
+        if self._closed:
+            return
+        self._closed = True
+        while self._servers:
+            self._servers.pop().stop()
+        self._benchmark.close()
+
+    async def _info(self, params: dict[str, Any]) -> Any:
         del params
-        return _dump(config.benchmark_metadata)
+        return _dump(self._config.benchmark_metadata)
 
-    async def tasks(params: dict[str, Any]) -> Any:
-        return [_dump(metadata) for _, metadata in _page(list(config.tasks().items()), params)]
+    async def _tasks(self, params: dict[str, Any]) -> Any:
+        return [_dump(metadata) for _, metadata in _page(list(self._config.tasks().items()), params)]
 
-    async def task_configs(params: dict[str, Any]) -> Any:
-        everything = [(task_config.task_id, task_config) for task_config in config.get_task_configs()]
+    async def _task_configs(self, params: dict[str, Any]) -> Any:
+        everything = [(task_config.task_id, task_config) for task_config in self._config.get_task_configs()]
         return [_dump(task_config) for _, task_config in _page(everything, params)]
 
-    async def spawn(params: dict[str, Any]) -> str:
+    async def _spawn(self, params: dict[str, Any]) -> str:
+        if self._closed:
+            raise RpcError(INVALID_REQUEST, f"Benchmark '{self._config.name}' has been shut down.")
         task_config = _load(TaskConfig, require(params, "task_config", dict), "task_config")
-        if task_config.task_id not in config.tasks():
-            raise RpcError(INVALID_PARAMS, f"Task '{task_config.task_id}' is not in benchmark '{config.name}'.")
+        if task_config.task_id not in self._config.tasks():
+            raise RpcError(INVALID_PARAMS, f"Task '{task_config.task_id}' is not in benchmark '{self._config.name}'.")
         host, port = params.get("host", "127.0.0.1"), params.get("port") or 0
-        process, url = await anyio.to_thread.run_sync(
-            make_task_rpc_server, task_config, host, port, benchmark._runtime_context, config.container_backend
-        )
-        servers.append(process)
+        if not (isinstance(host, str) and isinstance(port, int) and 0 <= port <= 65535):
+            raise RpcError(INVALID_PARAMS, "'host' must be a string, 'port' a number up to 65535.")
+        context, backend = self._benchmark._runtime_context, self._config.container_backend
+        process, url = await anyio.to_thread.run_sync(make_task_rpc_server, task_config, host, port, context, backend)
+        self._servers.append(process)
         return url
 
-    async def shutdown(params: dict[str, Any]) -> None:
+    async def _shutdown(self, params: dict[str, Any]) -> None:
         del params
-        while servers:
-            await anyio.to_thread.run_sync(servers.pop().stop)
-        await anyio.to_thread.run_sync(benchmark.close)
-
-    methods: dict[str, Method] = {
-        "cube/info": info,
-        "cube/tasks": tasks,
-        "cube/task_configs": task_configs,
-        "cube/spawn": spawn,
-        "cube/shutdown": shutdown,
-    }
-    return Starlette(routes=[_rpc_route(methods)])
+        await anyio.to_thread.run_sync(self.close)
 
 
 def _rpc_route(methods: Mapping[str, Method]) -> Route:
     async def endpoint(request: Request) -> Response:
         if "origin" in request.headers:
             return Response("Pages of a browser may not call this server.", 403)
-        body = await answer(await request.body(), methods)
+        question = await _body(request)
+        if question is None:
+            return Response(f"A request may have {MAX_BODY} bytes.", 413)
+        body = await answer(question, methods)
         return Response(status_code=204) if body is None else Response(body, media_type="application/json")
 
     return Route("/", endpoint, methods=["POST"])
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body, or None as soon as it is too large; what is too large is never held."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            return None
+    return bytes(body)
 
 
 def _dump(value: Any) -> Any:
@@ -183,7 +216,10 @@ def _action(params: Mapping[str, Any]) -> Action:
     arguments = params.get("arguments") or {}
     if not isinstance(arguments, dict):
         raise RpcError(INVALID_PARAMS, "Parameter 'arguments' must be an object.")
-    return Action(id=params.get("action_id"), name=require(params, "name", str), arguments=arguments)
+    identity = params.get("action_id")
+    if not isinstance(identity, str | None):
+        raise RpcError(INVALID_PARAMS, "Parameter 'action_id' must be a string.")
+    return Action(id=identity, name=require(params, "name", str), arguments=arguments)
 
 
 def _actions(params: Mapping[str, Any]) -> Action | list[Action]:

@@ -7,13 +7,15 @@ input closes or a signal comes.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
 import uvicorn
+from starlette.applications import Starlette
 
 from cube.server import app_for
 
@@ -21,27 +23,46 @@ from cube.server import app_for
 def main() -> int:
     """Serve the job on standard input until that closes."""
     host, port = sys.argv[1], int(sys.argv[2])
+    leash, answer = _private_streams()
     try:
-        job = json.loads(sys.stdin.readline())
+        job = json.loads(leash.readline())
         listener = socket.create_server((host, port))
-    except (ValueError, OSError) as error:
-        sys.stdout.write(f"{error}\n")
-        return 1
-    with listener:
-        return serve(job, listener, leash=sys.stdin)
-
-
-def serve(job: Mapping[str, Any], listener: socket.socket, *, leash: TextIO | None = None) -> int:
-    """Make what the job asks for, announce the URL, serve until a signal comes or the leash is let go."""
-    host, port = listener.getsockname()[:2]
-    try:
         app, close = app_for(job, host)
     except Exception as error:  # noqa: BLE001  # told to whoever started this process, in one line
-        sys.stdout.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+        answer.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+        answer.flush()
         return 1
+    with listener:
+        serve(app, close, listener, announce=answer, leash=leash)
+    return 0
+
+
+def _private_streams() -> tuple[TextIO, TextIO]:
+    """The pipes to whoever started this process, out of reach of what it serves.
+
+    What a task prints goes to standard error from here on, and its programs find standard input empty: neither can mix
+    with the answer, fill a pipe that nobody reads, or let go of the leash.
+    """
+    leash, answer = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return leash, answer
+
+
+def serve(
+    app: Starlette,
+    close: Callable[[], None],
+    listener: socket.socket,
+    *,
+    announce: TextIO,
+    leash: TextIO | None = None,
+) -> None:
+    """Announce the URL, serve until a signal comes or the leash is let go, and close what was served."""
+    host, port = listener.getsockname()[:2]
     try:
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
 
         def hold(leash: TextIO) -> None:
             leash.read()
@@ -49,12 +70,11 @@ def serve(job: Mapping[str, Any], listener: socket.socket, *, leash: TextIO | No
 
         if leash:
             threading.Thread(target=hold, args=(leash,), daemon=True).start()
-        sys.stdout.write(f"http://{host}:{port}\n")
-        sys.stdout.flush()
+        announce.write(f"http://{host}:{port}\n")
+        announce.flush()
         server.run(sockets=[listener])
     finally:
         close()
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,12 @@ async def refuse(params):
     raise RpcError(-32602, "not so")
 
 
-METHODS = {"add": add, "boom": boom, "refuse": refuse}
+async def give(params):
+    return GIVEN[params["what"]]
+
+
+GIVEN = {"nan": float("nan"), "keys": {(1, 2): 3}, "path": Path("/x"), "surrogate": "\ud800"}
+METHODS = {"add": add, "boom": boom, "refuse": refuse, "give": give}
 
 
 def ask(request):
@@ -47,6 +53,8 @@ def test_a_call_is_answered_with_its_id():
     [
         (b"{", -32700),
         (b"\xff", -32700),
+        (b"[" * 100_000, -32700),
+        (b'{"jsonrpc": "2.0", "id": NaN, "method": "add"}', -32700),
         ({}, -32600),
         ({"jsonrpc": "1.0", "method": "add", "id": 1}, -32600),
         ({"jsonrpc": "2.0", "id": 1}, -32600),
@@ -97,3 +105,16 @@ def test_a_batch_is_answered_in_order_without_its_notifications():
 def test_no_request_breaks_the_server(request_):
     response = ask(request_)
     assert response is None or response
+
+
+@pytest.mark.parametrize("what", ["nan", "keys"])
+def test_a_result_that_json_cannot_hold_is_an_error_of_that_call_alone(what):
+    failed, done = ask([call("give", what=what), call(a=1, b=2)])
+    assert failed["error"]["code"] == -32603
+    assert done["result"] == 3
+
+
+def test_results_that_are_no_plain_json_travel_as_text():
+    assert ask(call("give", what="path"))["result"] == "/x"
+    assert ask(call("give", what="surrogate"))["result"] == "\ud800"
+    assert "\ud800" in ask(call("\ud800", identity="\ud800"))["error"]["message"]

@@ -81,6 +81,63 @@ def test_batches_and_notifications_over_http(task_url):
     assert httpx.post(task_url, json=call, headers={"Origin": "http://evil.invalid"}).status_code == 403
 
 
+def test_a_request_that_is_too_large_is_refused(task_url):
+    def body():
+        for _ in range(65):
+            yield b" " * 1024 * 1024
+
+    assert httpx.post(task_url, content=body()).status_code == 413
+    assert httpx.post(task_url, content=b" " * 66 * 1024 * 1024).status_code == 413
+    with TaskClient(task_url) as task:
+        assert task.status() == ""
+
+
+def test_an_action_id_that_is_no_text_is_a_wrong_parameter(task_url):
+    with TaskClient(task_url) as task, pytest.raises(RpcError, match="'action_id' must be a string") as caught:
+        task.rpc("cube/step", name="read", action_id=3)
+    assert caught.value.code == -32602
+
+
+LOUD = """
+import subprocess
+from counter_cube.task import CounterTask, CounterTaskConfig
+from cube.tool import Tool, ToolConfig, tool_action
+print("imported")
+
+class LoudTool(Tool):
+    value = 0
+    @tool_action
+    def shout(self) -> str:
+        "Fill any pipe that nobody reads, and ask whether somebody speaks."
+        print("x" * 200_000)
+        return subprocess.run(["cat"], capture_output=True, text=True, check=True).stdout or "silence"
+
+class LoudToolConfig(ToolConfig):
+    def make(self, container=None):
+        print("made")
+        return LoudTool()
+
+class LoudTask(CounterTask):
+    counter = property(lambda self: self.tool)
+
+class LoudTaskConfig(CounterTaskConfig):
+    def make(self, runtime_context=None, container_backend=None):
+        return LoudTask(metadata=self.metadata, tool_config=LoudToolConfig())
+"""
+
+
+def test_what_a_task_prints_and_reads_does_not_disturb_its_server(tmp_path, monkeypatch):
+    (tmp_path / "loud_cube.py").write_text(LOUD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    from loud_cube import LoudTaskConfig
+
+    process, url = make_task_rpc_server(LoudTaskConfig(metadata=config().metadata))
+    with process, TaskClient(url, timeout=20) as task:
+        assert task.step(Action(name="shout")).obs == Observation.from_text("silence")
+        assert task.status() == ""
+
+
 def test_a_stock_mcp_client_lists_and_calls_the_tools(task_url):
     async def drive():
         async with Client(f"{task_url}/mcp") as client:
@@ -119,7 +176,12 @@ def test_a_benchmark_spawns_tasks_for_its_client(benchmark_client):
         benchmark_client.rpc("cube/spawn", task_config={"_type": "cube.core.Action", "name": "x"})
     with pytest.raises(RpcError, match="'offset' must be"):
         benchmark_client.tasks(offset=-1)
+    with pytest.raises(RpcError, match="'port' a number up to 65535"):
+        benchmark_client.spawn(task_config, port=70_000)
     benchmark_client.shutdown()
+    benchmark_client.shutdown()
+    with pytest.raises(RpcError, match="has been shut down"):
+        benchmark_client.spawn(task_config)
     with pytest.raises(httpx.TransportError):
         httpx.post(url, json={})
 
