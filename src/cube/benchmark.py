@@ -89,6 +89,11 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
         _complete(cls, "task_metadata", dict)
         _stamp_cache_dir(cls)
 
+    @classmethod
+    def is_dynamic(cls) -> bool:
+        """Whether instances know their metadata and tasks and the class does not, as in a composite."""
+        return any(_is_property(cls, attribute) for attribute in ("benchmark_metadata", "task_metadata"))
+
     # -- metadata files -------------------------------------------------------------------------------------------
 
     @classmethod
@@ -192,7 +197,9 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def cache_dir(cls) -> Path:
-        """Where this benchmark keeps its data on this machine."""
+        """Where this benchmark keeps its data on this machine: below its name, else below that of its package."""
+        if _is_property(cls, "benchmark_metadata"):
+            return cube.get_cache_dir(cls.__module__.partition(".")[0])
         return cube.get_cache_dir(cls.benchmark_metadata.name)
 
     @classmethod
@@ -271,13 +278,13 @@ def _require_class(cls: type[BenchmarkConfig[Any]], attribute: str, base: type) 
         raise TypeError(f"{cls.__name__}.{attribute} must be a subclass of {base.__name__}, not {value!r}.")
 
 
-def _is_dynamic(cls: type[BenchmarkConfig[Any]], attribute: str) -> bool:
+def _is_property(cls: type[BenchmarkConfig[Any]], attribute: str) -> bool:
     return isinstance(inspect.getattr_static(cls, attribute, None), property)
 
 
 def _complete(cls: type[BenchmarkConfig[Any]], attribute: str, kind: type) -> None:
     """Take the attribute from the class, from a file beside its module, or from a base, in this order."""
-    if _is_dynamic(cls, attribute):
+    if _is_property(cls, attribute):
         return
     if attribute not in cls.__dict__:
         path = _beside_module(cls, attribute)
@@ -302,7 +309,7 @@ def _beside_module(cls: type, stem: str) -> Path | None:
 def _stamp_cache_dir(cls: type[BenchmarkConfig[Any]]) -> None:
     """Tell the task config class, which has one owner, where `install()` puts its data."""
     owned = cls.task_config_class
-    if owned.__abstractmethods__ or _is_dynamic(cls, "benchmark_metadata"):
+    if owned.__abstractmethods__ or _is_property(cls, "benchmark_metadata"):
         return
     new, old = cls.cache_dir(), owned.__dict__.get("_benchmark_cache_dir")
     if old is not None and old != new:

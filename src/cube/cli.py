@@ -1,6 +1,7 @@
 """The `cube` command: installed benchmarks, their data, their conformance, new ones, and servers for them.
 
-Exit codes: 0 done and good, 1 something failed, 2 wrong usage. `--json` prints one JSON document and nothing else.
+Exit codes: 0 done and good, 1 something failed, 2 wrong usage, 130 interrupted. `--json` prints one JSON document and
+nothing else; what a cube prints itself goes to standard error.
 """
 
 from __future__ import annotations
@@ -8,19 +9,24 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cube.output import own_output_to_stderr, silence_stdout
 from cube.registry import GROUP, installed
 
 if TYPE_CHECKING:
     from cube.benchmark import BenchmarkConfig
     from cube.conformance import Findings
+
+INTERRUPTED: Final = 130
 
 as_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON document.")
 
@@ -31,9 +37,37 @@ class _Failed(click.ClickException):
     exit_code = 1
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `cube` and return its exit code; what goes wrong is one sentence on standard error."""
+    try:
+        code = commands.main(args=arguments, prog_name="cube", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        _say(error.format_message())
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return INTERRUPTED
+    except OSError as error:  # what a benchmark raises was caught where it was called
+        if not isinstance(error, BrokenPipeError):
+            _say(f"cannot write the output: {error.strerror or error}")
+        silence_stdout()
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"{click.style('cube:', fg='red')} {' '.join(sentence.split())}", err=True)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="benchcube", prog_name="cube")
-def main() -> None:
+def commands() -> None:
     """Benchmarks as gym tasks: list, install, check, create and serve them."""
 
 
@@ -51,18 +85,49 @@ def _entry(name: str) -> EntryPoint:
 
 def _load(entry: EntryPoint) -> type[BenchmarkConfig[Any]]:
     """The config class of an installed benchmark; whatever its import raises becomes one sentence."""
-    try:
-        loaded = entry.load()
-    except Exception as error:
-        raise _Failed(f"Benchmark '{entry.name}' cannot be loaded: {type(error).__name__}: {error}") from error
     from cube.benchmark import BenchmarkConfig
 
+    _module_of(entry)
+    try:
+        with own_output_to_stderr():
+            loaded = entry.load()
+    except (Exception, SystemExit) as error:
+        raise _Failed(f"Benchmark '{entry.name}' cannot be loaded: {type(error).__name__}: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, BenchmarkConfig)):
         raise _Failed(f"Entry point '{entry.name}' ({entry.value}) is not a BenchmarkConfig subclass.")
     return loaded
 
 
-@main.command("list")
+def _module_of(entry: EntryPoint) -> str:
+    if not entry.pattern.match(entry.value):
+        raise _Failed(f"Entry point '{entry.name}' must read 'module:Class', not '{entry.value}'.")
+    return entry.module
+
+
+def _described(entry: EntryPoint) -> Any:
+    """An installed benchmark as something that knows its metadata: the class, or an instance where only those do."""
+    loaded = _load(entry)
+    return _instance(entry.name, loaded) if loaded.is_dynamic() else loaded
+
+
+def _instance(name: str, config_class: type[BenchmarkConfig[Any]]) -> BenchmarkConfig[Any]:
+    try:
+        with own_output_to_stderr():
+            return config_class()
+    except Exception as error:
+        raise _Failed(f"Benchmark '{name}' cannot be used without settings of its own: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}."
+
+
+@commands.command("list")
 @as_json
 def list_benchmarks(json_output: bool) -> None:
     """Show the installed benchmarks."""
@@ -78,21 +143,24 @@ def list_benchmarks(json_output: bool) -> None:
     from rich.table import Table
 
     table = Table("name", "version", "tasks", "tags", "description", box=None, header_style="bold", pad_edge=False)
+    console = Console(markup=False, highlight=False)
+    for row in rows:
+        if not row["error"]:
+            table.add_row(row["name"], row["version"], str(row["tasks"]), ", ".join(row["tags"]), row["description"])
+    if table.row_count:
+        console.print(table)
     for row in rows:
         if row["error"]:
-            table.add_row(row["name"], "", "", "", f"cannot be loaded: {row['error']}", style="red")
-        else:
-            table.add_row(row["name"], row["version"], str(row["tasks"]), ", ".join(row["tags"]), row["description"])
-    Console().print(table)
+            console.print(row["error"], style="red")
 
 
 def _row(entry: EntryPoint) -> dict[str, Any]:
     try:
-        config = _load(entry)
-        metadata = config.benchmark_metadata
-    except (click.ClickException, AttributeError) as error:
-        message = error.message if isinstance(error, click.ClickException) else str(error)
-        return {"name": entry.name, "version": None, "tasks": None, "tags": [], "description": None, "error": message}
+        config = _described(entry)
+    except click.ClickException as error:
+        reason = " ".join(error.message.split())
+        return {"name": entry.name, "version": None, "tasks": None, "tags": [], "description": None, "error": reason}
+    metadata = config.benchmark_metadata
     return {
         "name": entry.name,
         "version": metadata.version,
@@ -103,23 +171,26 @@ def _row(entry: EntryPoint) -> dict[str, Any]:
     }
 
 
-@main.command()
+@commands.command()
 @click.argument("name")
 @as_json
 def info(name: str, json_output: bool) -> None:
     """Show a benchmark, its subsets and its tasks."""
-    config = _load(_entry(name))
+    config = _described(_entry(name))
     metadata = config.benchmark_metadata
-    tasks = list(config.task_metadata.values())
+    tasks = config.task_metadata
     if json_output:
         dump = metadata.model_dump(mode="json")
-        _print_json({**dump, "cache_dir": str(config.cache_dir()), "tasks": [t.model_dump(mode="json") for t in tasks]})
+        rows = [task.model_dump(mode="json") for task in tasks.values()]
+        _print_json({**dump, "cache_dir": str(config.cache_dir()), "tasks": rows})
         return
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    console.print(f"[bold]{metadata.name}[/] {metadata.version}: {metadata.description}")
+    console = Console(markup=False, highlight=False)
+    console.print(f"{metadata.name} {metadata.version}", style="bold")
+    if metadata.description:
+        console.print(metadata.description)
     for label, value in (
         ("authors", ", ".join(metadata.authors)),
         ("license", metadata.license),
@@ -129,51 +200,54 @@ def info(name: str, json_output: bool) -> None:
         ("subsets", ", ".join(f"{k} ({field}={glob})" for k, (field, glob) in metadata.named_subsets.items())),
     ):
         if value:
-            console.print(f"  {label:8} {value}", highlight=False)
+            console.print(f"  {label:8} {value}")
+    console.print()
     table = Table("task", "split", "max steps", "description", box=None, header_style="bold", pad_edge=False)
-    for task in tasks:
-        table.add_row(task.id, task.split, str(task.recommended_max_steps or ""), task.abstract_description)
+    for task_id, task in tasks.items():
+        table.add_row(task_id, task.split, str(task.recommended_max_steps or ""), task.abstract_description)
     console.print(table)
 
 
-@main.command()
+@commands.command()
 @click.argument("name")
 def install(name: str) -> None:
     """Fetch and prepare a benchmark's data on this machine."""
-    config = _load(_entry(name))
+    config = _described(_entry(name))
     _run(f"Installing '{name}'", config.install)
     click.echo(f"Installed {name} into {config.cache_dir()}")
 
 
-@main.command()
+@commands.command()
 @click.argument("name")
 def uninstall(name: str) -> None:
     """Remove what install made."""
-    config = _load(_entry(name))
+    config = _described(_entry(name))
     _run(f"Uninstalling '{name}'", config.uninstall)
     click.echo(f"Removed the data of {name}")
 
 
 def _run(what: str, action: Callable[[], object]) -> None:
     try:
-        action()
-    except Exception as error:
+        with own_output_to_stderr():
+            action()
+    except (Exception, SystemExit) as error:
         raise _Failed(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
-@main.command()
+@commands.command()
 @click.argument("name")
 @click.option("--max-steps", default=20, show_default=True, type=click.IntRange(min=1), help="Longest debug episode.")
 @as_json
 def test(name: str, max_steps: int, json_output: bool) -> None:
-    """Check that a benchmark keeps the contract, and that its debug agents reach reward 1.
+    """Check that a benchmark keeps the contract.
 
-    NAME is an installed benchmark, or the import path of a debug module.
+    Every rule is tried on every task, and the benchmark's debug agents must reach reward 1. NAME is an installed
+    benchmark, or the import path of a debug module.
     """
-    module = _debug_module(name)
     from cube.conformance import CHECKS, check_benchmark
 
-    findings = check_benchmark(module, max_steps=max_steps)
+    with own_output_to_stderr():
+        findings = check_benchmark(_debug_module(name), max_steps=max_steps)
     if json_output:
         checks = [{"id": check, "status": _status(check, findings), "rule": rule} for check, rule in CHECKS.items()]
         rows = [{"check": f.check, "task_id": f.task_id, "message": f.message} for f in findings]
@@ -181,21 +255,22 @@ def test(name: str, max_steps: int, json_output: bool) -> None:
     else:
         _print_findings(name, findings)
     if findings:
-        sys.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _debug_module(name: str) -> Any:
     """The `debug` module beside the benchmark's own, or the module of that name."""
     benchmarks = installed()
     if name in benchmarks:
-        path = f"{benchmarks[name].module.rpartition('.')[0] or benchmarks[name].module}.debug"
+        module = _module_of(benchmarks[name])
+        path = f"{module.rpartition('.')[0] or module}.debug"
     elif name.replace(".", "").replace("_", "").isalnum() and "." in name:
         path = name
     else:
         _entry(name)
     try:
         return importlib.import_module(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _Failed(f"The debug module '{path}' cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -214,10 +289,11 @@ def _print_findings(name: str, findings: Findings) -> None:
         click.echo(f"{click.style(f'{status:8}', fg=colours[status])} {check:13} {rule}")
     for finding in findings:
         click.echo(f"\n{finding}")
-    click.echo(f"\n{name}: " + (f"{len(findings)} findings" if findings else "all checks passed"))
+    count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+    click.echo(f"\n{name}: {count if findings else 'all checks passed'}")
 
 
-@main.command()
+@commands.command()
 @click.argument("name", default="my-benchmark")
 @click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Where to create it.")
 def init(name: str, parent: Path) -> None:
@@ -228,33 +304,45 @@ def init(name: str, parent: Path) -> None:
         target = create_cube(name, parent)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(f"Created {target}. Try it:\n  pip install -e {target}\n  cube test {name}")
+    except OSError as error:
+        raise _Failed(f"Cannot write to {parent}: {error.strerror or error}.") from error
+    click.echo(f"Created {target}. Try it:\n  pip install -e {shlex.quote(str(target))}\n  cube test {name}")
 
 
-@main.command()
+@commands.command()
 @click.argument("name")
 @click.option("--task", "task_id", help="Serve this one task (JSON-RPC and MCP) instead of the benchmark.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 def serve(name: str, task_id: str | None, host: str, port: int) -> None:
-    """Serve a benchmark, or one of its tasks, over HTTP until interrupted."""
+    """Serve a benchmark or one of its tasks over HTTP.
+
+    It prints its address and ends when it is interrupted.
+    """
     import socket
 
-    config = _load(_entry(name))()
+    config = _instance(name, _load(_entry(name)))
     if task_id is not None and task_id not in config.tasks():
         raise click.UsageError(f"Benchmark '{name}' has no task '{task_id}'; it has: {', '.join(config.tasks())}.")
     missing = [package for package in ("mcp", "starlette", "uvicorn") if importlib.util.find_spec(package) is None]
     if missing:
         raise _Failed(f"Serving needs {', '.join(missing)}: pip install 'benchcube[serve]'.")
-    from cube.serving import serve as run_server
+    from cube.server import app_for
+    from cube.serving import serve as serve_until_interrupted
 
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
-        raise _Failed(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise _Failed(f"Cannot listen on {host}:{port}: {reason}.") from error
+    job = {"benchmark_config": config.model_dump(mode="json"), "task_id": task_id}
     with listener:
-        sys.exit(run_server({"benchmark_config": config.model_dump(mode="json"), "task_id": task_id}, listener))
+        try:
+            app, close = app_for(job, host)
+        except Exception as error:
+            raise _Failed(f"Starting '{name}' failed: {type(error).__name__}: {error}") from error
+        serve_until_interrupted(app, close, listener, announce=sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

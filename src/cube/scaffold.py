@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from string import Template
 from typing import Final
 
 TEMPLATE: Final = Path(__file__).with_name("template")
+TAKEN: Final = {"cube", "benchflow", "tests"}
 
 
 def create_cube(name: str, parent: Path) -> Path:
@@ -18,12 +21,14 @@ def create_cube(name: str, parent: Path) -> Path:
         raise ValueError(
             f"'{name}' is no name for a cube: use small letters, digits and hyphens, such as my-benchmark."
         )
+    package = name.replace("-", "_")
+    if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in TAKEN:
+        raise ValueError(f"'{name}' is no name for a cube: Python's 'import {package}' means something else.")
     target = parent / name
     if target.exists():
         raise ValueError(f"{target} exists already.")
     if not parent.is_dir():
         raise ValueError(f"{parent} is not a folder.")
-    package = name.replace("-", "_")
     words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}
     staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     try:

@@ -1,20 +1,31 @@
 """The `cube` command as users call it."""
 
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner
 
 from cube.cli import main
 
 
-def cube(*arguments, **environment):
-    result = CliRunner().invoke(main, arguments, env=environment)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+class Result(NamedTuple):
+    exit_code: int
+    output: str
+    errors: str
+
+
+def cube(*arguments):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = main(arguments)
+    return Result(code, output.getvalue(), errors.getvalue())
 
 
 def test_list_shows_what_is_installed():
@@ -64,7 +75,8 @@ def test_rules_that_were_not_looked_at_are_said_to_be_so():
 def test_an_unknown_benchmark_is_wrong_usage_and_names_the_known(command):
     result = cube(command, "nothing")
     assert result.exit_code == 2
-    assert "installed are: archive-cube, counter-cube" in result.output
+    assert "installed are: archive-cube, counter-cube" in result.errors
+    assert result.output == ""
 
 
 @pytest.mark.parametrize(
@@ -87,28 +99,144 @@ def test_an_install_that_fails_says_why_in_one_sentence(monkeypatch):
     monkeypatch.setattr(CounterBenchmarkConfig, "install", classmethod(lambda cls: 1 / 0))
     result = cube("install", "counter-cube")
     assert result.exit_code == 1
-    assert result.output == "Error: Installing 'counter-cube' failed: ZeroDivisionError: division by zero\n"
+    assert result.errors == "cube: Installing 'counter-cube' failed: ZeroDivisionError: division by zero\n"
 
 
-def broken_distribution(folder):
-    info = folder / "broken_cube-1.dist-info"
+ODD = """
+print("imported")
+from typing import Any
+from counter_cube.benchmark import CounterBenchmark, CounterBenchmarkConfig
+from counter_cube.task import CounterTaskConfig, CounterTaskMetadata
+from cube.benchmark import BenchmarkConfig, BenchmarkMetadata
+from cube.composite import CompositeBenchmarkConfig
+from pydantic import Field
+
+class OddTaskConfig(CounterTaskConfig): pass
+
+class Bracketed(BenchmarkConfig[CounterTaskMetadata]):
+    benchmark_metadata = BenchmarkMetadata(name="bracketed", version="1", description="a [/red] b [bold]c", num_tasks=1)
+    task_metadata = {"t[1]": CounterTaskMetadata(id="t[1]", target=1, abstract_description="[/x]")}
+    task_config_class = OddTaskConfig
+    benchmark_class = CounterBenchmark
+    @classmethod
+    def install(cls):
+        import subprocess
+        print("installing")
+        subprocess.run(["echo", "fetched"], check=True)
+
+class Suite(CompositeBenchmarkConfig):
+    sub_bench_configs: Any = Field(default_factory=lambda: [Bracketed()])
+    composite_name: str = "suite"
+
+class Sized(BenchmarkConfig[CounterTaskMetadata]):
+    size: int
+    task_config_class = OddTaskConfig
+    benchmark_class = CounterBenchmark
+    benchmark_metadata = property(lambda self: BenchmarkMetadata(name="sized", version="1", description="d"))
+    task_metadata = property(lambda self: {})
+
+def get_debug_benchmark(): return Bracketed()
+def make_debug_agent(task_id):
+    from cube.core import Action
+    return lambda obs, actions: Action(name="increment")
+"""
+ENTRY_POINTS = """[cube.benchmarks]
+gone = no_such_package.benchmark:X
+exits = odd_exits:X
+misspelt = not an entry point
+number = odd_cube.benchmark:get_debug_benchmark
+bracketed = odd_cube.benchmark:Bracketed
+suite = odd_cube.benchmark:Suite
+sized = odd_cube.benchmark:Sized
+"""
+
+
+@pytest.fixture(scope="module")
+def odd_site(tmp_path_factory):
+    """A folder on the path with cubes that are odd or broken in every way."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "odd_cube-1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-cube\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[cube.benchmarks]\nbroken-cube = no_such_package.benchmark:X\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-cube\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (site / "odd_exits.py").write_text("import sys; sys.exit(3)")
+    package = site / "odd_cube"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "benchmark.py").write_text(ODD)
+    (package / "debug.py").write_text("from odd_cube.benchmark import *")
+    return site
 
 
-def test_a_benchmark_that_cannot_be_loaded_is_listed_with_its_reason(tmp_path):
-    broken_distribution(tmp_path)
-    result = subprocess.run(
-        [sys.executable, "-m", "cube.cli", "list", "--json"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def odd(site, *arguments, stdout=subprocess.PIPE):
+    command = [sys.executable, "-m", "cube.cli", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(site), "CUBE_CACHE_DIR": str(site / "cache"), "NO_COLOR": "1"}
+    return subprocess.run(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+def test_benchmarks_that_cannot_be_loaded_are_listed_with_their_reason(odd_site):
+    result = odd(odd_site, "list", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)["benchmarks"]}
-    assert "no_such_package" in rows["broken-cube"]["error"]
+    assert "no_such_package" in rows["gone"]["error"]
+    assert "SystemExit: 3" in rows["exits"]["error"]
+    assert "must read 'module:Class'" in rows["misspelt"]["error"]
+    assert "is not a BenchmarkConfig subclass" in rows["number"]["error"]
+    assert rows["sized"]["error"].endswith("settings of its own: size: Field required.")
     assert rows["counter-cube"]["error"] is None
+    assert (rows["suite"]["tasks"], rows["suite"]["error"]) == (1, None)
+    text = odd(odd_site, "list")
+    assert text.returncode == 0
+    assert "a [/red] b [bold]c" in text.stdout
+    assert "No module named 'no_such_package'" in " ".join(text.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["info", "install", "uninstall", "test", "serve"])
+@pytest.mark.parametrize("name", ["gone", "misspelt"])
+def test_a_benchmark_that_cannot_be_loaded_is_one_sentence(odd_site, command, name):
+    result = odd(odd_site, command, name)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("cube: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_brackets_in_metadata_are_shown_as_they_are(odd_site):
+    shown = odd(odd_site, "info", "bracketed").stdout
+    assert "a [/red] b [bold]c" in shown
+    assert "t[1]" in shown
+    assert "[/x]" in shown
+
+
+def test_a_composite_is_shown_and_installed_through_an_instance(odd_site):
+    assert "bracketed/t[1]" in odd(odd_site, "info", "suite").stdout
+    installed = odd(odd_site, "install", "suite")
+    assert (installed.returncode, installed.stdout) == (0, f"Installed suite into {odd_site / 'cache' / 'suite'}\n")
+
+
+def test_what_a_cube_prints_does_not_mix_with_the_answer(odd_site):
+    result = odd(odd_site, "test", "bracketed", "--json")
+    assert json.loads(result.stdout)["passed"], result.stderr
+    assert {"imported", "installing", "fetched"} <= set(result.stderr.split())
+
+
+def test_an_output_that_cannot_be_written_is_a_failure(tmp_path):
+    with Path("/dev/full").open("w") as full:
+        result = odd(tmp_path, "list", "--json", stdout=full)
+    assert (result.returncode, result.stderr) == (1, "cube: cannot write the output: No space left on device\n")
+
+
+def test_an_interrupt_ends_with_130(tmp_path):
+    (tmp_path / "waiting.py").write_text("import time; print('here', flush=True); time.sleep(30)")
+    command = [sys.executable, "-m", "cube.cli", "test", "waiting.debug"]
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10)[1].strip() == "cube: interrupted"
+    assert process.returncode == 130
 
 
 @pytest.mark.slow
@@ -130,7 +258,7 @@ def test_init_creates_a_cube_that_installs_and_passes(tmp_path):
     assert linted.returncode == 0, linted.stdout
 
 
-@pytest.mark.parametrize("name", ["Bad Name", "../x", "9x", "a--b", "a_b", ""])
+@pytest.mark.parametrize("name", ["Bad Name", "../x", "9x", "a--b", "a_b", "", "class", "json", "cube"])
 def test_init_refuses_names_that_are_none(tmp_path, name):
     result = cube("init", name, "--dir", str(tmp_path))
     assert result.exit_code == 2
@@ -142,6 +270,11 @@ def test_init_never_writes_over_anything(tmp_path):
     assert cube("init", "mine", "--dir", str(tmp_path)).exit_code == 2
     assert cube("init", "mine", "--dir", str(tmp_path / "gone")).exit_code == 2
     assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_init_says_where_it_cannot_write():
+    result = cube("init", "mine", "--dir", "/proc")
+    assert (result.exit_code, result.errors.startswith("cube: Cannot write to /proc")) == (1, True)
 
 
 def test_the_version_is_told():
