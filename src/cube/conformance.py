@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
+from cube.benchmark import Benchmark, BenchmarkConfig
 from cube.core import Action, Content, EnvironmentOutput, Observation
 from cube.episodes import DebugAgent, DebugModule, episode_problem, run_debug_episode
 from cube.task import STOP_ACTION, Task, TaskConfig
@@ -34,7 +34,8 @@ CHECKS: Final[dict[str, str]] = {
     "make": "the config makes a live task",
     "actions": "actions are listed, unique and described",
     "reset": "reset() returns an observation with content, the same every time",
-    "evaluate": "evaluate() returns a finite number and a dict, and changes nothing",
+    "reproducible": "two tasks of one config start with the same observation",
+    "evaluate": "evaluate() returns a finite number and a dict, the same for the same state",
     "step": "step() keeps the gym contract",
     "stop": "the agent's stop ends the task with an evaluation, or is not accepted",
     "info": "get_privileged_info() and get_status() return what they should",
@@ -96,20 +97,23 @@ def check_task(
     task_id = config.task_id
     with findings.rule("json", task_id):
         _check_json(config, TaskConfig)
-    before = len(findings)
+    task: Any = None
     with findings.rule("make", task_id):
         task = spawn(config)
         _require(isinstance(task, Task), f"make() returned {type(task).__name__}, not a Task")
         _require(task.id == config.metadata.id, f"the task's id is '{task.id}', not '{config.metadata.id}'")
-        _require(task.tool is not None, "the tool is not live")
-    if len(findings) > before:
+    if not isinstance(task, Task):
         return findings
-    for check, function in _TASK_RULES.items():
-        with findings.rule(check, task_id):
-            function(task)
-    with findings.rule("close", task_id):
-        task.close()
-        task.close()
+    try:
+        for check, function in _TASK_RULES.items():
+            with findings.rule(check, task_id):
+                function(task)
+        with findings.rule("reproducible", task_id):
+            _check_reproducible(task, spawn(config))
+    finally:
+        with findings.rule("close", task_id):
+            task.close()
+            task.close()
     if agent is not None:
         with findings.rule("episode", task_id):
             problem = episode_problem(run_debug_episode(spawn(config), agent, max_steps=max_steps))
@@ -143,6 +147,14 @@ def _check_reset(task: Task[Any]) -> None:
     _check_json(first, Observation)
     difference = observation_difference(first, _reset(task))
     _require(not difference, f"a second reset() gives another observation: {difference}")
+
+
+def _check_reproducible(task: Task[Any], other: Task[Any]) -> None:
+    try:
+        difference = observation_difference(_reset(task), _reset(other))
+    finally:
+        other.close()
+    _require(not difference, f"another task of the same config starts differently: {difference}")
 
 
 def _reset(task: Task[Any]) -> Observation:
@@ -229,12 +241,8 @@ def check_benchmark(source: DebugModule | BenchmarkConfig[Any] | ModuleType, *, 
     with findings.rule("install"):
         config.install()
         config.install()
-    with findings.rule("setup"):
-        benchmark = config.make()
-        try:
-            _check_tasks(benchmark, agents, findings, max_steps)
-        finally:
-            close_quietly(benchmark)
+    with findings.rule("setup"), config.make() as benchmark:
+        _check_tasks(benchmark, agents, findings, max_steps)
     return findings
 
 
@@ -243,7 +251,10 @@ def _check_tasks(
 ) -> None:
     configs = list(benchmark.config.get_task_configs())
     for config in configs:
-        agent = agents(config.task_id) if agents else None
+        agent = None
+        if agents:
+            with findings.rule("episode", config.task_id):
+                agent = agents(config.task_id)
         found = check_task(config, agent=agent, spawn=benchmark.spawn, max_steps=max_steps)
         findings += found
         findings.checked |= found.checked

@@ -61,7 +61,8 @@ def run_debug_episode(
         _play(task, agent, report, max_steps, on_step)
     except Exception as error:  # noqa: BLE001  # whatever the task or the agent raises is the report's content
         report["error"] = f"{type(error).__name__}: {error}"
-    _close_twice(task, report)
+    finally:
+        _close_twice(task, report)
     report["episode_time_s"] = perf_counter() - started
     return report
 

@@ -7,7 +7,7 @@ import pytest
 import archive_cube.debug
 import counter_cube.debug
 from archive_cube.task import ArchiveTaskConfig
-from counter_cube.benchmark import CounterBenchmarkConfig
+from counter_cube.benchmark import CounterBenchmark, CounterBenchmarkConfig
 from counter_cube.task import CounterTask, CounterTaskConfig
 from counter_cube.tool import CounterTool
 from cube.benchmark import BenchmarkConfig
@@ -128,6 +128,54 @@ def test_an_install_or_set_up_that_fails_is_found(monkeypatch):
     monkeypatch.setattr(CounterBenchmarkConfig, "install", classmethod(lambda cls: 1 / 0))
     monkeypatch.setattr(BenchmarkConfig, "make", lambda self: 1 / 0)
     assert checks(check_benchmark(counter_cube.debug)) == ["install", "setup"]
+
+
+def test_a_benchmark_that_cannot_be_closed_is_found(monkeypatch):
+    monkeypatch.setattr(CounterBenchmark, "close", lambda self: 1 / 0)
+    assert [str(f) for f in check_benchmark(counter_cube.debug)] == ["setup: ZeroDivisionError: division by zero"]
+
+
+def test_an_agent_that_cannot_be_made_is_found_and_the_task_is_checked_all_the_same(monkeypatch):
+    make = counter_cube.debug.make_debug_agent
+    monkeypatch.setattr(
+        counter_cube.debug, "make_debug_agent", lambda task_id: make({"up-3": "gone"}.get(task_id, task_id))
+    )
+    findings = check_benchmark(counter_cube.debug)
+    assert [str(f) for f in findings] == ["episode [up-3]: KeyError: 'gone'"]
+
+
+def test_tasks_that_start_differently_are_found(monkeypatch):
+    goals = {}
+    monkeypatch.setattr(
+        CounterTask, "reset", lambda self: (Observation.from_text(goals.setdefault(id(self.tool), f"{len(goals)}")), {})
+    )
+    findings = check_task(config())
+    assert checks(findings) == ["reproducible"]
+    assert "starts differently: contents[0].data: '0' != '1'" in findings[0].message
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("method", ["reset", "evaluate"])
+def test_whatever_happens_every_task_is_closed(monkeypatch, method):
+    made, closed = [], []
+    post_init = CounterTask.model_post_init
+
+    def interrupt(self, obs=None):
+        raise Interrupted
+
+    monkeypatch.setattr(
+        CounterTask, "model_post_init", lambda self, context: made.append(1) or post_init(self, context)
+    )
+    monkeypatch.setattr(CounterTask, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(CounterTask, method, interrupt)
+    with pytest.raises(Interrupted):
+        check_task(config())
+    with pytest.raises(Interrupted):
+        run_debug_episode(config().make(), counter_cube.debug.make_debug_agent("up-1"))
+    assert len(made) == len({id(task) for task in closed}) == 2
 
 
 # -- episodes and suites ------------------------------------------------------------------------------------------
