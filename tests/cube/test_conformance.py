@@ -166,10 +166,13 @@ def test_whatever_happens_every_task_is_closed(monkeypatch, method):
     def interrupt(self, obs=None):
         raise Interrupted
 
+    def close(self):
+        closed.append(self)
+
     monkeypatch.setattr(
         CounterTask, "model_post_init", lambda self, context: made.append(1) or post_init(self, context)
     )
-    monkeypatch.setattr(CounterTask, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(CounterTask, "close", close)
     monkeypatch.setattr(CounterTask, method, interrupt)
     with pytest.raises(Interrupted):
         check_task(config())
