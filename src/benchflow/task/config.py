@@ -341,12 +341,16 @@ def _schema_version(value: Any, path: str, problems: IssueLog) -> str:
     version = str(text.parse(value, path, problems))
     if problems.foreign:
         return version
-    major = version.partition(".")[0]
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", version):
+    major, dot, minor = version.partition(".")
+    if not _is_number(major) or (dot and not _is_number(minor)):
         raise InvalidValueError(f"must be MAJOR.MINOR; it is '{version[:40]}'")
     if int(major) != 1:
         raise InvalidValueError(f"has the unsupported major version {major}; 1 is supported")
     return version
+
+
+def _is_number(digits: str) -> bool:
+    return digits.isdigit() and digits.isascii() and len(digits) <= 6  # noqa: PLR2004 - more is no version
 
 
 class TaskConfig(Record):

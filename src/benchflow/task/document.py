@@ -15,7 +15,7 @@ from typing import Any, Final
 from benchflow.errors import Issue, PackageError
 from benchflow.task.config import TaskConfig
 from benchflow.task.interaction import Role, Scene, Turn, User
-from benchflow.task.issues import IssueLog
+from benchflow.task.issues import IssueLog, shorten
 from benchflow.task.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections
 from benchflow.task.namespace import Namespace
 from benchflow.task.presets import expand_authoring
@@ -26,6 +26,7 @@ from benchflow.task.yaml_source import YamlError, YamlSource
 
 TASK_MD: Final = "task.md"
 PERSONA: Final = "user-persona"
+_NONE: Final = FrozenMap()
 MergeProfiles = Callable[[dict[str, Any], IssueLog], dict[str, Any]]
 
 
@@ -102,19 +103,19 @@ def read_document(
     file: str = TASK_MD,
 ) -> tuple[TaskDocument | None, list[Issue]]:
     """Parse a document with its sidecar prompts (section key to text); None when it has no readable root."""
-    problems = IssueLog(file)
     try:
         text = decode(source) if isinstance(source, bytes) else normalise(source)
         parts = split_frontmatter(text)
         yaml = YamlSource(parts.yaml, first_line=2)
     except (MarkdownError, YamlError) as problem:
-        problems.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
-        return None, problems.issues
+        return None, [
+            Issue(problem.code, "error", shorten(problem.path), shorten(f"{file} {problem}"), file, problem.line)
+        ]
+    problems = IssueLog(file, yaml.line)
     frontmatter = {} if yaml.value is None else yaml.value
     if not isinstance(frontmatter, dict):
         problems.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
         return None, problems.issues
-    problems = IssueLog(file, yaml.line)
     body = split_sections(parts.body, parts.body_line)
     return _assemble(frontmatter, parts.body, body, sidecars, merge_profiles, problems), problems.issues
 
@@ -149,7 +150,7 @@ def _assemble(
         role_prompts=_named(prompts, "role:"),
         scene_prompts=_named(prompts, "scene:"),
         persona=persona,
-        preamble=body.preamble if "prompt" in {section.key for section in body.sections} else "",
+        preamble=body.preamble if body.has("prompt") else "",
         mode=derive_mode(root.benchflow, scenes, root.user, persona, problems),
         presets=expanded.presets,
         frontmatter=FrozenMap(frontmatter),
@@ -159,11 +160,13 @@ def _assemble(
 
 
 def _spelling(frontmatter: Mapping[str, Any]) -> dict[str, str]:
-    used = {DocumentRoot.KEYS[key].key: key for key in frontmatter if key in DocumentRoot.KEYS}
-    return {canonical: written for canonical, written in used.items() if canonical != written}
+    known = DocumentRoot.KEYS.get
+    return {field.key: key for key in frontmatter if (field := known(key)) is not None and field.key != key}
 
 
 def _named(prompts: Mapping[str, str], prefix: str) -> FrozenMap:
+    if len(prompts) == 1:
+        return _NONE
     return FrozenMap({key.removeprefix(prefix): text for key, text in prompts.items() if key.startswith(prefix)})
 
 
@@ -193,6 +196,8 @@ def _report_unused(
     sidecars: Mapping[str, str],
     problems: IssueLog,
 ) -> None:
+    if len(prompts) == 1:
+        return  # the base prompt alone
     names = {scene.name or f"scene-{index}" for index, scene in enumerate(scenes)}
     for key in prompts:
         prefix, _, name = key.partition(":")

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
@@ -33,16 +34,24 @@ _EXECUTABLE: Final = 0o111
 
 
 class FileEntry(NamedTuple):
-    """One regular file: hexadecimal SHA-256, size, and whether it may be executed."""
+    """One regular file: its SHA-256, size, and whether it may be executed."""
 
-    sha256: str
+    digest: bytes
     size: int
     executable: bool
     data: bytes | None = None
     """Its content while it is small."""
 
+    @property
+    def sha256(self) -> str:
+        """The hexadecimal SHA-256 of its content."""
+        return self.digest.hex()
+
     def __repr__(self) -> str:
         return f"FileEntry({self.sha256!r}, {self.size}, executable={self.executable})"
+
+
+_new_entry: Final = tuple.__new__  # what `FileEntry(…)` ends in; packages have many files
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +86,19 @@ class FileMap:
 
     def digest(self, extra: Mapping[str, str] | None = None) -> str:
         """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
-        hashes = self.hashes()
-        return digest_of({**hashes, **extra} if extra else hashes)
+        digests = {path: entry.digest for path, entry in self.files.items()}
+        for path, outside in (extra or {}).items():
+            digests[path] = bytes.fromhex(outside)
+        return _digest_of(dict(sorted(digests.items())) if extra else digests)
 
 
 def digest_of(hashes: Mapping[str, str]) -> str:
     """One digest of a file map: paths in order, each with NUL and its raw content hash."""
-    parts = [path.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(hashes[path]) for path in sorted(hashes)]
+    return _digest_of({path: bytes.fromhex(hashes[path]) for path in sorted(hashes)})
+
+
+def _digest_of(digests: Mapping[str, bytes]) -> str:
+    parts = [b"%b\0%b" % (path.encode("utf-8", "surrogateescape"), digest) for path, digest in digests.items()]
     return f"sha256:{sha256(b''.join(parts)).hexdigest()}"
 
 
@@ -92,7 +107,7 @@ def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.
     descriptor = os.open(path, _FLAGS)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if limit is not None and status.st_size > limit:
             raise OSError(f"larger than {limit} bytes")
@@ -174,7 +189,19 @@ class _Scan:
         try:
             descriptor = os.open(full, _FLAGS)
             try:
-                self.files[path] = self.entry(descriptor)
+                status = os.fstat(descriptor)
+                size = status.st_size
+                self.hashed += size
+                self.kept += size
+                if size > KEEP_BYTES or self.kept > KEEP_TOTAL or self.hashed > MAX_PACKAGE_BYTES:
+                    self.kept -= size
+                    self.files[path] = self.large(descriptor, size)
+                elif not S_ISREG(status.st_mode):
+                    raise OSError("not a regular file")
+                else:
+                    data = _read(descriptor, size)
+                    fields = (sha256(data).digest(), len(data), status.st_mode & _EXECUTABLE != 0, data)
+                    self.files[path] = _new_entry(FileEntry, fields)
             finally:
                 os.close(descriptor)
         except _TooLargeError as error:
@@ -186,24 +213,19 @@ class _Scan:
         if not path.isascii() and printable(path) != path:
             self.problem("bad-file-name", path, "has a name that is not UTF-8")
 
-    def entry(self, descriptor: int) -> FileEntry:
+    def large(self, descriptor: int, size: int) -> FileEntry:
+        """A file that is hashed and not kept."""
         status = os.fstat(descriptor)
-        size = status.st_size
-        if not stat.S_ISREG(status.st_mode):
+        if not S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if size > MAX_FILE_BYTES:
+            self.hashed -= size
             raise _TooLargeError(f"is larger than {MAX_FILE_BYTES >> 30} GiB and is not looked at")
-        self.hashed += size
         if self.hashed > MAX_PACKAGE_BYTES:
             raise _TooLargeError(f"is not looked at: the package is larger than {MAX_PACKAGE_BYTES >> 30} GiB")
-        executable = bool(status.st_mode & _EXECUTABLE)
-        if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
-            data = _read(descriptor, size)
-            self.kept += size
-            return FileEntry(sha256(data).hexdigest(), len(data), executable, data)
         with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return FileEntry(digest, size, executable)
+            digest = hashlib.file_digest(stream, "sha256").digest()
+        return FileEntry(digest, size, bool(status.st_mode & _EXECUTABLE))
 
 
 def _special(entry: os.DirEntry[str]) -> str:

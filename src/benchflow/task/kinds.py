@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from math import inf, isfinite
+from string import ascii_letters
 from typing import Any, Final
 
 from benchflow.task.issues import IssueLog
@@ -28,7 +29,9 @@ def _text(value: Any, _path: str, _problems: IssueLog) -> str:
 
 
 def _some_text(value: Any, path: str, problems: IssueLog) -> str:
-    if not _text(value, path, problems).strip():
+    if type(value) is not str:
+        _text(value, path, problems)
+    if not value or value.isspace():
         raise InvalidValueError("must not be empty")
     return str(value)
 
@@ -59,10 +62,10 @@ def _refuse_user(value: Any) -> str:
     raise InvalidValueError(f"must be a user name or number, not {describe(value)}", "invalid-type")
 
 
-text = Kind(_text)
+text = Kind(_text, exact=str)
 some_text = Kind(_some_text)
 line = Kind(_line)
-flag = Kind(_flag)
+flag = Kind(_flag, exact=bool)
 user = Kind(_user)
 
 
@@ -163,11 +166,15 @@ def unsafe_path(value: str) -> str | None:
     """Why a relative path may not be used inside a package, or None."""
     if not value.strip():
         return "must not be empty"
-    if value.startswith(("/", "~")) or "\\" in value or "\0" in value or re.match(r"[A-Za-z]:", value):
+    if value.startswith(("/", "~")) or "\\" in value or "\0" in value or _has_drive(value):
         return "must be a relative path with forward slashes"
     if ".." in value.split("/"):
         return "must not contain '..'"
     return None
+
+
+def _has_drive(value: str) -> bool:
+    return value[1:2] == ":" and value[0] in ascii_letters
 
 
 def _relative(value: Any, path: str, problems: IssueLog) -> str:

@@ -47,6 +47,10 @@ class Body(NamedTuple):
     preamble: str
     sections: tuple[Section, ...]
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a section."""
+        return any(section.key == key for section in self.sections) if self.sections else False
+
 
 def decode(data: bytes) -> str:
     """UTF-8 text with LF line ends, without a byte-order mark."""

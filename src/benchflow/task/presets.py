@@ -108,6 +108,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 """What each preset stands for."""
 
 _PRESET_KEYS: Final = ("preset", "presets", "profile", "profiles")
+_SUGAR: Final = frozenset({*_PRESET_KEYS, "name", "image"})
 
 
 class Expanded(NamedTuple):
@@ -120,7 +121,7 @@ class Expanded(NamedTuple):
 
 def expand_authoring(frontmatter: Mapping[str, Any], problems: IssueLog) -> Expanded:
     """Expand presets and shorthands; what cannot be expanded is reported and left out."""
-    if not frontmatter.keys() & {*_PRESET_KEYS, "name", "image"} and not _has_path_shorthand(frontmatter):
+    if _SUGAR.isdisjoint(frontmatter) and not _has_path_shorthand(frontmatter):
         return Expanded(dict(frontmatter), (), {})
     names = _preset_names(frontmatter, problems)
     bundle: dict[str, Any] = {}
@@ -133,7 +134,8 @@ def expand_authoring(frontmatter: Mapping[str, Any], problems: IssueLog) -> Expa
 
 
 def _has_path_shorthand(frontmatter: Mapping[str, Any]) -> bool:
-    return any(isinstance(frontmatter.get(key), str) for key in ("verifier", "oracle", "solution"))
+    get = frontmatter.get
+    return str in (type(get("verifier")), type(get("oracle")), type(get("solution")))
 
 
 def _preset_names(frontmatter: Mapping[str, Any], problems: IssueLog) -> tuple[str, ...]:

@@ -54,14 +54,20 @@ class Secret(FrozenMap):
 
 
 class Kind:
-    """What a field takes: how to parse it, which record is inside, in which shape (`one`, `list`, `map`)."""
+    """What a field takes: how to parse it, which record is inside, in which shape (`one`, `list`, `map`).
 
-    __slots__ = ("model", "parse", "shape")
+    Values of the type `exact` are taken as they are, without parsing them.
+    """
 
-    def __init__(self, parse: Parse, model: type[Record] | None = None, shape: str = "one") -> None:
+    __slots__ = ("exact", "model", "parse", "shape")
+
+    def __init__(
+        self, parse: Parse, model: type[Record] | None = None, shape: str = "one", exact: type | None = None
+    ) -> None:
         self.parse = parse
         self.model = model
         self.shape = shape
+        self.exact = exact
 
 
 class Field:
@@ -126,8 +132,10 @@ class Record:
         cls.FIELDS = fields
         cls.KEYS = {spelling: item for item in fields.values() for spelling in (item.key, *item.aliases)}
         cls.REQUIRED = tuple(item for item in fields.values() if item.required)
+        cls._has_rules = cls.rules.__func__ is not Record.rules.__func__  # type: ignore[attr-defined]  # class methods have it
 
     REQUIRED: ClassVar[tuple[Field, ...]] = ()
+    _has_rules: ClassVar[bool] = False
 
     def __init__(self, **values: Any) -> None:
         unknown = values.keys() - self.FIELDS.keys()
@@ -179,9 +187,15 @@ class Record:
                 if not any(spelling in value for spelling in (item.key, *item.aliases)):
                     problems.error("missing-key", join(path, item.key), f"{join(path, item.key)} is required")
                 return None
-        cls.rules(values, path, problems)
+        if cls._has_rules:
+            cls.rules(values, path, problems)
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """The record of values, by canonical name, that were parsed before; it takes the dictionary over."""
         record = cls.__new__(cls)
-        record.__dict__.update(values)
+        object.__setattr__(record, "__dict__", values)
         return record
 
     @classmethod
@@ -199,15 +213,20 @@ class Record:
             if known is None:
                 report_unknown(cls, key, where, problems)
                 continue
-            if known.name in spelled:
-                both = f"'{spelled[known.name]}' and '{key}'"
-                problems.error("conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}")
+            if known.aliases:
+                if known.name in spelled:
+                    both = f"'{spelled[known.name]}' and '{key}'"
+                    problems.error("conflicting-keys", where, f"{path or 'the document'} cannot contain both {both}")
+                    continue
+                spelled[known.name] = key
+            kind = known.kind
+            if type(item) is kind.exact:
+                values[known.name] = item
                 continue
-            spelled[known.name] = key
             if item is None and known.nullable:
                 continue
             try:
-                parsed = known.kind.parse(item, where, problems)
+                parsed = kind.parse(item, where, problems)
             except InvalidValueError as problem:
                 problems.error(problem.code, where, f"{where} {problem}")
                 continue

@@ -29,4 +29,4 @@ class DocumentRoot(TaskConfig):
 
     def config(self) -> TaskConfig:
         """The part that split layouts share."""
-        return TaskConfig(**{name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS})
+        return TaskConfig.of({name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS})

@@ -15,7 +15,7 @@ from typing import Any, Final
 from benchflow.errors import Issue, PackageError
 from benchflow.task import kinds
 from benchflow.task import records as rec
-from benchflow.task.issues import IssueLog
+from benchflow.task.issues import IssueLog, shorten
 from benchflow.task.kinds import listing, mapping, number, relative_path, some_text, text
 from benchflow.task.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections
 from benchflow.task.merging import merge_below
@@ -248,18 +248,18 @@ def read_verifier_document(
     profile: Mapping[str, Any] | None = None,
 ) -> tuple[VerifierDocument | None, list[Issue]]:
     """Parse a verifier document; `profile` goes below its `verifier` mapping."""
-    problems = IssueLog(file)
     try:
         raw = decode(source) if isinstance(source, bytes) else normalise(source)
         parts = split_frontmatter(raw)
         yaml = YamlSource(parts.yaml, first_line=2)
     except (MarkdownError, YamlError) as problem:
-        problems.error(problem.code, problem.path, f"{file} {problem}", line=problem.line)
-        return None, problems.issues
+        return None, [
+            Issue(problem.code, "error", shorten(problem.path), shorten(f"{file} {problem}"), file, problem.line)
+        ]
+    problems = IssueLog(file, yaml.line)
     if not isinstance(yaml.value, dict):
         problems.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
         return None, problems.issues
-    problems = IssueLog(file, yaml.line)
     document = _assemble(yaml.value, parts.body, parts.body_line, name, profile or {}, problems)
     return document, problems.issues
 

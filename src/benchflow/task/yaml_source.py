@@ -7,8 +7,8 @@ keys that are not strings, tags beyond the plain types and several documents in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import yaml
 from yaml import events
@@ -40,13 +40,12 @@ class YamlSource:
         self._text = text
         self._first_line = first_line
         self._lines: dict[str, int] | None = None
-        self.value: Any = _build(text, first_line, None)
+        self.value: Any = _read(text, first_line)
 
     def line(self, path: str) -> int | None:
         """Where a path is written, or the nearest path above it."""
         if self._lines is None:
-            self._lines = {"": self._first_line}
-            _build(self._text, self._first_line, self._lines)
+            self._lines = _lines(self._text, self._first_line)
         while path not in self._lines:
             cut = max(path.rfind("."), path.rfind("["))
             path = path[:cut] if cut > 0 else ""
@@ -60,219 +59,31 @@ _ListStart, _ListEnd = events.SequenceStartEvent, events.SequenceEndEvent
 _DocumentStart, _StreamEnd = events.DocumentStartEvent, events.StreamEndEvent
 
 
-class _Frame:
-    """A collection that is being read."""
+class _Merge:
+    """Stands for one merge key in a mapping that is being read."""
 
-    __slots__ = ("anchor", "before", "container", "height", "is_map", "key", "merges", "path")
+    __slots__ = ("event",)
 
-    def __init__(self, container: Any, is_map: bool, anchor: str | None, before: int, path: str) -> None:
-        self.container = container
-        self.is_map = is_map
-        self.anchor = anchor
-        self.before = before
-        self.path = path
-        self.height = 1
-        self.key: str | None = None
-        self.merges: list[dict[str, Any]] | None = None
-
-    def child(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def next_path(self) -> str:
-        return self.child(self.key or "") if self.is_map else f"{self.path}[{len(self.container)}]"
+    def __init__(self, event: Any) -> None:
+        self.event = event
 
 
-class _Builder:
-    """Builds one value from events, counting what it costs."""
+class _Anchored(NamedTuple):
+    """What an anchor stands for, the nodes it expands to and the levels it has."""
 
-    def __init__(self, first_line: int, lines: dict[str, int] | None) -> None:
-        self.first_line = first_line
-        self.lines = lines
-        self.nodes = 0
-        self.stack: list[_Frame] = []
-        self.anchors: dict[str, tuple[Any, int, int] | None] = {}
-        self.root: Any = None
-
-    def run(self, next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop, kept in one piece
-        """Read a whole stream of at most one document; scalars, most of what there is, are placed here."""
-        stack = self.stack
-        quick = self.lines is None
-        known = _KNOWN.get
-        documents = 0
-        while True:
-            event = next_event()
-            kind = type(event)
-            if kind is _Scalar:
-                self.nodes += 1
-                if self.nodes > MAX_NODES:
-                    raise self._too_many(event)
-                value = event.value
-                if event.tag is not None or event.anchor is not None:
-                    value = self._scalar(event)
-                elif event.implicit[0]:
-                    value = known(value, _KNOWN)
-                    if value is _KNOWN:
-                        value = self._plain(event)
-                if not quick or not stack:
-                    self._place(event, value, 0)
-                    continue
-                frame = stack[-1]
-                if not frame.is_map:
-                    frame.container.append(value)
-                elif frame.key is None:
-                    if type(value) is not str or value == _MERGE or value in frame.container:
-                        self._key(event, frame, value)
-                    else:
-                        frame.key = value
-                        frame.container[value] = None
-                elif frame.merges is None:
-                    frame.container[frame.key] = value
-                    frame.key = None
-                else:
-                    self._place(event, value, 0)
-            elif kind is _MapStart or kind is _ListStart:
-                self._start(event, kind is _MapStart)
-            elif kind is _MapEnd or kind is _ListEnd:
-                self._end(event)
-            elif kind is _Alias:
-                self._alias(event)
-            elif kind is _DocumentStart:
-                documents += 1
-                if documents > 1:
-                    raise self._error(event, "holds more than one YAML document")
-            elif kind is _StreamEnd:
-                return self.root
-
-    def _scalar(self, event: Any) -> Any:
-        """A scalar with a tag or an anchor."""
-        tag = event.tag
-        if tag is None or tag == "!":
-            value = self._plain(event) if tag is None and event.implicit[0] else event.value
-        elif tag not in _PLAIN_TAGS:
-            raise self._error(event, f"has the tag '{tag[:60]}', which is not accepted")
-        else:
-            try:
-                value = _construct(tag, event.value)
-            except (ValueError, OverflowError, KeyError, AttributeError, IndexError, TypeError):
-                # the constructors of PyYAML take a text apart that does not fit its tag
-                raise self._error(event, f"has a value that is no {tag.rpartition(':')[2]}") from None
-        if event.anchor is not None:
-            self.anchors[event.anchor] = (value, 1, 0)
-        return value
-
-    def _plain(self, event: Any) -> Any:
-        try:
-            return _plain_scalar(event.value)
-        except (ValueError, OverflowError) as problem:
-            raise self._error(event, f"has a value that cannot be read: {problem}") from None
-
-    def _start(self, event: Any, is_map: bool) -> None:
-        if event.tag is not None and event.tag not in _PLAIN_TAGS and event.tag != "!":
-            raise self._error(event, f"has the tag '{event.tag[:60]}', which is not accepted")
-        stack = self.stack
-        if len(stack) >= MAX_DEPTH:
-            raise self._error(event, f"is nested deeper than {MAX_DEPTH} levels", "too-complex")
-        if stack and stack[-1].key is None and stack[-1].is_map:
-            raise self._error(event, "has a key that is not a string", "invalid-key")
-        path = ""
-        if self.lines is not None and stack:
-            path = stack[-1].next_path()
-            self.lines.setdefault(path, event.start_mark.line + self.first_line)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = None
-        stack.append(_Frame({} if is_map else [], is_map, event.anchor, self.nodes, path))
-        self.nodes += 1
-
-    def _end(self, event: Any) -> None:
-        frame = self.stack.pop()
-        container = frame.container
-        if frame.merges:
-            own = dict(container)
-            container.clear()
-            for merged in reversed(frame.merges):
-                container.update(merged)
-            container.update(own)
-        if frame.anchor is not None:
-            self.anchors[frame.anchor] = (container, self.nodes - frame.before, frame.height)
-        self._place(event, container, frame.height)
-
-    def _alias(self, event: Any) -> None:
-        if event.anchor not in self.anchors:
-            raise self._error(event, f"uses the unknown anchor '{event.anchor[:60]}'")
-        known = self.anchors[event.anchor]
-        if known is None:
-            raise self._error(event, f"uses the anchor '{event.anchor[:60]}' inside itself", "too-complex")
-        value, nodes, height = known
-        self.nodes += nodes
-        if self.nodes > MAX_NODES:
-            raise self._too_many(event)
-        if len(self.stack) + height > MAX_DEPTH:
-            raise self._error(event, f"is nested deeper than {MAX_DEPTH} levels", "too-complex")
-        self._place(event, value, height)
-
-    def _place(self, event: Any, value: Any, height: int) -> None:
-        """Put a finished value where it belongs: as a key, under a key, into a list, or as the root."""
-        if not self.stack:
-            self.root = value
-            return
-        frame = self.stack[-1]
-        if height >= frame.height:
-            frame.height = height + 1
-        if not frame.is_map:
-            if self.lines is not None:
-                self.lines.setdefault(frame.next_path(), event.start_mark.line + self.first_line)
-            frame.container.append(value)
-        elif frame.key is None:
-            self._key(event, frame, value)
-        elif frame.key is _MERGE:
-            self._merge(event, frame, value)
-        else:
-            frame.container[frame.key] = value
-            frame.key = None
-
-    def _key(self, event: Any, frame: _Frame, value: Any) -> None:
-        if type(value) is not str:
-            shown = f" ({str(value)[:40]})" if isinstance(value, (int, float)) else ""
-            raise self._error(event, f"has a key that is not a string{shown}; put it in quotes", "invalid-key")
-        if value == _MERGE and type(event) is _Scalar and event.implicit[0]:
-            frame.key = _MERGE
-            frame.merges = frame.merges or []
-            return
-        if value in frame.container:
-            path = frame.child(value) if self.lines is not None else ""
-            raise self._error(event, f"has the key '{value[:60]}' twice", "duplicate-key", path)
-        frame.key = value
-        frame.container[value] = None
-        if self.lines is not None:
-            self.lines[frame.child(value)] = event.start_mark.line + self.first_line
-
-    def _merge(self, event: Any, frame: _Frame, value: Any) -> None:
-        parts = value if type(value) is list else [value]
-        if not all(type(part) is dict for part in parts):
-            raise self._error(event, "has a merge key '<<' whose value is not a mapping")
-        self.nodes += sum(len(part) for part in parts)
-        if self.nodes > MAX_NODES:
-            raise self._too_many(event)
-        frame.merges = [*(frame.merges or []), *parts]
-        frame.key = None
-
-    def _too_many(self, event: Any) -> YamlError:
-        return self._error(event, f"has more than {MAX_NODES} nodes once its anchors are expanded", "too-complex")
-
-    def _error(self, event: Any, problem: str, code: str = "invalid-yaml", path: str = "") -> YamlError:
-        line = event.start_mark.line + self.first_line
-        return YamlError(f"line {line} {problem}", code=code, path=path, line=line)
+    value: Any
+    nodes: int
+    height: int
 
 
-def _build(text: str, first_line: int, lines: dict[str, int] | None) -> Any:
+def _read(text: str, first_line: int) -> Any:
     if len(text) > MAX_CHARS:
         raise YamlError(f"is longer than {MAX_CHARS} characters of YAML", code="too-large", line=first_line)
     try:
-        return _Builder(first_line, lines).run(CParser(text).get_event)
-    except YamlError as problem:
-        if lines is None and problem.code == "duplicate-key":
-            return _build(text, first_line, {})  # paths are known only when lines are kept
-        raise
+        return _build(CParser(text).get_event)
+    except _RefusedError as problem:
+        line = problem.event.start_mark.line + first_line
+        raise YamlError(f"line {line} {problem}", code=problem.code, path=problem.path, line=line) from None
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         line = mark.line + first_line if mark is not None else first_line
@@ -282,6 +93,231 @@ def _build(text: str, first_line: int, lines: dict[str, int] | None) -> Any:
         reason = getattr(problem, "reason", None) or "unreadable text"
         line = first_line + text[: getattr(problem, "position", 0) or 0].count("\n")
         raise YamlError(f"line {line} is not valid YAML: {reason}", line=line) from None
+
+
+class _RefusedError(Exception):
+    """An event that is not accepted; the message continues the sentence that starts with its line."""
+
+    def __init__(self, event: Any, problem: str, code: str = "invalid-yaml", path: str = "") -> None:
+        super().__init__(problem)
+        self.event = event
+        self.code = code
+        self.path = path
+
+
+def _build(next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop, kept in one piece
+    """Read a whole stream of at most one document; what is rare is done by the functions below."""
+    known = _KNOWN.get
+    anchors: dict[str, _Anchored | None] = {}
+    # The collection that is being read: how a list is appended to (None for a mapping), the key whose value is
+    # next, its anchor and the nodes before it. What the document holds becomes the one item of a list.
+    root: list[Any] = []
+    container: Any = root
+    append: Callable[[Any], None] | None = root.append
+    key: Any = None
+    anchor: str | None = None
+    before = nodes = documents = 0
+    merging = False
+    around: list[tuple[Any, ...]] = []
+    while True:
+        event = next_event()
+        kind = type(event)
+        if kind is _Scalar:
+            nodes += 1
+            if nodes > MAX_NODES:
+                raise _too_many(event)
+            value = event.value
+            if event.implicit[0]:
+                value = known(value, _KNOWN)
+                if value is _KNOWN:
+                    value = _plain(event)
+            elif event.tag is not None:
+                value = _tagged(event)
+            if event.anchor is not None:
+                anchors[event.anchor] = _Anchored(value, 1, 0)
+        elif kind is _MapStart or kind is _ListStart:
+            if event.tag is not None or len(around) >= MAX_DEPTH or nodes >= MAX_NODES or append is key:
+                _check_start(event, len(around), nodes, is_key=append is key)
+            around.append((container, append, key, anchor, before))
+            anchor, before, key = event.anchor, nodes, None
+            nodes += 1
+            if anchor is not None:
+                anchors[anchor] = None
+            if kind is _MapStart:
+                container, append = {}, None
+            else:
+                container = []
+                append = container.append
+            continue
+        elif kind is _MapEnd or kind is _ListEnd:
+            value = container
+            if merging and kind is _MapEnd:
+                nodes += _merge(value, nodes)
+            if anchor is not None:
+                anchors[anchor] = _Anchored(value, nodes - before, _height(value))
+            container, append, key, anchor, before = around.pop()
+        elif kind is _Alias:
+            value, added, height = _anchored(event, anchors)
+            nodes += added
+            if nodes > MAX_NODES:
+                raise _too_many(event)
+            if len(around) + height > MAX_DEPTH:
+                raise _too_deep(event)
+        elif kind is _StreamEnd:
+            return root[0] if root else None
+        else:
+            documents += kind is _DocumentStart
+            if documents > 1:
+                raise _RefusedError(event, "holds more than one YAML document")
+            continue
+        if append is not None:
+            append(value)
+        elif key is not None:
+            container[key] = value
+            key = None
+        elif type(value) is str and value != _MERGE and value not in container:
+            key = value
+        else:
+            key = _unusual_key(event, value, container, around)
+            merging = True
+
+
+def _check_start(event: Any, depth: int, nodes: int, *, is_key: bool) -> None:
+    """Whether a collection may start here."""
+    if event.tag is not None and event.tag not in _PLAIN_TAGS and event.tag != "!":
+        raise _RefusedError(event, f"has the tag '{event.tag[:60]}', which is not accepted")
+    if depth >= MAX_DEPTH:
+        raise _too_deep(event)
+    if is_key:
+        raise _RefusedError(event, "has a key that is not a string", "invalid-key")
+    if nodes >= MAX_NODES:
+        raise _too_many(event)
+
+
+def _unusual_key(event: Any, value: Any, container: dict[Any, Any], around: list[tuple[Any, ...]]) -> str | _Merge:
+    """A key that is a merge key, a quoted `<<`, or one to refuse."""
+    if type(value) is not str:
+        shown = f" ({str(value)[:40]})" if isinstance(value, (int, float)) else ""
+        raise _RefusedError(event, f"has a key that is not a string{shown}; put it in quotes", "invalid-key")
+    if value == _MERGE and type(event) is _Scalar and event.implicit[0]:
+        return _Merge(event)
+    if value in container:
+        path = "".join(
+            f"[{len(outer)}]" if append is not None else f".{_MERGE if type(key) is _Merge else key}"
+            for outer, append, key, *_ in around[1:]
+        )
+        raise _RefusedError(event, f"has the key '{value[:60]}' twice", "duplicate-key", f"{path}.{value}"[1:])
+    return value
+
+
+def _merge(mapping: dict[Any, Any], nodes: int) -> int:
+    """Put what merge keys name below the mapping's own keys; the nodes that this adds."""
+    keys = [key for key in mapping if type(key) is _Merge]
+    parts: list[dict[str, Any]] = []
+    for key in keys:
+        value = mapping.pop(key)
+        parts += value if type(value) is list else [value]
+        if not all(type(part) is dict for part in parts):
+            raise _RefusedError(key.event, "has a merge key '<<' whose value is not a mapping")
+        if nodes + sum(len(part) for part in parts) > MAX_NODES:
+            raise _too_many(key.event)
+    if parts:
+        own = dict(mapping)
+        mapping.clear()
+        for part in reversed(parts):
+            mapping.update(part)
+        mapping.update(own)
+    return sum(len(part) for part in parts)
+
+
+def _anchored(event: Any, anchors: Mapping[str, _Anchored | None]) -> _Anchored:
+    if event.anchor not in anchors:
+        raise _RefusedError(event, f"uses the unknown anchor '{event.anchor[:60]}'")
+    known = anchors[event.anchor]
+    if known is None:
+        raise _RefusedError(event, f"uses the anchor '{event.anchor[:60]}' inside itself", "too-complex")
+    return known
+
+
+def _height(value: Any) -> int:
+    """How many collections are inside each other; a value that is not too large has few."""
+    height, level = 0, [value]
+    while level:
+        height += 1
+        inner = (item for outer in level for item in (outer.values() if type(outer) is dict else outer))
+        level = [item for item in inner if type(item) in (dict, list)]
+    return height
+
+
+def _tagged(event: Any) -> Any:
+    tag = event.tag
+    if tag not in _PLAIN_TAGS:
+        raise _RefusedError(event, f"has the tag '{tag[:60]}', which is not accepted")
+    try:
+        return _construct(tag, event.value)
+    except (ValueError, OverflowError, KeyError, AttributeError, IndexError, TypeError):
+        # the constructors of PyYAML take a text apart that does not fit its tag
+        raise _RefusedError(event, f"has a value that is no {tag.rpartition(':')[2]}") from None
+
+
+def _plain(event: Any) -> Any:
+    try:
+        return _plain_scalar(event.value)
+    except (ValueError, OverflowError) as problem:
+        raise _RefusedError(event, f"has a value that cannot be read: {problem}") from None
+
+
+def _too_many(event: Any) -> _RefusedError:
+    return _RefusedError(event, f"has more than {MAX_NODES} nodes once its anchors are expanded", "too-complex")
+
+
+def _too_deep(event: Any) -> _RefusedError:
+    return _RefusedError(event, f"is nested deeper than {MAX_DEPTH} levels", "too-complex")
+
+
+class _Place:
+    """A collection on the way to a path: its own path, the path of the value that is next, and a list's length."""
+
+    __slots__ = ("length", "next", "path")
+
+    def __init__(self, path: str, length: int | None) -> None:
+        self.path = path
+        self.next: str | None = None
+        self.length = length
+
+
+def _lines(text: str, first_line: int) -> dict[str, int]:
+    """The line of every dotted path of a text that was read before."""
+    lines = {"": first_line}
+    words: dict[str, str] = {}
+    around: list[_Place] = []
+    next_event = CParser(text).get_event
+    while type(event := next_event()) is not _StreamEnd:
+        kind = type(event)
+        if kind is _MapEnd or kind is _ListEnd:
+            around.pop()
+        if kind not in (_Scalar, _Alias, _MapStart, _ListStart):
+            continue
+        if kind is _Scalar and event.anchor is not None:
+            words[event.anchor] = event.value
+        line = event.start_mark.line + first_line
+        path = ""
+        if around:
+            place = around[-1]
+            if place.length is not None:
+                path = f"{place.path}[{place.length}]"
+                place.length += 1
+                lines.setdefault(path, line)
+            elif place.next is None:
+                key = words[event.anchor] if kind is _Alias else event.value
+                place.next = f"{place.path}.{key}" if place.path else key
+                lines[place.next] = line
+                continue
+            else:
+                path, place.next = place.next, None
+        if kind is _MapStart or kind is _ListStart:
+            around.append(_Place(path, None if kind is _MapStart else 0))
+    return lines
 
 
 _KNOWN: Final[dict[str, Any]] = {}
