@@ -38,13 +38,13 @@ def test_the_shipped_programs_are_what_the_source_gives(tmp_path):
     for compiler in ("x86_64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"):
         if shutil.which(compiler) is None:
             pytest.fail(f"{compiler} is missing; `make system` installs it.")
-    subprocess.run([ROOT / "scripts/build-anchor", tmp_path], check=True, timeout=120)
+    subprocess.run([ROOT / "scripts/build-programs", tmp_path], check=True, timeout=120)
     version = subprocess.run(["x86_64-linux-gnu-gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
     for machine in ("x86_64", "aarch64"):
         built = (tmp_path / f"anchor-{machine}").read_bytes()
         assert len(built) < 16_384
         if version.stdout.strip() == COMPILER:
-            assert built == (SHIPPED / f"anchor-{machine}").read_bytes(), "run scripts/build-anchor"
+            assert built == (SHIPPED / f"anchor-{machine}").read_bytes(), "run scripts/build-programs"
 
 
 def test_other_machines_are_refused():

@@ -59,8 +59,8 @@ def test_a_machine_without_control_groups_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        (1, {"memory.limit_in_bytes": "104857600", "pids.max": "64", "cpu.cfs_quota_us": "150000"}),
-        (2, {"memory.max": "104857600", "pids.max": "64", "cpu.max": "150000 100000"}),
+        (1, {"memory.limit_in_bytes": "104857600", "pids.max": "65", "cpu.cfs_quota_us": "150000"}),
+        (2, {"memory.max": "104857600", "pids.max": "65", "cpu.max": "150000 100000"}),
     ],
 )
 def test_limits_are_written_in_the_words_of_each_version(

@@ -117,7 +117,7 @@ def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> di
         if not modern and swap.exists():
             values["memory.memsw.limit_in_bytes"] = size
     if "pids" in hierarchy.controllers and limits.pids is not None:
-        values["pids.max"] = str(limits.pids)
+        values["pids.max"] = str(limits.pids + 1)  # the one that starts the others is ours
     if "cpu" in hierarchy.controllers and limits.cpus is not None:
         quota = max(1000, int(limits.cpus * _PERIOD))
         values |= {"cpu.max": f"{quota} {_PERIOD}"} if modern else {"cpu.cfs_quota_us": str(quota)}

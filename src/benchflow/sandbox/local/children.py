@@ -1,7 +1,6 @@
-"""What the supervisor's children do: run a command of the environment, or move a tree through a stream.
+"""What the supervisor's children do that are no commands: move a tree through a stream, prepare accounts.
 
-Each first joins the sandbox's limits and gives up its privileges; an error before that goes to the driver, one after it
-to the command's own standard error, as a shell would say it.
+Each first joins the sandbox's limits and gives up its privileges; its errors go to the driver.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.plan import AGENT, Plan
 
 _BUFFER: Final = 1 << 20
-_NOT_CONFINED: Final = 125
-_NOT_EXECUTABLE: Final = 126
-_NOT_FOUND: Final = 127
+_FAILED: Final = 125
 
 
 def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
@@ -31,7 +28,7 @@ def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
         with contextlib.suppress(BaseException):
             wire.send(reply, failure(error))
     finally:
-        os._exit(_NOT_CONFINED)
+        os._exit(_FAILED)
 
 
 def failure(error: BaseException) -> wire.Message:
@@ -40,64 +37,6 @@ def failure(error: BaseException) -> wire.Message:
         return {"error": stream.describe(error), "errno": error.errno}
     kind = "refused" if isinstance(error, stream.Refused) else "user" if isinstance(error, accounts.UnknownUser) else ""
     return {"error": str(error) or type(error).__name__, "kind": kind}
-
-
-def execute(
-    plan: Plan,
-    account: accounts.Account,
-    program: bytes,
-    groups: Sequence[int],
-    message: wire.Message,
-    fds: list[int],
-) -> int:
-    """Become the command: never returns when it could be started."""
-    os.setsid()
-    if groups:
-        confinement.join_groups(groups)
-        sc.unshare(sc.CLONE_NEWCGROUP)  # so that its own group is the root of what it sees
-    environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
-    environment |= plan.environment | message["env"]
-    for number, fd in enumerate(fds[:3]):
-        os.dup2(fd, number)
-    sc.close_from(3)
-    os.umask(0o022)
-    try:
-        confinement.limit(plan)
-        confinement.become(account, plan)
-        confinement.load_filter(program)
-    except OSError as error:
-        return _complain(f"the sandbox could not be closed behind this command: {error}", _NOT_CONFINED)
-    folder = message["cwd"] or plan.workdir
-    if not folder.startswith("/"):
-        return _complain(f"{folder}: not an absolute path", _NOT_EXECUTABLE)
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        return _complain(f"{folder}: {error.strerror}", _NOT_EXECUTABLE)
-    return _replace(message["argv"], environment)
-
-
-def _replace(argv: list[str], environment: dict[str, str]) -> int:
-    """`execve` with a search in PATH; the exit code of the last error otherwise."""
-    program = argv[0]
-    folders = [""] if "/" in program else [f"{entry or '.'}/" for entry in environment.get("PATH", "").split(":")]
-    problem: OSError | None = None
-    for folder in folders:
-        try:
-            os.execve(folder + program, argv, environment)  # noqa: S606 - a shell is the command's own choice
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            problem = problem or error
-    if problem is None:
-        return _complain(f"{program}: not found", _NOT_FOUND)
-    return _complain(f"{program}: {problem.strerror}", _NOT_EXECUTABLE)
-
-
-def _complain(text: str, code: int) -> int:
-    with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode("utf-8", "surrogateescape"))
-    return code
 
 
 def _confine_transfer(plan: Plan, program: bytes, groups: Sequence[int]) -> None:

@@ -26,12 +26,15 @@ Handler = Callable[["Supervisor", wire.Message, socket.socket, list[int]], bool]
 
 def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Start a command with the three descriptors as its streams."""
-    plan, groups = supervisor.plan, supervisor.groups
+    plan = supervisor.plan
     account = supervisor.accounts.find(message["user"] or plan.user)
     program = supervisor.filters[0 if account.uid == 0 else 1]
+    environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    environment |= plan.environment | message["env"]
+    words = (message["argv"], environment, message["cwd"] or plan.workdir)
     tag = processes.new_tag()
     wire.send(reply, {"tag": tag})
-    return supervisor.fork(reply, lambda: children.execute(plan, account, program, groups, message, fds), tag)
+    return supervisor.adopt(supervisor.entrance.start(account, plan, program, words, fds), reply, tag)
 
 
 def receive_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
@@ -112,7 +115,7 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
 def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End one command with all it started."""
     del fds
-    processes.kill_tagged(message["tag"], supervisor.tags)
+    processes.kill_tagged(message["tag"], {**supervisor.tags, supervisor.entrance.porter: 0})
     supervisor.reap()
     wire.send(reply, {})
     return False
@@ -124,6 +127,7 @@ def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket
     processes.kill_all()
     supervisor.reap(until_none=True)
     wire.send(reply, {})
+    supervisor.entrance.prepare()
     return False
 
 
@@ -150,7 +154,7 @@ def survey(supervisor: Supervisor, message: wire.Message, reply: socket.socket, 
     """Which processes are alive."""
     del message, fds
     supervisor.reap()
-    wire.send(reply, {"alive": processes.alive()})
+    wire.send(reply, {"alive": [pid for pid in processes.alive() if pid != supervisor.entrance.porter]})
     return False
 
 

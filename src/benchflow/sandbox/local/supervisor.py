@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 from benchflow.sandbox.local import children, processes, requests, wire
 from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.accounts import Accounts
+from benchflow.sandbox.local.entrance import Entrance
 from benchflow.sandbox.local.plan import Plan
 from benchflow.sandbox.local.seccomp import build_filter
 
@@ -28,9 +29,18 @@ _WATCH_MILLISECONDS: Final = 200
 class Supervisor:
     """One sandbox from the inside."""
 
-    def __init__(self, plan: Plan, control: socket.socket, groups: tuple[int, ...], driver: int, resolver: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        control: socket.socket,
+        entrance: Entrance,
+        groups: tuple[int, ...],
+        driver: int,
+        resolver: int,
+    ) -> None:
         self.plan = plan
         self.control = control
+        self.entrance = entrance
         self.groups = groups
         """Descriptors of the control groups that children join; this process stays outside, so no limit can end it."""
         self.driver = driver
@@ -94,17 +104,22 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            self.entrance.gone(pid)
             self.tags.pop(pid, None)
             reply = self.running.pop(pid, None)
             if reply is not None:
                 answer(reply, {"exit": os.waitstatus_to_exitcode(status), "cpu": usage.ru_utime + usage.ru_stime})
                 reply.close()
 
-    def fork(self, reply: socket.socket, work: Callable[[], int], tag: int | None = None) -> bool:
+    def fork(self, reply: socket.socket, work: Callable[[], int]) -> bool:
         """Run `work` in a child; its error and its end are told through `reply`, which is kept until then."""
         pid = os.fork()
         if pid == 0:
             children.run(reply, work)
+        return self.adopt(pid, reply)
+
+    def adopt(self, pid: int, reply: socket.socket, tag: int | None = None) -> bool:
+        """Tell the end of a child through `reply`, which is kept until then."""
         self.running[pid] = reply
         if tag is not None:
             self.tags[pid] = tag

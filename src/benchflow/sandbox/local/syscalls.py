@@ -7,6 +7,7 @@ needs Linux.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import struct
@@ -36,6 +37,7 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
 PR_SET_NAME: Final = 15
 PR_SET_SECCOMP: Final = 22
+_PR_CAPBSET_READ: Final = 23
 PR_CAPBSET_DROP: Final = 24
 PR_SET_NO_NEW_PRIVS: Final = 38
 
@@ -58,10 +60,18 @@ _CAPABILITY_VERSION_3: Final = 0x20080522
 _SIGCHLD: Final = 17
 
 _NUMBERS: Final[dict[str, dict[str, int]]] = {
-    "x86_64": {"clone": 56, "pivot_root": 155, "capget": 125, "capset": 126},
-    "aarch64": {"clone": 220, "pivot_root": 41, "capget": 90, "capset": 91},
-}
-_NUMBER: Final = {
+    "x86_64": {
+        "write": 1, "clone": 56, "execve": 59, "exit": 60, "chdir": 80, "umask": 95, "setsid": 112, "setgroups": 116,
+        "setresuid": 117, "setresgid": 119, "capget": 125, "capset": 126, "pivot_root": 155, "prctl": 157,
+        "sched_setaffinity": 203, "openat": 257, "unshare": 272, "prlimit64": 302,
+    },
+    "aarch64": {
+        "pivot_root": 41, "chdir": 49, "openat": 56, "write": 64, "capget": 90, "capset": 91, "exit": 93, "unshare": 97,
+        "sched_setaffinity": 122, "setresuid": 147, "setresgid": 149, "setsid": 157, "setgroups": 159, "umask": 166,
+        "prctl": 167, "clone": 220, "execve": 221, "prlimit64": 261,
+    },
+}  # fmt: skip
+NUMBER: Final = {
     "open_tree": 428,
     "move_mount": 429,
     "close_range": 436,
@@ -69,6 +79,7 @@ _NUMBER: Final = {
     "mount_setattr": 442,
     **_NUMBERS.get(platform.machine(), {}),
 }
+"""The numbers of this machine's calls."""
 SUPPORTED: Final = platform.machine() in _NUMBERS
 """Whether this machine's processor has its numbers here."""
 
@@ -89,7 +100,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def _call(name: str, *arguments: object) -> int:
-    return _checked(_libc.syscall(ctypes.c_long(_NUMBER[name]), *arguments), name)
+    return _checked(_libc.syscall(ctypes.c_long(NUMBER[name]), *arguments), name)
 
 
 def _path(value: str | None) -> bytes | None:
@@ -137,7 +148,7 @@ def clone_process(flags: int) -> int:
     """`os.fork` with new namespaces: 0 in the child, its process id in the parent. The caller has one thread."""
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int = _libc_holding_the_lock.syscall(
-        ctypes.c_long(_NUMBER["clone"]), ctypes.c_ulong(flags | _SIGCHLD), None, None, None, None
+        ctypes.c_long(NUMBER["clone"]), ctypes.c_ulong(flags | _SIGCHLD), None, None, None, None
     )
     number = ctypes.get_errno()
     if pid == 0:
@@ -207,11 +218,27 @@ def permitted_capabilities() -> int:
     return int(low) | int(high) << 32
 
 
-def set_capabilities(mask: int) -> None:
-    """Keep exactly these capabilities, none of them inheritable."""
-    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+@functools.cache
+def last_capability() -> int:
+    """The highest capability this kernel knows."""
+    number = 0
+    while True:
+        try:
+            prctl(_PR_CAPBSET_READ, number + 1)
+        except OSError:
+            return number
+        number += 1
+
+
+def capability_records(mask: int) -> tuple[bytes, bytes]:
+    """What `capset` is given to keep exactly these capabilities, none of them inheritable."""
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    _call("capset", header, struct.pack("6I", low, low, 0, high, high, 0))
+    return struct.pack("Ii", _CAPABILITY_VERSION_3, 0), struct.pack("6I", low, low, 0, high, high, 0)
+
+
+def set_capabilities(mask: int) -> None:
+    """Keep exactly these capabilities."""
+    _call("capset", *capability_records(mask))
 
 
 def rename_process(name: str) -> None:

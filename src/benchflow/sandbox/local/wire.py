@@ -37,11 +37,19 @@ def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None
         attached.append(spill)
         data = _ELSEWHERE
     try:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", attached).tobytes())] if attached else []
-        sock.sendmsg([data], rights)
+        sock.sendmsg([data], _rights(attached))
     finally:
         if spill >= 0:
             os.close(spill)
+
+
+def send_descriptors(sock: socket.socket, fds: Sequence[int]) -> None:
+    """Send copies of some descriptors with one byte that says nothing."""
+    sock.sendmsg([b"\0"], _rights(fds))
+
+
+def _rights(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
 
 
 def receive(sock: socket.socket) -> tuple[Message | None, list[int]]:

@@ -21,8 +21,10 @@ import time
 from pathlib import Path
 from typing import Final, NoReturn
 
-from benchflow.sandbox.local import children, confinement, janitor, rootfs, tasks, wire
+from benchflow.sandbox.local import calls, children, janitor, rootfs, tasks, wire
 from benchflow.sandbox.local import syscalls as sc
+from benchflow.sandbox.local.entrance import Entrance
+from benchflow.sandbox.local.entry import open_program
 from benchflow.sandbox.local.plan import IDS, Identity, Plan, group_prefix
 from benchflow.sandbox.local.seccomp import build_filter
 from benchflow.sandbox.local.supervisor import Supervisor, answer
@@ -53,6 +55,8 @@ class Zygote:
         """Locked as long as a process of this driver holds it."""
         self.groups = fds[2:]
         """The folders in which the driver makes control groups."""
+        self.entry = open_program()
+        """The program through which commands enter sandboxes."""
         self.owners: int | None = None
         """A user namespace whose maps shift the owners of mounts."""
         self.held: dict[str, str] = {}
@@ -72,6 +76,8 @@ class Zygote:
             self.owners = _shifting_namespace()
         self.hold(self.store, rootfs.STORE)
         rootfs.prime()
+        calls.reasons()
+        sc.last_capability()
         for fake_root in (False, True):
             build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
         self.janitor, far = wire.channel()
@@ -249,8 +255,7 @@ class Zygote:
     ) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
-            groups = tuple(fds[2:])
-            sc.close_but({0, 1, 2, *fds, *trees, go, self.driver, self.lock})
+            sc.close_but({0, 1, 2, *fds, *trees, go, self.driver, self.lock, self.entry})
             if not os.read(go, 1):
                 os._exit(0)
             os.close(go)
@@ -263,10 +268,12 @@ class Zygote:
             os.setsid()
             rootfs.loopback_up()
             socket.sethostname(plan.hostname)
-            confinement.narrow()
+            entrance = Entrance(self.entry, [os.dup(fd) for fd in fds[2:]])
+            entrance.prepare()
             resolver = rootfs.build_root(plan, self.locate, trees)
             rootfs.make_workdir(plan)
-            supervisor = Supervisor(plan, socket.socket(fileno=fds[1]), groups, self.driver, resolver)
+            control, groups = socket.socket(fileno=fds[1]), tuple(fds[2:])
+            supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver)
             wire.send(reply, {"ready": True})
             reply.close()
             supervisor.run()

@@ -1,4 +1,4 @@
-"""The program that runs inside every container, built from `anchor.c` by `scripts/build-anchor` for two machines.
+"""The program that runs inside every container, built from `anchor.c` by `scripts/build-programs` for two machines.
 
 It is the first process, the parent of every command and the mover of files; it needs nothing from the image.
 """
