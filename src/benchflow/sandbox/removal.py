@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import Final
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def remove_tree(folder: Path) -> None:
+def remove_tree(folder: str | os.PathLike[str], *, dir_fd: int | None = None) -> None:
     """Remove a folder with all it holds, however deep and whatever its permissions; gone already is fine.
 
     Links are removed, never followed. Inner folders are moved up before they are emptied, so that neither long
     paths nor many open folders are needed.
     """
     try:
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        top = os.open(folder, _FOLDER, dir_fd=dir_fd)
     except FileNotFoundError:
         return
     try:
         while inner := _clear(top, top):
             for name in inner:
                 os.chmod(name, 0o700, dir_fd=top)
-                below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+                below = os.open(name, _FOLDER, dir_fd=top)
                 try:
                     _clear(below, top)
                 finally:
@@ -28,7 +30,7 @@ def remove_tree(folder: Path) -> None:
                 os.rmdir(name, dir_fd=top)
     finally:
         os.close(top)
-    folder.rmdir()
+    os.rmdir(folder, dir_fd=dir_fd)
 
 
 def _clear(folder: int, top: int) -> list[str]:

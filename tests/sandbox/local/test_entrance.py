@@ -111,7 +111,7 @@ def test_a_list_is_no_longer_than_it_says() -> None:
     part = begin()
     part.add("umask", 0)
     finished = part.finish()
-    assert finished.count == 1
+    assert finished.length == 1
     assert struct.unpack_from("<q", finished.data, len(finished.data) - 80)[0] == 95 or os.uname().machine != "x86_64"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchflow.sandbox.local import beneath
 from benchflow.sandbox.local.plan import AGENT, AGENT_ID
@@ -19,8 +19,9 @@ class UnknownUser(LookupError):
     """A name that the environment does not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
+    """A user with its groups."""
+
     uid: int
     gid: int
     groups: tuple[int, ...]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable
+
+from benchflow.sandbox.removal import remove_tree
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -69,10 +70,7 @@ def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> N
     if wanted(mode):
         return
     if stat.S_ISDIR(mode):
-        try:
-            shutil.rmtree(name, dir_fd=directory)
-        except RecursionError:
-            raise OSError(errno.ELOOP, f"The folders in '{name}' are nested too deep") from None
+        remove_tree(name, dir_fd=directory)
     else:
         os.unlink(name, dir_fd=directory)
 

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchflow.sandbox.local import syscalls as sc
 
@@ -31,6 +31,14 @@ class Rule(IntEnum):
     GO_ON = 1
     TRY = 2
     """The next call is tried; the reason is told when none of them replaces the program."""
+
+
+class Part(NamedTuple):
+    """Finished calls, and where the first of them lies."""
+
+    data: bytes
+    address: int
+    length: int
 
 
 class Calls:
@@ -76,17 +84,6 @@ class Calls:
         return Part(bytes(self._data) + bytes(self._steps), self._start + len(self._data), self._count)
 
 
-class Part:
-    """Finished calls."""
-
-    __slots__ = ("address", "count", "data")
-
-    def __init__(self, data: bytes, address: int, count: int) -> None:
-        self.data = data
-        self.address = address
-        self.count = count
-
-
 @functools.cache
 def reasons() -> tuple[bytes, int, int, int]:
     """The texts of errors, in front of every list: the bytes, where the table lies, its length, where calls begin."""
@@ -100,5 +97,5 @@ def reasons() -> tuple[bytes, int, int, int]:
 def join(first: Part, second: Part, name: int) -> bytes:
     """The list: the texts of errors, the calls of `first`, which lie behind them, and those of `second` at the end."""
     texts, table, count, _ = reasons()
-    header = _HEADER.pack(first.address, first.count, second.address, second.count, table, count, name)
+    header = _HEADER.pack(first.address, first.length, second.address, second.length, table, count, name)
     return header + texts + first.data + second.data

@@ -34,8 +34,8 @@ class Launcher:
         """
         self.identity: Identity = identity
         self.closed = False
-        self._janitor: socket.socket | None = None
-        """Removes what sandboxes leave, so that the zygote has time for others."""
+        self._worker: socket.socket | None = None
+        """Does the file work, so that the zygote has time for sandboxes."""
         self._requests, theirs = wire.channel()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _PACKAGES],
@@ -74,12 +74,12 @@ class Launcher:
             raise InfrastructureFailure("The helper process of the local sandbox ended before it was ready.")
         if "error" in message:
             raise OSError(message["errno"], message["error"])
-        self._janitor = socket.socket(fileno=fds[0])
+        self._worker = socket.socket(fileno=fds[0])
 
     def request(self, message: wire.Message, fds: Sequence[int] = ()) -> socket.socket:
         """Send a request; answers arrive at the socket that is returned."""
         mine, theirs = wire.channel()
-        helper = self._janitor if message["op"] == "remove" and self._janitor else self._requests
+        helper = self._worker if message["op"] != "launch" and self._worker else self._requests
         try:
             wire.send(helper, message, (theirs.fileno(), *fds))
         except OSError as error:
@@ -105,8 +105,8 @@ class Launcher:
         """End it; idempotent. The sandboxes it started end too, and the driver's part of the store goes with them."""
         self.closed = True
         self._requests.close()
-        if self._janitor is not None:
-            self._janitor.close()
+        if self._worker is not None:
+            self._worker.close()
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What the driver tells the helper processes about one sandbox: plain values that travel as JSON.
+"""What the driver tells the helper processes about one sandbox: plain tuples that travel as JSON.
 
 A location is `store:REL` (below the store), `volume:REL` (below the limited volumes, which only the zygote has mounted)
 or an absolute path of the machine.
@@ -6,8 +6,7 @@ or an absolute path of the machine.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 Identity = Literal["idmap", "identity", "range", "single"]
 """How user ids inside relate to the machine's: shifted for a driver that is root; the same where mounts cannot be
@@ -25,8 +24,7 @@ def group_prefix(owner: str) -> str:
     return f"benchcube-{owner}-"
 
 
-@dataclass(frozen=True, slots=True)
-class Overlay:
+class Overlay(NamedTuple):
     """One copy-on-write mount: `lowers` top first, written to `upper`."""
 
     target: str
@@ -35,8 +33,7 @@ class Overlay:
     work: str
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(NamedTuple):
     """A file or folder of the machine that appears read-only at a path inside."""
 
     source: str
@@ -44,29 +41,28 @@ class Attachment:
     directory: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """All that the zygote and the supervisor need to bring one sandbox up."""
 
     hostname: str
     identity: Identity
     overlays: tuple[Overlay, ...]
-    attachments: tuple[Attachment, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    attachments: tuple[Attachment, ...]
+    environment: dict[str, str]
+    rlimits: dict[str, int]
     workdir: str = "/"
     user: str = AGENT
     cpus: tuple[int, ...] = ()
     pin_cpus: bool = False
-    rlimits: dict[str, int] = field(default_factory=dict)
     memory_watch: int = 0
     """Bytes that all processes together may use where no control group counts them; 0 for no watch."""
     shm_bytes: int = 64 << 20
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        overlays = tuple(Overlay(**{**item, "lowers": tuple(item["lowers"])}) for item in values["overlays"])
-        attachments = tuple(Attachment(**item) for item in values["attachments"])
+        overlays = tuple(Overlay(*item) for item in values["overlays"])
+        attachments = tuple(Attachment(*item) for item in values["attachments"])
         return cls(**{**values, "overlays": overlays, "attachments": attachments, "cpus": tuple(values["cpus"])})

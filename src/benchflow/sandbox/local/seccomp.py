@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
-import platform
+import os
 import struct
 from collections.abc import Iterable
 from typing import Final
@@ -116,7 +116,7 @@ def build_filter(*, fake_root: bool = False, pin_cpus: bool = False, machine: st
     `fake_root` lets owner changes and identity changes succeed without effect; `pin_cpus` forbids leaving the
     processors that were assigned.
     """
-    architecture = machine or platform.machine()
+    architecture = machine or os.uname().machine
     numbers = NUMBERS[architecture]
     refuse = _ERRNO | errno.EPERM
     program = _Program()

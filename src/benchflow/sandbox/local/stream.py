@@ -13,8 +13,7 @@ import errno
 import os
 import stat
 import struct
-from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from benchflow.sandbox.local import beneath
 
@@ -31,8 +30,7 @@ class Refused(ValueError):
     """Something in a tree that is not copied."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
+class Intake(NamedTuple):
     """What a reader takes."""
 
     max_bytes: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import platform
 import struct
 from typing import Final
 
@@ -39,6 +38,7 @@ PR_SET_NAME: Final = 15
 PR_SET_SECCOMP: Final = 22
 _PR_CAPBSET_READ: Final = 23
 PR_CAPBSET_DROP: Final = 24
+PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 
 RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -59,6 +59,8 @@ _MOUNT_ATTR_IDMAP: Final = 0x00100000
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _SIGCHLD: Final = 17
 
+MACHINE: Final = os.uname().machine
+
 _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "x86_64": {
         "write": 1, "clone": 56, "execve": 59, "exit": 60, "chdir": 80, "umask": 95, "setsid": 112, "setgroups": 116,
@@ -77,10 +79,10 @@ NUMBER: Final = {
     "close_range": 436,
     "openat2": 437,
     "mount_setattr": 442,
-    **_NUMBERS.get(platform.machine(), {}),
+    **_NUMBERS.get(MACHINE, {}),
 }
 """The numbers of this machine's calls."""
-SUPPORTED: Final = platform.machine() in _NUMBERS
+SUPPORTED: Final = MACHINE in _NUMBERS
 """Whether this machine's processor has its numbers here."""
 
 _libc = ctypes.CDLL(None, use_errno=True)

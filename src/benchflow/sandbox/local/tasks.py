@@ -1,4 +1,4 @@
-"""File work that needs the zygote's mounts and user ids, done in a child of it.
+"""File work that needs the zygote's mounts and user ids, done by the worker beside it or a child of that.
 
 A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by
 descriptor, never through a link that stands in them.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
@@ -26,7 +27,9 @@ Task = Callable[[wire.Message, "Zygote"], wire.Message]
 
 
 def run(message: wire.Message, zygote: Zygote, reply: socket.socket) -> int:
-    """Do what the message asks and answer."""
+    """Do what the message asks and answer. Deep trees are read with one descriptor per level and layer."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wire.send(reply, TASKS[message["op"]](message, zygote))
     return 0
 
@@ -133,6 +136,7 @@ def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
 
 
 TASKS: Final[Mapping[str, Task]] = {
+    "remove": remove,
     "make-volume": make_volume,
     "use-of-volume": use_of_volume,
     "copy": copy,

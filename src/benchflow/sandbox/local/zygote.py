@@ -1,7 +1,7 @@
 """The driver's helper: one small single-threaded process that sandboxes are cloned from.
 
-    driver ──launch, task──▶ zygote ──clone──▶ supervisor (process 1 of a sandbox)
-                                    └─fork───▶ task: work on files that needs the zygote's mounts and user ids
+    driver ──launch──▶ zygote ──clone──▶ supervisor (process 1 of a sandbox)
+           ──task────▶ worker: work on files that needs the zygote's mounts and user ids
 
 It has no environment variables, its own mount namespace with the store in it (owners shifted where the driver is root),
 and for a driver that is not root its own user namespace. It ends with the driver.
@@ -12,23 +12,20 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import select
 import signal
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import Final, NoReturn
 
-from benchflow.sandbox.local import calls, children, janitor, rootfs, tasks, wire
+from benchflow.sandbox.local import calls, children, rootfs, wire, worker
 from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.entrance import Entrance
 from benchflow.sandbox.local.entry import open_program
 from benchflow.sandbox.local.plan import IDS, Identity, Plan, group_prefix
 from benchflow.sandbox.local.seccomp import build_filter
 from benchflow.sandbox.local.supervisor import Supervisor, answer
-from benchflow.sandbox.removal import remove_tree
 
 ID_BASE: Final = 2_000_000_000
 """Where the user ids of sandboxes lie for a driver that is root: far from people, services and granted ranges."""
@@ -62,9 +59,10 @@ class Zygote:
         self.held: dict[str, str] = {}
         self.sandboxes: set[int] = set()
         """Supervisors that have not been collected yet."""
-        self.helpers: set[int] = set()
-        self.janitor: socket.socket | None = None
-        """The driver's end of the janitor, handed out once."""
+        self.worker = 0
+        """The process beside this one that does the file work."""
+        self.to_worker: socket.socket | None = None
+        """The driver's end of it, handed out once."""
 
     def prepare(self) -> None:
         """Make the mounts; needs the rights to do so."""
@@ -80,20 +78,20 @@ class Zygote:
         sc.last_capability()
         for fake_root in (False, True):
             build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
-        self.janitor, far = wire.channel()
-        pid = os.fork()
-        if pid == 0:
-            self.janitor.close()
+        sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
+        self.to_worker, far = wire.channel()
+        self.worker = os.fork()
+        if self.worker == 0:
+            self.to_worker.close()
             self.requests.close()
-            janitor.run(self, far)
+            worker.run(self, far)
         far.close()
-        self.helpers.add(pid)
 
     def greet(self) -> None:
-        """Tell the driver that everything stands, and hand it its end of the janitor."""
-        if self.janitor is not None:
-            wire.send(self.requests, {"ready": True}, (self.janitor.fileno(),))
-            self.janitor.close()
+        """Tell the driver that everything stands, and hand it its end of the worker."""
+        if self.to_worker is not None:
+            wire.send(self.requests, {"ready": True}, (self.to_worker.fileno(),))
+            self.to_worker.close()
 
     def hold(self, path: str, target: str) -> None:
         """Mount `path` at `target` too, as sandboxes shall see it."""
@@ -151,10 +149,15 @@ class Zygote:
 
     def end(self) -> NoReturn:
         """End every sandbox, remove the driver's part of the store, end."""
+        from benchflow.sandbox.local import tasks  # sandboxes, which are cloned from this process, do without
+        from benchflow.sandbox.removal import remove_tree
+
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for pid in self.sandboxes | self.helpers:
+        for pid in self.sandboxes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.worker, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, 0):
                 pass
@@ -163,7 +166,7 @@ class Zygote:
         for name in os.listdir(rootfs.PLAIN_VOLUMES):
             tasks.remove({"volumes": [name], "locations": []}, self)
         with contextlib.suppress(OSError):  # left for the next driver
-            remove_tree(Path(self.part))
+            remove_tree(self.part)
         if not os.path.exists(self.part):
             with contextlib.suppress(OSError):
                 os.unlink(f"{self.part}.lock")
@@ -175,10 +178,7 @@ class Zygote:
             self.end()
         reply = socket.socket(fileno=fds[0])
         try:
-            if message["op"] == "launch":
-                self._launch(Plan.from_dict(message["plan"]), reply, fds)
-            else:
-                self._task(message, reply)
+            self._launch(Plan.from_dict(message["plan"]), reply, fds)
         except (OSError, ValueError, KeyError) as error:
             answer(reply, children.failure(error))
         finally:
@@ -190,13 +190,6 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 self.sandboxes.discard(pid)
-
-    def _task(self, message: wire.Message, reply: socket.socket) -> None:
-        if message["op"] in tasks.AT_ONCE:
-            tasks.run(message, self, reply)
-        elif os.fork() == 0:
-            _raise_file_limit()
-            children.run(reply, lambda: tasks.run(message, self, reply))
 
     def _launch(self, plan: Plan, reply: socket.socket, fds: list[int]) -> None:
         """`fds`: reply, control, then control groups."""
@@ -292,12 +285,6 @@ def _remove_groups(folder: int, prefix: str) -> None:
                     os.rmdir(name, dir_fd=folder)
                     break
                 time.sleep(_GROUP_PAUSE)
-
-
-def _raise_file_limit() -> None:
-    """Deep trees are read with one descriptor per level and layer."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _shifting_namespace() -> int:

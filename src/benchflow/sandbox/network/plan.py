@@ -8,12 +8,11 @@ public internet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from benchflow.sandbox.network.hosts import HostRules
-from benchflow.sandbox.protocol import NetworkPolicy
+if TYPE_CHECKING:
+    from benchflow.sandbox.protocol import NetworkPolicy
 
 Role = Literal["proxy", "transparent", "dns"]
 Transport = Literal["tcp", "udp"]
@@ -33,8 +32,7 @@ PUBLIC_PORTS: Final = (22, 80, 443, 8080, 8443)
 RESOLV_CONF: Final = f"search .\nnameserver {GATEWAY_ADDRESS}\noptions timeout:2 attempts:2\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """A socket to be opened inside and handed to `Egress.start` together with its role."""
 
     role: Role
@@ -43,8 +41,7 @@ class Listener:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class EgressPlan:
+class EgressPlan(NamedTuple):
     """Everything a backend does inside a sandbox for one policy; empty for `none`."""
 
     listeners: tuple[Listener, ...] = ()
@@ -63,6 +60,8 @@ def plan_egress(policy: NetworkPolicy) -> EgressPlan:
     ports: tuple[int, ...] = PUBLIC_PORTS
     routes: tuple[IPv4Network, ...] = (IPv4Network("0.0.0.0/0"),)
     if policy.mode == "allowlist":
+        from benchflow.sandbox.network.hosts import HostRules  # only the driver makes plans
+
         networks = HostRules.parse(policy.hosts).ipv4_networks
         ports = ALLOWLIST_PORTS
         routes = (FAKE_NETWORK, *(network for network in networks if not network.overlaps(FAKE_NETWORK)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 from typing import Final
 
 _MFD_EXEC: Final = 0x10
@@ -17,7 +16,7 @@ _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fc
 
 def open_program() -> int:
     """A descriptor of the program for this machine: a copy in memory that nobody can change any more."""
-    path = os.path.join(os.path.dirname(__file__), f"entry-{platform.machine()}")
+    path = os.path.join(os.path.dirname(__file__), f"entry-{os.uname().machine}")
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(source, 1 << 16)

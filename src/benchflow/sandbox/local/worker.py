@@ -1,6 +1,7 @@
-"""Removes what sandboxes leave behind, in a process of its own beside the zygote, with its mounts and user ids.
+"""Does the file work of a driver in a process of its own beside the zygote, with the same mounts and user ids.
 
-Small trees are gone before a child could be forked for them; a large one gets a child, so that nobody waits for it.
+What sandboxes are cloned from stays small that way. Removing a small tree takes less time than forking a child for it;
+everything else gets a child, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from benchflow.sandbox.local import children, tasks, wire
+from benchflow.sandbox.local import children, wire
 from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.supervisor import answer
 
@@ -23,6 +24,7 @@ _SMALL: Final = 300
 
 def run(zygote: Zygote, requests: socket.socket) -> NoReturn:
     """Serve until the driver or the zygote is gone."""
+    os.setpgid(0, 0)
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     poll = select.poll()
     poll.register(requests, select.POLLIN)
@@ -39,19 +41,20 @@ def run(zygote: Zygote, requests: socket.socket) -> NoReturn:
 
 
 def _serve(message: wire.Message, zygote: Zygote, reply: socket.socket) -> None:
-    if sum(_entries(zygote.plain(location)) for location in message["locations"]) > _SMALL:
-        if os.fork() == 0:
-            children.run(reply, lambda: _remove(message, zygote, reply))
-    else:
+    from benchflow.sandbox.local import tasks  # not needed by sandboxes, which are cloned from the zygote
+
+    at_once = message["op"] in tasks.AT_ONCE
+    if message["op"] == "remove":
+        at_once = sum(_entries(zygote.plain(item)) for item in message["locations"]) <= _SMALL
+    if at_once:
         try:
-            _remove(message, zygote, reply)
+            answer(reply, tasks.TASKS[message["op"]](message, zygote))
         except OSError as error:
             answer(reply, children.failure(error))
-
-
-def _remove(message: wire.Message, zygote: Zygote, reply: socket.socket) -> int:
-    answer(reply, tasks.remove(message, zygote))
-    return 0
+    elif os.fork() == 0:
+        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        children.run(reply, lambda: tasks.run(message, zygote, reply))
 
 
 def _entries(path: str) -> int:
