@@ -59,7 +59,7 @@ async def test_a_factor_without_a_reward_leaves_the_whole_without_one(bench, pac
         async with bench(package(files=HYBRID_FILES), **server.environment) as it:
             await it.agent("echo 1 > answer.txt")
             verdict = (await it.verify()).verdict
-            assert (verdict.category, verdict.code) == ("judge", "judge-unavailable")
+            assert (verdict.category, verdict.code) == ("judge", "judge-key-refused")
             assert "'style'" in verdict.reason
 
 

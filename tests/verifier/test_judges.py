@@ -33,6 +33,7 @@ JUDGE = """\
     ---
     """
 FILES = {"verifier/verifier.md": JUDGE, "verifier/rubric.toml": RUBRIC}
+WORK = "echo 'the answer is 42' > answer.md"
 
 
 async def test_a_judge_scores_each_criterion_by_its_scale(bench, package):
@@ -57,12 +58,13 @@ async def test_a_judge_scores_each_criterion_by_its_scale(bench, package):
 
 FAILURES = {
     "an outage": (Fault(500, "down"), "judge-unavailable", 3),
-    "a wrong key": (Fault(401, "no"), "judge-unavailable", 1),
+    "a wrong key": (Fault(401, "no"), "judge-key-refused", 1),
+    "a key without rights": (Fault(403, "no"), "judge-key-refused", 1),
     "words": ("I like it.", "judge-answer-invalid", 1),
     "no score": ({"opinion": 1}, "judge-answer-invalid", 1),
     "a score that is none": ({"score": "maybe"}, "judge-answer-invalid", 1),
     "not a number": ('{"score": NaN}', "judge-answer-invalid", 1),
-    "nothing": (Answer(""), "judge-unavailable", 3),
+    "nothing": (Answer(""), "judge-answer-invalid", 1),
     "garbage": (Malformed("<html>"), "judge-unavailable", 3),
 }
 
@@ -72,6 +74,7 @@ async def test_a_judge_that_fails_is_unscored_and_never_zero(bench, package, mon
     monkeypatch.setattr("benchflow.verifier.judging.client.PAUSE_SEC", 0.0)
     with ModelServer(reply) as server:
         async with bench(package(files=FILES), **server.environment) as it:
+            await it.agent(WORK)
             verdict = (await it.verify()).verdict
             assert (verdict.category, verdict.code) == ("judge", code), verdict
             assert server.api_key not in verdict.reason
@@ -79,10 +82,28 @@ async def test_a_judge_that_fails_is_unscored_and_never_zero(bench, package, mon
     assert len(server.requests) == asked
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_key_is_named_in_one_sentence(bench, package, status):
+    with ModelServer(Fault(status, "no")) as server:
+        async with bench(package(files=FILES), **server.environment) as it:
+            await it.agent(WORK)
+            reason = (await it.verify()).verdict.reason
+    assert reason == "The judge 'openai/test-model' was asked with a key that its provider refuses: OPENAI_API_KEY."
+
+
+async def test_a_missing_key_is_named_in_one_sentence_and_nothing_is_sent(bench, package):
+    async with bench(package(files=FILES)) as it:
+        await it.agent(WORK)
+        verdict = (await it.verify()).verdict
+    assert (verdict.category, verdict.code) == ("judge", "judge-key-missing")
+    assert verdict.reason == "The judge 'openai/test-model' needs the variable OPENAI_API_KEY, which is not set."
+
+
 async def test_a_judge_that_stumbles_is_asked_again(bench, package, monkeypatch):
     monkeypatch.setattr("benchflow.verifier.judging.client.PAUSE_SEC", 0.0)
     with ModelServer([Fault(503, "busy"), {"score": 1}, {"score": 5}]) as server:
         async with bench(package(files=FILES), **server.environment) as it:
+            await it.agent(WORK)
             assert (await it.verify()).verdict.reward == 1
 
 
@@ -91,6 +112,7 @@ async def test_a_batched_judge_is_asked_once_and_samples_give_the_median(bench, 
     answers = [{"right": {"score": 1}, "clear": {"score": n}} for n in (1, 5, 3)]
     with ModelServer(answers) as server:
         async with bench(package(files={**FILES, "verifier/rubric.toml": rubric}), **server.environment) as it:
+            await it.agent(WORK)
             assert (await it.verify()).verdict.reward == pytest.approx((3 + 0.5) / 4)
 
 
@@ -137,16 +159,11 @@ async def test_a_judge_role_sees_declared_evidence_and_its_words_are_kept_and_au
     assert "hidden-reference" not in server.requests[0].prompt
 
 
-async def test_missing_evidence_is_unscored(bench, package, tmp_path):
-    async with bench(package(files={"verifier/verifier.md": ROLE})) as it:
-        verdict = (await it.verify(rollout=tmp_path)).verdict
-        assert (verdict.category, verdict.code) == ("verifier", "input-missing")
-
-
 async def test_the_judge_of_the_configuration_needs_no_document(bench, package):
     frontmatter = "verifier: {type: llm-judge, judge: {model: openai/m, rubric_path: verifier/rubric.toml}}\n"
     with ModelServer([{"score": 1}, {"score": 5}]) as server:
         folder = package(frontmatter, {"verifier/rubric.toml": RUBRIC})
         async with bench(folder, **server.environment) as it:
+            await it.agent(WORK)
             assert (await it.verify()).verdict.reward == 1
     assert server.requests[0].model == "m"

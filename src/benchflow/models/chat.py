@@ -24,6 +24,7 @@ RETRIES: Final = 5
 _LONGEST_PAUSE: Final = 60.0
 _OVERFLOW: Final = re.compile(r"context[_ ](length|window)|prompt is too long|too many tokens", re.IGNORECASE)
 """How providers say that a request is too long, where the client does not see it."""
+_REFUSED: Final = (401, 403)
 _ONE_REQUEST: Final = {"Connection": "close"}
 """The library keeps its clients for the life of the process; no connection of one event loop may wait for the next."""
 
@@ -145,11 +146,14 @@ class ChatModel:
 
     def _failure(self, error: Exception) -> ModelFailure:
         kinds = self._litellm.exceptions
+        refused = isinstance(error, kinds.AuthenticationError | kinds.PermissionDeniedError)
+        if refused or _status(error) in _REFUSED:
+            variable = self._provider.key_variable if self._provider is not None else "its key"
+            message = f"The model '{self.name}' was asked with a key that its provider refuses: {variable}."
+            return ModelFailure(message, code="key-refused")
         said = _sentence(error)
         table: list[tuple[type[BaseException] | tuple[type[BaseException], ...], str, str]] = [
             (kinds.ContextWindowExceededError, "context-overflow", "was given more text than it takes"),
-            (kinds.AuthenticationError, "key-refused", "was asked with a key that its provider refuses"),
-            (kinds.PermissionDeniedError, "key-refused", "may not be used with this key"),
             (kinds.NotFoundError, "model-unknown", "is not known to its provider"),
             (kinds.RateLimitError, "rate-limited", "is asked more often than its provider allows"),
             ((kinds.Timeout, TimeoutError), "model-timeout", "did not answer in time"),
@@ -196,6 +200,12 @@ def _usage(reported: Any, cost: float | None) -> dict[str, float]:
         "cost_usd": cost,
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _status(error: Exception) -> int | None:
+    """The status that a provider answered with; the client may have given the error another kind."""
+    response = getattr(error, "response", None)
+    return getattr(response, "status_code", None) or getattr(error, "status_code", None)
 
 
 def _retry_after(error: Exception) -> float | None:

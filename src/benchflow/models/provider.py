@@ -9,6 +9,7 @@ from typing import Any, Final
 from benchflow.models.failure import ModelFailure
 
 _FAMILIES: Final = {"claude": "anthropic", "gemini": "gemini", "gpt-": "openai"}
+_OTHER_KEYS: Final = {"gemini": ("GOOGLE_API_KEY",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Provider:
     name: str
     api_key: str | None
     api_base: str | None
+    key_variable: str
+    """Where the key is looked for first."""
 
 
 def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
@@ -39,7 +42,9 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
             ) from None
         model, name = f"openai/{model}", "openai"
     prefix = name.upper().replace("-", "_")
-    key = environ.get(f"{prefix}_API_KEY") or None
+    variables = [f"{prefix}_API_KEY", *_OTHER_KEYS.get(name, ())]
+    variable = next((found for found in variables if environ.get(found)), variables[0])
+    key = environ.get(variable) or None
     base = environ.get(f"{prefix}_BASE_URL") or environ.get(f"{prefix}_API_BASE") or None
     if key is None:
         missing = [
@@ -52,7 +57,7 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
                 f"{'are' if plural else 'is'} not set.",
                 code="key-missing",
             )
-    return Provider(model, name, key, base)
+    return Provider(model, name, key, base, variable)
 
 
 def _with_family(model: str) -> str:

@@ -65,7 +65,7 @@ class Box:
         try:
             data = await self.sandbox.read_file(f"{LOGS}/{name}", max_bytes=MAX_BYTES)
         except SandboxFailure as error:
-            if error.code not in ("refused", "too-large") or name == REWARD_DETAILS:
+            if error.code not in ("refused", "refused-file", "too-large") or name == REWARD_DETAILS:
                 return
             raise RewardError(f"{name} cannot be used: {error}", code="reward-invalid", file=name) from error
         await anyio.to_thread.run_sync(write_atomic, target, data)

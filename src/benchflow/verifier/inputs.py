@@ -9,6 +9,8 @@ from typing import Final
 
 from benchflow.errors import PackageError, SandboxFailure, VerifierFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.verifier.box import Box
+from benchflow.verifier.delivery import NotDelivered, Undelivered, is_deliverable, undelivered
 from benchflow.verifier.run import Run
 from benchflow.verifier.survival import SCOPE, below
 
@@ -26,33 +28,51 @@ class Input:
 
 
 async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
-    """Every declared input; one that is missing or no plain file is a `VerifierFailure`.
+    """Every declared input.
 
-    Relative paths and those below `/logs` are looked for in the rollout's folder, the rest in the sandbox.
+    Relative paths and those below `/logs` are looked for in the rollout's folder, the rest in the sandbox. What the
+    agent was to deliver and did not, as a plain file of bearable size, raises `NotDelivered`; of what others should
+    have provided it is a `VerifierFailure`.
     """
     found: dict[str, bytes] = {}
     inside: list[str] = []
+    missing: list[Undelivered] = []
     wanted = list(paths)
     for path in wanted:
         if below(path, *SCOPE):
             message = f"The input {path} belongs to verifier or oracle and is no evidence of what an agent did."
             raise PackageError(message, code="unsafe-input", path="inputs")
         local = _in_rollout(run, path)
-        if local is not None:
-            found[path] = _read(run.rollout or local.parent, local, path)
-        elif path.startswith("/"):
-            inside.append(path)
-        else:
-            raise VerifierFailure(f"The input {path} is not part of this rollout.", code="input-missing", path="inputs")
+        try:
+            if local is not None:
+                found[path] = _read(run.rollout or local.parent, local, path)
+            elif path.startswith("/"):
+                inside.append(path)
+            else:
+                raise VerifierFailure(
+                    f"The input {path} is not part of this rollout.", code="input-missing", path="inputs"
+                )
+        except VerifierFailure as error:
+            if not is_deliverable(path):
+                raise
+            missing.append(Undelivered(path, f"{path} was not delivered: {error}"))
     if inside:
         async with run.box() as box:
             for path in inside:
                 try:
                     found[path] = await box.sandbox.read_file(path, max_bytes=MAX_BYTES)
                 except SandboxFailure as error:
-                    code = "input-invalid" if error.code in ("refused", "too-large") else "input-missing"
-                    raise VerifierFailure(f"The input {path}: {error}", code=code, path="inputs") from error
+                    missing.append(await _missing(run, box, path, error))
+    if missing:
+        raise NotDelivered(missing)
     return [Input(path, found[path]) for path in wanted]
+
+
+async def _missing(run: Run, box: Box, path: str, error: SandboxFailure) -> Undelivered:
+    problem = await undelivered(run, box, path, error)
+    if is_deliverable(path):
+        return problem
+    raise VerifierFailure(f"The input {path}: {error}", code="input-missing", path="inputs") from error
 
 
 def _in_rollout(run: Run, path: str) -> Path | None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchflow.errors import EnvironmentFailure
+from benchflow.files.redaction import Redactor
 from benchflow.sandbox.envvars import referenced_variables, resolve_variables
 from benchflow.verifier.scope import Scope
 
 _SCOPES: Final = ("verifier", "judge")
-_SHORTEST: Final = 6
-"""A value that is shorter appears by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +23,7 @@ class VerifierVariables:
 
     def redact(self, text: str) -> str:
         """A text without secret values."""
-        for name, value in sorted(self.secret.items(), key=lambda item: -len(item[1])):
-            if len(value) >= _SHORTEST:
-                text = text.replace(value, f"[{name}]")
-        return text
+        return Redactor(self.secret.values()).text(text)
 
 
 def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVariables:

@@ -22,7 +22,8 @@ from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.verifier.box import Isolation
 from benchflow.verifier.boxes import BoxMaker, Findings
-from benchflow.verifier.run import Run
+from benchflow.verifier.delivery import NotDelivered
+from benchflow.verifier.run import Run, Score
 from benchflow.verifier.scope import Scope, scope_of
 from benchflow.verifier.secrets import verifier_variables
 from benchflow.verifier.staging import Staging
@@ -181,7 +182,7 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                 )
-                verdict = await load_strategy(declared.type)(run)
+                verdict = await _scored_by(load_strategy(declared.type), run)
                 if isinstance(verdict, Scored):
                     write_reward(folder, verdict, sync=False)
                 else:
@@ -190,6 +191,14 @@ class Verifier:
         except Attributed as error:
             _drop_rewards(folder)
             return replace(error.verdict, reason=_without_secrets(error.verdict.reason, scope, self._machine))
+
+
+async def _scored_by(strategy: Score, run: Run) -> Verdict:
+    """What a strategy says; where the agent delivered nothing to judge, that."""
+    try:
+        return await strategy(run)
+    except NotDelivered as nothing:
+        return nothing.verdict(run)
 
 
 def _without_secrets(text: str, scope: Scope, machine: Mapping[str, str]) -> str:

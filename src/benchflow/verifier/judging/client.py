@@ -1,42 +1,28 @@
-"""One question to a model, through LiteLLM: any provider, or a local server named by `OPENAI_BASE_URL`.
+"""One question to a judge, through the client for models. A judge that fails raises `JudgeFailure`: it never scores.
 
 Keys come from the verifier's own variables first, then from the machine that runs the judge; they are passed with the
-call and never put into this process's environment. A judge that fails raises `JudgeFailure`: it never scores.
+call and never put into this process's environment.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from importlib import import_module
-from typing import Any, Final
-
-import anyio
-import anyio.to_thread
+from dataclasses import dataclass
+from typing import Final
 
 from benchflow.errors import JudgeFailure
+from benchflow.models import ChatModel, ModelFailure, Reply
 
-RETRIES: Final = 3
+TRIES: Final = 3
 MAX_TOKENS: Final = 2048
 PAUSE_SEC = 1.0
-"""Before the second try; twice as long before each further one."""
-_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "openai": ("OPENAI_API_KEY",),
-    "anthropic": ("ANTHROPIC_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+"""Before the second try; twice as long before the third."""
+_CODES: Final[Mapping[str, str]] = {
+    "extra-missing": "judge-not-installed",
+    "key-missing": "judge-key-missing",
+    "key-refused": "judge-key-refused",
+    "model-timeout": "judge-timeout",
 }
-_BASES: Final = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
-_PERMANENT: Final = ("AuthenticationError", "NotFoundError", "PermissionDeniedError", "BadRequestError")
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What a model said, and what it cost."""
-
-    text: str
-    usage: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,76 +30,30 @@ class JudgeModel:
     """A model that is asked for judgements."""
 
     model: str
-    variables: Mapping[str, str] = field(repr=False)
+    variables: Mapping[str, str]
     """The verifier's, over the machine's."""
     timeout_sec: float = 120.0
     reasoning_effort: str | None = None
 
-    async def ask(self, messages: list[dict[str, str]]) -> Message:
+    def __repr__(self) -> str:
+        return f"JudgeModel({self.model!r})"
+
+    async def ask(self, messages: list[dict[str, str]]) -> Reply:
         """The model's answer; raises `JudgeFailure` after the last try, or at once when trying again cannot help."""
-        provider, model = route(self.model)
-        call = partial(
-            _completion(),
-            model=f"{provider}/{model}" if provider else model,
-            messages=messages,
-            max_tokens=MAX_TOKENS,
-            timeout=self.timeout_sec,
-            max_retries=0,
-            **self._connection(provider),
+        client = ChatModel(
+            self.model,
+            self.variables,
+            retries=TRIES - 1,
+            first_pause_sec=PAUSE_SEC,
+            request_timeout_sec=self.timeout_sec,
         )
-        problem: Exception | None = None
-        for attempt in range(RETRIES):
-            if attempt:
-                await anyio.sleep(PAUSE_SEC * 2 ** (attempt - 1))
-            try:
-                with anyio.fail_after(self.timeout_sec):
-                    return _message(await anyio.to_thread.run_sync(call, abandon_on_cancel=True))
-            except Exception as error:  # noqa: BLE001 - boundary: whatever a provider's client raises
-                problem = error
-                if type(error).__name__ in _PERMANENT:
-                    break
-        reason = " ".join(str(problem).split())[:400] or type(problem).__name__
-        code = "judge-timeout" if isinstance(problem, TimeoutError) else "judge-unavailable"
-        raise JudgeFailure(f"The judge {self.model} gave no answer: {reason}", code=code) from problem
-
-    def _connection(self, provider: str) -> dict[str, str]:
-        key = next((self.variables[name] for name in _KEYS.get(provider, ()) if self.variables.get(name)), None)
-        base = self.variables.get(_BASES.get(provider, ""))
-        options = {"api_key": key, "api_base": base, "reasoning_effort": self.reasoning_effort}
-        return {name: value for name, value in options.items() if value}
-
-
-def route(model: str) -> tuple[str, str]:
-    """Provider and model of a name: by its prefix, else by the family it belongs to, else left to LiteLLM."""
-    prefix, _, rest = model.partition("/")
-    if rest:
-        return {"google": "gemini"}.get(prefix, prefix), rest
-    if model.startswith("claude"):
-        return "anthropic", model
-    if model.startswith("gemini"):
-        return "gemini", model
-    return ("openai", model) if model.startswith(("gpt", "o1", "o3", "o4", "chatgpt")) else ("", model)
-
-
-def _completion() -> Any:
-    """LiteLLM's blocking function, whose connections belong to no event loop, with the price list it brings along."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        litellm: Any = import_module("litellm")
-    except ImportError as error:
-        message = "Judges need the extra 'models': pip install 'benchcube[models]'."
-        raise JudgeFailure(message, code="judge-not-installed") from error
-    litellm.suppress_debug_info = True
-    litellm.telemetry = False
-    return litellm.completion
-
-
-def _message(answer: Any) -> Message:
-    text = answer.choices[0].message.content
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError("the answer is empty")
-    usage = getattr(answer, "usage", None)
-    counts = {
-        name: int(getattr(usage, name, 0) or 0) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    }
-    return Message(text, counts)
+        try:
+            reply = await client.complete(
+                messages, max_output_tokens=MAX_TOKENS, reasoning_effort=self.reasoning_effort
+            )
+        except ModelFailure as failure:
+            message = str(failure).replace("The model", "The judge", 1)
+            raise JudgeFailure(message, code=_CODES.get(failure.code, "judge-unavailable")) from failure
+        if not reply.text.strip():
+            raise JudgeFailure(f"The judge '{self.model}' gave an empty answer.", code="judge-answer-invalid")
+        return reply

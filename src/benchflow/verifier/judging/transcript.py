@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchflow.verifier.judging.client import Message
+from benchflow.models import Reply
 
 
 class Transcript:
@@ -17,13 +16,14 @@ class Transcript:
     def __init__(self, path: Path, redact: Callable[[str], str]) -> None:
         self.path = path
         self._redact = redact
-        self._usage: Counter[str] = Counter()
+        self._usage: dict[str, float] = {}
         self.exchanges = 0
 
-    def add(self, model: str, messages: Sequence[dict[str, str]], answer: Message, **extra: Any) -> None:
+    def add(self, model: str, messages: Sequence[dict[str, str]], answer: Reply, **extra: Any) -> None:
         """Write down one question and its answer."""
         self.exchanges += 1
-        self._usage.update(answer.usage)
+        for name, amount in answer.usage.items():
+            self._usage[name] = self._usage.get(name, 0) + amount
         record = {
             "exchange": self.exchanges,
             "model": model,
@@ -36,5 +36,5 @@ class Transcript:
             stream.write(self._redact(json.dumps(record, ensure_ascii=False)) + "\n")
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, float]:
         return dict(self._usage)

@@ -13,12 +13,13 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import Issue, JudgeFailure, PackageError
+from benchflow.models import Reply
 from benchflow.rewards import Scored
 from benchflow.task.strategies import AgentJudgeStrategy
 from benchflow.verifier.inputs import Input, gather
 from benchflow.verifier.judging.answers import overall_score, parse_answer
 from benchflow.verifier.judging.audit import audit
-from benchflow.verifier.judging.client import JudgeModel, Message
+from benchflow.verifier.judging.client import JudgeModel
 from benchflow.verifier.judging.deliverables import Deliverable
 from benchflow.verifier.judging.prompts import role_messages
 from benchflow.verifier.judging.transcript import Transcript
@@ -83,7 +84,7 @@ def _scored(
     )
 
 
-def _audit(run: Run, evidence: list[Deliverable], answer: Message) -> None:
+def _audit(run: Run, evidence: list[Deliverable], answer: Reply) -> None:
     """Write down what hidden text the evidence or the answer holds, and note it."""
     hidden: dict[str, Path] = {"verifier": run.scope.folders[-1]} if run.scope.folders else {}
     if run.scope.view.oracle_dir is not None:

@@ -12,8 +12,9 @@ from benchflow.errors import JudgeFailure, PackageError, SandboxFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
 from benchflow.task.strategies import LLMJudgeStrategy
+from benchflow.verifier.delivery import NotDelivered, Undelivered
 from benchflow.verifier.judging.answers import parse_answer
-from benchflow.verifier.judging.client import JudgeModel, Message
+from benchflow.verifier.judging.client import JudgeModel
 from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables
 from benchflow.verifier.judging.prompts import criterion_messages
 from benchflow.verifier.judging.transcript import Transcript
@@ -39,8 +40,12 @@ async def score(run: Run) -> Scored:
         model, {**run.machine, **run.variables.values}, rubric.judge.timeout_sec, options["reasoning_effort"]
     )
     folder = run.output / DELIVERABLES
-    await fetch(run, strategy.input_dir or run.sandbox.spec.workdir, folder)
+    source = strategy.input_dir or run.sandbox.spec.workdir
+    if not await fetch(run, source, folder):
+        raise _nothing(rubric, source, f"The folder {source} to judge does not exist.")
     files = matching(await anyio.to_thread.run_sync(read_deliverables, folder), rubric.judge.files)
+    if not files:
+        raise _nothing(rubric, source, _nothing_in(source, rubric.judge.files))
     transcript = Transcript(run.output / "judge.jsonl", run.variables.redact)
     with anyio.move_on_after(run.scope.config.timeout_sec) as limit:
         items = await _items(judge, rubric, _context(run, strategy), files, options["samples"], transcript)
@@ -49,10 +54,21 @@ async def score(run: Run) -> Scored:
     raise JudgeFailure(f"The judge took longer than {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
 
 
-async def fetch(run: Run, source: str, target: Path) -> None:
+def _nothing(rubric: Rubric, path: str, reason: str) -> NotDelivered:
+    """A folder without anything that a judge could read is no work: nobody is asked about it."""
+    return NotDelivered([Undelivered(path, reason)], [item.id for item in rubric.criteria])
+
+
+def _nothing_in(source: str, wanted: tuple[str, ...]) -> str:
+    named = f" among {', '.join(wanted)}" if wanted else ""
+    return f"{source} holds no file{named} that a judge can read."
+
+
+async def fetch(run: Run, source: str, target: Path) -> bool:
     """Copy the plain files of a folder that the agent worked in, and of its output folders, as the verifier sees them.
 
-    What is too large for a judge stays behind; an agent cannot prevent its judgement by leaving too much.
+    False when there is no such folder. What is too large for a judge stays behind; an agent cannot prevent its
+    judgement by leaving too much.
     """
     places = [source, *(f"{source}/{folder}" for folder in FOLDERS if folder)]
     command = ["find", *places, "-maxdepth", "1", "-type", "f", "-size", f"-{MAX_FILE_BYTES}c", "-print0"]
@@ -61,7 +77,7 @@ async def fetch(run: Run, source: str, target: Path) -> None:
     async with run.box() as box:
         listed = await box.sandbox.exec(command, user=box.user, cwd="/", timeout=run.scope.config.timeout_sec)
         if not (await box.sandbox.exec(["test", "-d", source], user=box.user, cwd="/", timeout=60)).ok:
-            raise PackageError(f"There is no folder {source} to judge.", code="deliverables-missing")
+            return False
         for name in sorted(filter(None, listed.stdout.decode(errors="surrogateescape").split("\0")))[:MAX_FILES]:
             try:
                 data = await box.sandbox.read_file(name, max_bytes=min(left, MAX_FILE_BYTES))
@@ -71,6 +87,7 @@ async def fetch(run: Run, source: str, target: Path) -> None:
             place = target / name.removeprefix(source).lstrip("/")
             await anyio.Path(place.parent).mkdir(parents=True, exist_ok=True)
             await anyio.Path(place).write_bytes(data)
+    return True
 
 
 async def _items(
@@ -82,6 +99,10 @@ async def _items(
     graded = {}
     for item in rubric.criteria:
         seen = matching(files, item.files)
+        if not seen:
+            reason = f"No file among {', '.join(item.files)} was delivered that a judge can read."
+            graded[item.id] = RewardItem(item.id, 0.0, item.space, reason)
+            continue
         answers = [await _ask(judge, (item,), context, seen, transcript) for _ in range(samples)]
         graded[item.id] = _median(item, answers)
     return graded
@@ -95,7 +116,7 @@ async def _ask(
     transcript: Transcript,
 ) -> dict[str, Any]:
     messages = criterion_messages(criteria, context, files)
-    answer: Message = await judge.ask(messages)
+    answer = await judge.ask(messages)
     transcript.add(judge.model, messages, answer, criteria=[item.id for item in criteria])
     return parse_answer(answer.text)
 

@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from benchflow.rewards import EpisodePolicy, Scored, parse_records, read_episode, settle_episode
+from benchflow.rewards import EpisodePolicy, RewardError, Scored, parse_records, read_episode, settle_episode
 from benchflow.task.strategies import ORSEpisodeStrategy
-from benchflow.verifier.inputs import gather
+from benchflow.verifier.delivery import NotDelivered, Undelivered, is_deliverable
+from benchflow.verifier.inputs import Input, gather
 from benchflow.verifier.run import Run
 
 
@@ -17,14 +18,26 @@ async def score(run: Run) -> Scored:
     strategy = run.strategy
     if not isinstance(strategy, ORSEpisodeStrategy):
         raise TypeError(f"{run.name} is no episode")
+    inputs = await gather(run, strategy.inputs)
+    try:
+        scored, read = _settled(run, strategy, inputs)
+    except RewardError as error:
+        delivered = [item.path for item in inputs if is_deliverable(item.path)]
+        if not delivered:
+            raise
+        raise NotDelivered([Undelivered(path, f"{path} holds no episode: {error}") for path in delivered]) from error
+    details = scored.details if isinstance(scored.details, dict) else {}
+    return replace(scored, details=json.loads(json.dumps({**details, "inputs": read})))
+
+
+def _settled(run: Run, strategy: ORSEpisodeStrategy, inputs: list[Input]) -> tuple[Scored, list[dict[str, Any]]]:
+    """The episode's reward, and how much was read from where."""
     records: list[Any] = []
     read = []
-    for item in await gather(run, strategy.inputs):
+    for item in inputs:
         found = parse_records(item.data, name=item.path, form=strategy.format)  # type: ignore[arg-type] # a known word
         read.append({"path": item.path, "records": len(found)})
         records += found
     policy = EpisodePolicy(strategy.reward_aggregation, strategy.terminal_policy)  # type: ignore[arg-type] # known words
     episode = read_episode(records, run.scope.reward_range)
-    scored = settle_episode(episode, policy, strategy=run.name, reward_range=run.scope.reward_range)
-    details = scored.details if isinstance(scored.details, dict) else {}
-    return replace(scored, details=json.loads(json.dumps({**details, "inputs": read})))
+    return settle_episode(episode, policy, strategy=run.name, reward_range=run.scope.reward_range), read
