@@ -130,16 +130,19 @@ def test_yes_is_no_answer_on_a_scale(kind: str) -> None:
 
 
 @given(
-    st.sampled_from(["binary", "likert", "numeric"]),
+    st.sampled_from(["binary", "likert", "numeric", "rubric"]),
+    st.booleans(),
     st.integers(2, 1000),
     st.floats(-1e300, 1e300),
     st.floats(-1e300, 1e300),
     st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.text(max_size=6),
 )
-def test_every_score_is_inside_zero_and_one(kind: str, points: int, low: float, high: float, answer: object) -> None:
+def test_every_score_is_inside_zero_and_one(
+    kind: str, negate: bool, points: int, low: float, high: float, answer: object
+) -> None:
     low, high = sorted((low, high)) if low != high else (0.0, 1.0)
     try:
-        item = Criterion("c", "d", kind, points=points, min=low, max=high).grade(answer)
+        item = Criterion("c", "d", kind, points=points, min=low, max=high, levels=LEVELS, negate=negate).grade(answer)
     except JudgeFailure:
         return
     assert 0 <= item.score <= 1
@@ -176,6 +179,17 @@ WRONG = {
     "a threshold above one": ({**one(), "scoring": {"threshold": 2}}, "scoring", "threshold"),
     "scoring that is a list": ({**one(), "scoring": []}, "scoring", "table"),
     "weights of nothing": (one(weight=0), "scoring", "above 0"),
+    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "for no other"),
+    "no levels": (one(type="rubric"), "criteria[0].levels", "2 to 10"),
+    "one level": (one(type="rubric", levels=["a"]), "criteria[0].levels", "2 to 10"),
+    "too many levels": (one(type="rubric", levels=["a"] * 11), "criteria[0].levels", "2 to 10"),
+    "negate as a text": (one(negate="yes"), "criteria[0].negate", "true or false"),
+    "optional as a number": (one(optional=1), "criteria[0].optional", "true or false"),
+    "nothing required": (
+        {**one(optional=True), "scoring": {"aggregation": "required-pass"}},
+        "scoring",
+        "not optional",
+    ),
     "no such mode": ({**one(), "judge": {"mode": "panel"}}, "judge.mode", "panel"),
     "no time": ({**one(), "judge": {"timeout": 0}}, "judge.timeout", "more than 0"),
 }
@@ -193,6 +207,39 @@ def test_a_wrong_rubric_is_refused_at_its_key(case: str) -> None:
         }
         assert caught.value.file == "rubrics/verifier.toml"
         assert words in str(caught.value)
+
+
+LEVELS = ("bad", "fair", "good")
+
+
+@pytest.mark.parametrize(
+    ("criterion", "answer", "score"),
+    [
+        (Criterion("c", "d", negate=True), "yes", 0.0),
+        (Criterion("c", "d", negate=True), "no", 1.0),
+        (Criterion("c", "d", "likert", negate=True), 4, 0.25),
+        (Criterion("c", "d", "rubric", levels=LEVELS), 0, 0.0),
+        (Criterion("c", "d", "rubric", levels=LEVELS), 1, 0.5),
+        (Criterion("c", "d", "rubric", levels=LEVELS), 9, 1.0),
+        (Criterion("c", "d", "rubric", levels=LEVELS, negate=True), 2, 0.0),
+    ],
+)
+def test_levels_and_negated_answers(criterion: Criterion, answer: object, score: float) -> None:
+    assert criterion.grade(answer).score == score
+
+
+def test_a_level_is_named_by_its_number() -> None:
+    with pytest.raises(JudgeFailure, match="from 0 to 2"):
+        Criterion("c", "d", "rubric", levels=LEVELS).grade("good")
+
+
+@pytest.mark.parametrize(("a", "b", "reward"), [("yes", "no", 1.0), ("yes", "yes", 1.0), ("no", "yes", 0.0)])
+def test_only_what_is_required_must_pass(a: str, b: str, reward: float) -> None:
+    criteria = [{"name": "a", "description": "d"}, {"name": "b", "description": "d", "optional": True, "weight": 9}]
+    value = {"criteria": criteria, "scoring": {"aggregation": "required-pass"}}
+    rubric = parse_rubric(json.dumps(value).encode(), json=True)
+    one, two = rubric.criteria
+    assert rubric.combine({"a": one.grade(a), "b": two.grade(b)}) == reward
 
 
 def test_mean_means_the_weighted_one() -> None:

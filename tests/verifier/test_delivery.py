@@ -16,7 +16,8 @@ ROLE = """\
     ---
     verifier:
       strategies:
-        panel: {{type: agent-judge, role: panel, model: openai/test-model, isolation: verifier-only, inputs: [{inputs}]}}
+        panel:
+          {{type: agent-judge, role: panel, model: openai/test-model, isolation: verifier-only, inputs: [{inputs}]}}
     ---
     ## role:panel
     Judge the report.

@@ -17,7 +17,10 @@ from benchflow.errors import PackageError
 from benchflow.rewards.errors import RewardError
 from benchflow.rewards.numbers import TOLERANCE, UNIT, RewardRange, finite, shown
 
-Method = Literal["mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold", "min", "max", "product"]
+Method = Literal[
+    "mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "required_pass", "threshold", "min", "max",
+    "product",
+]  # fmt: skip
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 PASS_MARK: Final = 0.5
 """From here on a metric counts as passed for `all_pass` and `any_pass`."""
@@ -160,6 +163,9 @@ _FOLDS: Final[Mapping[Method, Callable[[Sequence[float], Sequence[float], float]
     ),
     "all_pass": lambda values, _weights, _threshold: float(all(_passes(values))),
     "any_pass": lambda values, _weights, _threshold: float(any(_passes(values))),
+    "required_pass": lambda values, weights, _threshold: float(
+        all(value >= 1 - TOLERANCE for value, weight in zip(values, weights, strict=True) if weight > 0)
+    ),
     "threshold": lambda values, weights, threshold: float(_weighted_mean(values, weights) >= threshold - TOLERANCE),
     "min": lambda values, _weights, _threshold: min(values),
     "max": lambda values, _weights, _threshold: max(values),

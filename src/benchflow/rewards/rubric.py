@@ -15,7 +15,7 @@ from benchflow.rewards.aggregate import AggregatePolicy
 from benchflow.rewards.numbers import finite, shown
 from benchflow.rewards.verdict import RewardItem, Space
 
-CriterionType = Literal["binary", "likert", "numeric"]
+CriterionType = Literal["binary", "likert", "numeric", "rubric"]
 JudgeMode = Literal["individual", "batched"]
 
 TYPES: Final[tuple[CriterionType, ...]] = get_args(CriterionType)
@@ -37,7 +37,13 @@ class Criterion:
     min: float = 0.0
     max: float = 100.0
     """Ends of a `numeric` scale."""
+    levels: tuple[str, ...] = ()
+    """What each answer of a `rubric` scale means, the worst first; the answer is the level's number, from 0."""
     weight: float = 1.0
+    negate: bool = False
+    """The better the answer fits, the lower the score."""
+    optional: bool = False
+    """Not needed for `required_pass`."""
     files: tuple[str, ...] = ()
     space: Space = "output"
 
@@ -51,6 +57,8 @@ class Criterion:
                 return 1.0, float(self.points)
             case "numeric":
                 return self.min, self.max
+            case "rubric":
+                return 0.0, float(len(self.levels) - 1)
 
     def grade(self, answer: object, reason: str | None = None) -> RewardItem:
         """The answer as a score from 0 to 1.
@@ -69,7 +77,8 @@ class Criterion:
             )
         inside = min(max(raw, low), high)
         score = float(inside >= 0.5) if self.type == "binary" else (inside - low) / (high - low)
-        return RewardItem(self.id, min(score, 1.0), self.space, reason, raw=answer, clamped=inside != raw)
+        score = 1.0 - min(score, 1.0) if self.negate else min(score, 1.0)
+        return RewardItem(self.id, score, self.space, reason, raw=answer, clamped=inside != raw)
 
     def _expected(self) -> str:
         low, high = self.scale

@@ -22,6 +22,7 @@ from benchflow.rewards.rubric import MODES, TYPES, Criterion, JudgeSettings, Rub
 from benchflow.rewards.verdict import SPACES
 
 MAX_BYTES: Final = 1 << 20
+_MOST_LEVELS: Final = 10
 
 
 def load_rubric(path: Path, *, file: str | None = None) -> Rubric:
@@ -98,6 +99,12 @@ class _Reader:
             raise self.wrong(f"{path}{key}", f"must be a finite number, not {shown(value[key])}")
         return found
 
+    def flag(self, value: Mapping[str, Any], key: str, path: str) -> bool:
+        found = value.get(key, False)
+        if not isinstance(found, bool):
+            raise self.wrong(f"{path}{key}", f"must be true or false, not {shown(found)}")
+        return found
+
     def names(self, value: Mapping[str, Any], key: str, path: str) -> tuple[str, ...]:
         found = value.get(key, [])
         if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
@@ -107,7 +114,7 @@ class _Reader:
 
 _CRITERION_KEYS: Final = {
     *("id", "name", "title", "description", "match_criteria", "type", "points", "min", "max", "weight"),
-    *("files", "space", "metadata"),
+    *("files", "space", "metadata", "levels", "negate", "optional", "annotations"),
 }
 
 
@@ -136,6 +143,9 @@ def _criterion(entry: object, path: str, reader: _Reader) -> Criterion:
     weight = reader.number(entry, "weight", inside, 1.0)
     if weight < 0:
         raise reader.wrong(f"{inside}weight", f"must be at least 0, not {weight:g}")
+    levels = reader.names(entry, "levels", inside)
+    if (kind == "rubric") != (2 <= len(levels) <= _MOST_LEVELS):
+        raise reader.wrong(f"{inside}levels", f"are 2 to {_MOST_LEVELS} texts for the type rubric, and for no other")
     return Criterion(
         id=next((name for name in names if name), description[:40]),
         description=description,
@@ -143,7 +153,10 @@ def _criterion(entry: object, path: str, reader: _Reader) -> Criterion:
         points=points,
         min=low,
         max=high,
+        levels=levels,
         weight=weight,
+        negate=reader.flag(entry, "negate", inside),
+        optional=reader.flag(entry, "optional", inside),
         files=reader.names(entry, "files", inside),
         space=place,
     )
@@ -157,13 +170,16 @@ def _scoring(table: Mapping[str, Any], criteria: tuple[Criterion, ...], reader: 
     if "aggregation" in table and "method" in table:
         raise reader.wrong("scoring.method", "is the same as `aggregation`; give one of them")
     method = table.get("aggregation", table.get("method", "weighted_mean"))
+    required = method in ("required_pass", "required-pass")
     declared = {
         "method": "weighted_mean" if method == "mean" else method,
-        "weights": {criterion.id: criterion.weight for criterion in criteria},
+        "weights": {item.id: item.weight if not required else float(not item.optional) for item in criteria},
         "threshold": table.get("threshold"),
         "criteria": [criterion.id for criterion in criteria],
     }
     policy = parse_policy(declared, path="scoring", file=reader.file)
+    if required and all(item.optional for item in criteria):
+        raise reader.wrong("scoring", "is required_pass, which needs at least one criterion that is not optional")
     if policy.method in ("weighted_mean", "threshold") and not any(policy.weights.values() if policy.weights else ()):
         raise reader.wrong("scoring", "needs at least one criterion with a weight above 0")
     return policy

@@ -43,6 +43,9 @@ def role_messages(role: str, context: str, evidence: Iterable[Deliverable]) -> l
 
 def _scale(item: Criterion) -> str:
     low, high = item.scale
+    if item.type == "rubric":
+        levels = "; ".join(f"{number} = {text}" for number, text in enumerate(item.levels))
+        return f"answer with the number of the level that fits: {levels}"
     return "answer yes or no" if item.type == "binary" else f"answer with a number from {low:g} to {high:g}"
 
 
