@@ -42,11 +42,13 @@ def write_package(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-async def median(step: Step, runs: int) -> float:
-    """Milliseconds of one step."""
+async def median(step: Step, runs: int, *, before: Step | None = None) -> float:
+    """Milliseconds of one step; what comes `before` each is not counted."""
     await step()
     times = []
     for _ in range(runs):
+        if before is not None:
+            await before()
         began = time.perf_counter()
         await step()
         times.append(time.perf_counter() - began)
@@ -59,7 +61,8 @@ async def measure_script(backend: LocalBackend, folder: Path, runs: int) -> tupl
     (package / "verifier" / "test.sh").chmod(0o755)
     async with await Environment.from_task(package, sandbox=backend) as environment:
         verifier, outputs = Verifier(environment), (folder / f"script-{number}" for number in itertools.count())
-        verified = await median(lambda: verifier.verify(next(outputs)), runs)
+        act = lambda: environment.sandbox.exec("date > x")  # noqa: E731 - what an agent does between two scores
+        verified = await median(lambda: verifier.verify(next(outputs)), runs, before=act)
         await environment.sandbox.upload(package / "verifier", "/verifier")
         await environment.sandbox.exec("mkdir -p /logs/verifier", user="root")
         bare = await median(lambda: environment.sandbox.exec(["/verifier/test.sh"], user="root"), runs)
@@ -81,6 +84,7 @@ async def measure_fork(backend: LocalBackend, folder: Path, runs: int, megabytes
         scope = scope_of(environment.preparation.view)
         times = []
         for _ in range(runs + 1):
+            await sandbox.exec("date > x")
             began = time.perf_counter()
             forked, _ = await fork_for_verification(environment, sandbox, scope)
             times.append(time.perf_counter() - began)
