@@ -54,6 +54,11 @@ RECORD = {
 }
 
 
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 class Runner:
     """Rollouts of one package on one backend, as a job runs them."""
 
@@ -74,11 +79,10 @@ class Recorder(Runner):
     """Rollouts of nothing: only what the engine does and writes for each."""
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
-        folder.mkdir()
         task = {"name": item.task.name, "path": item.task.path, "digest": item.task.digest}
         scored = {"attempt": item.attempt, "key": item.key, "status": "scored", "reward": 1.0}
         result = Result.from_dict({**RECORD, **scored, "task": task})
-        (folder / "result.json").write_text(json.dumps(result.to_dict()))
+        write(folder / "result.json", json.dumps(result.to_dict()))
         return result
 
 
@@ -89,8 +93,7 @@ class Bench:
         self.root = root
         self._names = (f"job-{number}" for number in itertools.count())
         for name, text in FILES.items():
-            (root / "small" / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / "small" / name).write_text(text)
+            write(root / "small" / name, text)
             (root / "small" / name).chmod(0o755)
         self.package = load_package(root / "small")
 

@@ -1,8 +1,8 @@
 """`oracle`: the package's own solution, which proves that the task can be solved.
 
-Its files are inside the sandbox, at `/oracle` and through a link at `/solution`, only while `solve.sh` runs, as root in the
-working folder, with the variables of `oracle.env`. An environment that has something there is refused: it would be mixed
-up with what is put there, and removed with it; empty folders give way.
+Its files are inside the sandbox, at `/oracle` and through a link at `/solution`, only while `solve.sh` runs, as root in
+the working folder, with the variables of `oracle.env`. An environment that has something there is refused: it would be
+mixed up with what is put there, and removed with it; empty folders give way.
 """
 
 from __future__ import annotations

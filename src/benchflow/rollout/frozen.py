@@ -25,7 +25,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.files.atomic import temporary_sibling
 from benchflow.files.redaction import Redactor
 from benchflow.rollout.redaction import redact_folder
-from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.sandbox.protocol import Change, Rights, Sandbox
 
 ARCHIVE: Final = "workspace.tar.gz"
 MANIFEST: Final = "workspace.json"
@@ -35,7 +35,7 @@ MAX_BYTES: Final = 256 << 20
 MAX_ENTRIES: Final = 50_000
 _TREE: Final = 5
 """A new folder with at least so many entries is copied at once, fewer are copied one by one."""
-_STAT: Final = ("stat", "-c", "%a %u %g %Y", "--")
+STAT: Final = ("stat", "-c", "%a %u %g %Y", "--")
 _ARGUMENTS: Final = 64 << 10
 """As many bytes of paths are given to one command."""
 _AT_HAND: Final = 1 << 20
@@ -61,14 +61,6 @@ class Kept:
 
 class _NotKeptError(Exception):
     """Why a workspace cannot be kept, in one sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rights:
-    mode: int
-    uid: int
-    gid: int
-    time: int
 
 
 async def keep_workspace(
@@ -115,18 +107,19 @@ def _within_limits(changes: Sequence[Change]) -> None:
         raise _NotKeptError(f"Where the link {unknown.path} leads is not known, so it cannot be kept.")
 
 
-async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, _Rights]:
-    """Mode, owner and time of every path and of the folders above it, which are made anew on the way back."""
-    paths = sorted({path for change in present for path in (change.path, *_above(change.path))})
+async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, Rights]:
+    """Mode, owner and time of every path: as the backend tells them, else asked for inside."""
+    known = {change.path: change.rights for change in present if change.rights is not None}
+    paths = [change.path for change in present if change.path not in known]
     if not paths:
-        return {}
+        return known
     lines: list[str] = []
     for some in _in_parts(paths):
-        told = await sandbox.exec([*_STAT, *some], user="root", cwd="/", timeout=_TIMEOUT_SEC)
+        told = await sandbox.exec([*STAT, *some], user="root", cwd="/", timeout=_TIMEOUT_SEC)
         lines += told.stdout.decode(errors="replace").splitlines()
     try:
         numbers = [[int(words[0], 8), *map(int, words[1:])] for words in (line.split() for line in lines)]
-        return {path: _Rights(*found) for path, found in zip(paths, numbers, strict=True)}
+        return known | {path: Rights(*found) for path, found in zip(paths, numbers, strict=True)}
     except (ValueError, TypeError, IndexError):
         message = "The environment has no working `stat`, so the owners of files cannot be kept."
         raise _NotKeptError(message) from None
@@ -210,7 +203,7 @@ class _InFolder:
 def _pack(
     contents: _InMemory | _InFolder,
     changes: Sequence[Change],
-    rights: Mapping[str, _Rights],
+    rights: Mapping[str, Rights],
     archive: Path,
     redactor: Redactor,
 ) -> Kept:
@@ -227,9 +220,9 @@ def _pack(
             gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, filename="", mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
-            tar.addfile(_info(MANIFEST, _Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
-            for path in sorted(rights):
-                size += _add(tar, contents, path, present.get(path), rights[path], redactor)
+            tar.addfile(_info(MANIFEST, Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
+            for path in sorted(present):
+                size += _add(tar, contents, present[path], rights[path], redactor)
         unfinished.replace(archive)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -239,28 +232,27 @@ def _pack(
 def _add(
     tar: tarfile.TarFile,
     contents: _InMemory | _InFolder,
-    path: str,
-    change: Change | None,
-    rights: _Rights,
+    change: Change,
+    rights: Rights,
     redactor: Redactor,
 ) -> int:
     """One path; how many bytes it holds. A name that held a secret stands under its redacted one."""
-    shown = redactor.text(path)
+    shown = redactor.text(change.path)
     info = _info(f"{FILES}{shown}", rights)
-    if change is None or change.type == "directory":
+    if change.type == "directory":
         info.type = tarfile.DIRTYPE
         tar.addfile(info)
     elif change.type == "symlink":
         info.type, info.linkname = tarfile.SYMTYPE, redactor.text(change.target or "")
         tar.addfile(info)
     else:
-        file, info.size = contents.open(path, shown)
+        file, info.size = contents.open(change.path, shown)
         with file:
             tar.addfile(info, file)
     return info.size
 
 
-def _info(name: str, rights: _Rights, size: int = 0) -> tarfile.TarInfo:
+def _info(name: str, rights: Rights, size: int = 0) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.mode, info.uid, info.gid, info.mtime = rights.mode, rights.uid, rights.gid, rights.time
     info.size = size

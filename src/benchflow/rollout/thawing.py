@@ -19,8 +19,8 @@ from typing import Any, Final
 import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
-from benchflow.rollout.frozen import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, is_plain
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.rollout.frozen import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, STAT, is_plain
+from benchflow.sandbox.protocol import Rights, Sandbox
 
 _TIMEOUT_SEC: Final = 120.0
 _LONGEST_MANIFEST: Final = 64 << 20
@@ -34,8 +34,17 @@ class _Staged:
     owners: dict[tuple[int, int], list[str]] = field(default_factory=lambda: defaultdict(list))
     modes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Modes that a copy does not carry."""
+    above: list[str] = field(default_factory=list)
+    """Folders of the environment that hold what was kept, and stay as they are."""
     times: dict[Path, float] = field(default_factory=dict)
     """Of folders, which change with what is put into them."""
+
+    def note(self, path: str, mode: int, uid: int, gid: int, *, is_folder: bool) -> None:
+        """Remember what has to be set once the files are inside."""
+        if (uid, gid) != (0, 0):
+            self.owners[uid, gid].append(path)
+        if not is_plain(mode) or is_folder:
+            self.modes[mode].append(path)
 
 
 async def restore_workspace(sandbox: Sandbox, archive: Path) -> None:
@@ -53,7 +62,10 @@ async def restore_workspace(sandbox: Sandbox, archive: Path) -> None:
             message = f"The kept workspace {archive} is damaged: {error}."
             raise InfrastructureFailure(message, code="workspace-damaged") from error
         await _each(sandbox, ["rm", "-rf"], staged.deleted)
+        above = await _rights_of(sandbox, staged.above)
         await sandbox.upload(root, "/", owner="root")
+        for path, rights in above.items():
+            staged.note(path, rights.mode, rights.uid, rights.gid, is_folder=True)
         for (uid, gid), paths in staged.owners.items():
             await _each(sandbox, ["chown", "-h", f"{uid}:{gid}"], paths)
         for mode, paths in staged.modes.items():
@@ -103,9 +115,7 @@ def _manifest(tar: tarfile.TarFile) -> dict[str, Any]:
 def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path, staged: _Staged) -> None:
     path = _path(member.name.removeprefix(FILES))
     place = root / path.lstrip("/")
-    parent = place.parent
-    if parent.resolve() != parent.absolute() or not parent.is_dir():
-        raise ValueError(f"{path} has no folder of its own above it")
+    _make_above(place.parent, root, staged)
     if member.issym():
         place.symlink_to(member.linkname)
     elif member.isdir():
@@ -117,18 +127,38 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path, staged: _S
                 shutil.copyfileobj(content, file)
     else:
         raise ValueError(f"{path} is neither a file, a folder nor a link")
-    if (member.uid, member.gid) != (0, 0):
-        staged.owners[member.uid, member.gid].append(path)
     if member.issym():
+        staged.note(path, 0o777, member.uid, member.gid, is_folder=False)
         return
-    plain = is_plain(member.mode)
-    place.chmod(member.mode & 0o777 if plain and member.isreg() else member.mode & 0o777 | 0o700)
-    if not plain or (member.isdir() and member.mode & 0o700 != 0o700):
-        staged.modes[member.mode].append(path)
+    staged.note(path, member.mode, member.uid, member.gid, is_folder=member.isdir())
+    place.chmod(member.mode & 0o777 | (0o700 if member.isdir() else 0o400))
     if member.isdir():
         staged.times[place] = member.mtime
     else:
         os.utime(place, (member.mtime, member.mtime))
+
+
+def _make_above(folder: Path, root: Path, staged: _Staged) -> None:
+    """The folders above a path; a link on the way is not followed."""
+    place = root
+    for name in folder.relative_to(root).parts:
+        place /= name
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise ValueError(f"{folder.relative_to(root)} is no folder")
+        if not place.exists():
+            place.mkdir()
+            staged.above.append(f"/{place.relative_to(root).as_posix()}")
+
+
+async def _rights_of(sandbox: Sandbox, paths: Sequence[str]) -> dict[str, Rights]:
+    """Mode and owner of those of the folders that are there."""
+    found: dict[str, Rights] = {}
+    for path in paths:
+        told = await sandbox.exec([*STAT, path], user="root", cwd="/", timeout=_TIMEOUT_SEC)
+        if told.ok:
+            mode, uid, gid, time = told.stdout.split()
+            found[path] = Rights(int(mode, 8), int(uid), int(gid), int(time))
+    return found
 
 
 def _path(name: str) -> str:

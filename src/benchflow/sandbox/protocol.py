@@ -167,6 +167,16 @@ class ExecResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """Whose a path is and who may do what with it, as seen inside, and when it was changed, in seconds."""
+
+    mode: int
+    uid: int
+    gid: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One path that differs from the environment as it was built."""
 
@@ -177,6 +187,8 @@ class Change:
     size: int = 0
     target: str | None = None
     """Where a symlink leads, as it says; None for everything else and when it is not known."""
+    rights: Rights | None = None
+    """None when the backend does not tell."""
 
 
 Revert = Callable[[Sequence[Change]], Iterable[str]]

@@ -20,8 +20,8 @@ _DEPTH: Final = 256
 _CHUNK: Final = 1 << 20
 _TYPES: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
-Record = tuple[str, str, str, int, str]
-"""Path, kind of change, type, size, where a link leads."""
+Record = tuple[str, str, str, int, str, tuple[int, int, int, int]]
+"""Path, kind of change, type, size, where a link leads; mode, owner, group and time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Entry:
     def record(self, path: str, change: str) -> Record:
         size = self.info.st_size if self.kind == stat.S_IFREG else 0
         target = os.readlink(self.name, dir_fd=self.parent) if self.kind == stat.S_IFLNK else ""
-        return (path, change, _TYPES.get(self.kind, "special"), size, target)
+        return (path, change, _TYPES.get(self.kind, "special"), size, target, (*self.rights, int(self.info.st_mtime)))
 
 
 def compare(

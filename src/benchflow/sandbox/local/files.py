@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from benchflow.errors import UnsupportedError
 from benchflow.sandbox.local import hostprofile
+from benchflow.sandbox.local.difference import Record
 from benchflow.sandbox.local.launcher import Launcher
 from benchflow.sandbox.local.plan import Overlay
 from benchflow.sandbox.local.spares import Kind, Spares
@@ -176,8 +177,8 @@ class Files:
         if stacks:
             await self.runtime.launcher.task({"op": "revert", "stacks": stacks})
 
-    async def changes(self, *, finished: bool = False) -> list[tuple[str, str, str, int, str]]:
-        """Path, kind, type, size and target of every difference to the environment; of `finished` layers only."""
+    async def changes(self, *, finished: bool = False) -> list[Record]:
+        """Every difference to the environment; of `finished` layers only."""
         current = (self.current,) if self.current and not finished else ()
         written = [layer.location for layer in (*current, *self.done)]
         targets = self.environment.targets
@@ -191,7 +192,7 @@ class Files:
             for target in targets
         ]
         answer = await self.runtime.launcher.task({"op": "changes", "stacks": stacks})
-        return [(item[0], item[1], item[2], item[3], item[4]) for item in answer["records"]]
+        return [(*item[:5], tuple(item[5])) for item in answer["records"]]
 
     async def release(self) -> None:
         """Let go of every layer; what nobody uses any more is removed."""

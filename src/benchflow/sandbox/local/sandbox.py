@@ -15,6 +15,7 @@ import anyio.to_thread
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups, transfer
 from benchflow.sandbox.local.egress import Uplink
+from benchflow.sandbox.local.difference import Record
 from benchflow.sandbox.local.execution import LocalProcess, run_command
 from benchflow.sandbox.local.files import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
@@ -28,6 +29,7 @@ from benchflow.sandbox.protocol import (
     NetworkPolicy,
     OutputSink,
     Revert,
+    Rights,
     Sandbox,
     SandboxProcess,
     SandboxSpec,
@@ -315,5 +317,8 @@ class LocalSandbox(Sandbox):
             await release((await self._backend.runtime()).launcher, layers)
 
 
-def _as_changes(records: Iterable[tuple[str, str, str, int, str]]) -> list[Change]:
-    return [Change(path, kind, type_, size, target or None) for path, kind, type_, size, target in records]  # type: ignore[arg-type] # the task gives these words only
+def _as_changes(records: Iterable[Record]) -> list[Change]:
+    return [
+        Change(path, kind, type_, size, target or None, Rights(*rights))  # type: ignore[arg-type] # the task gives these words only
+        for path, kind, type_, size, target, rights in records
+    ]
