@@ -19,7 +19,8 @@ from benchflow.task.package import load_package
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("sandbox")]
 LISTED = (
-    "cd / && find app etc/mine opt root/deep -mindepth 1 ! -type l -exec stat -c '%n %f %u:%g %s %Y' {} + 2>/dev/null | sort;"
+    "cd / && find app etc/mine opt root/deep -mindepth 1 ! -type l"
+    " -exec stat -c '%n %f %u:%g %s %Y' {} + 2>/dev/null | sort;"
     "find app -type l -exec stat -c '%u:%g %N' {} + | sort;"
     "cat app/a app/b/*/* ; ls /usr/share/doc 2>&1 | head -3"
 )

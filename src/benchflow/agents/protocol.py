@@ -145,6 +145,14 @@ class Agent(ABC):
         """Variables of this machine that it takes for itself (keys, addresses); their values are to be redacted."""
         return ()
 
+    def check(self, env: Mapping[str, str]) -> None:
+        """Raise `UsageError` when it is known beforehand that it cannot begin: a key that is missing, for instance.
+
+        Called before anything is started; `env` are the variables that its phase adds to those of the machine. May take
+        a moment, and is not called from an event loop.
+        """
+        del env
+
     async def install(self, sandbox: Sandbox) -> None:
         """Put into the environment what the agent needs; done once per environment and agent, then reused."""
         del sandbox
@@ -170,6 +178,9 @@ class Policy(ABC):
     """An agent that decides, one observation at a time; drives gym tasks, and packages through their gym tools."""
 
     name: str
+
+    def check(self) -> None:
+        """Raise `UsageError` when it is known beforehand that it cannot decide: a key that is missing, for instance."""
 
     def reset(self) -> None:
         """Forget the last episode."""

@@ -54,7 +54,7 @@ class CubeRunner:
     def tasks(self) -> list[TaskRef]:
         """Every task of the named benchmarks, one per seed; an agent that cannot decide is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
-            create_policy(self._request.agent, self._request.model)
+            create_policy(self._request.agent, self._request.model).check()
         refs = []
         for name in self._names:
             config = self._configs[name] = _benchmark(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 import anyio
 from anyio import CancelScope
 
-from benchflow.errors import UsageError
-from benchflow.evaluation.engine import Engine, Observer, last_results, remaining
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.evaluation.engine import Engine, Observer, remaining
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
@@ -93,19 +94,31 @@ async def run_job(
         async with sources:
             return await run_until_stopped(engine, items)
     finally:
-        store.write_summary(job_summary(store))
+        write_summary(store)
 
 
 async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:
-    """Run items until they are done or an interrupt comes; whether they are done."""
+    """Run items until they are done or an interrupt comes; whether they are done.
+
+    What keeps the job itself from going on, a full disk for instance, is raised as it is.
+    """
     completed = False
-    with CancelScope() as scope:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_stop_on_signal, scope)
-            await engine.run(items)
-            completed = True
-            group.cancel_scope.cancel()
+    try:
+        with CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_stop_on_signal, scope)
+                await engine.run(items)
+                completed = True
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
     return completed
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The failure that ended the others."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _stop_on_signal(scope: CancelScope) -> None:
@@ -116,6 +129,12 @@ async def _stop_on_signal(scope: CancelScope) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def unfinished(store: JobStore, planned: int) -> int:
-    """How many items of a job have no result."""
-    return max(0, planned - len(last_results(store)))
+def write_summary(store: JobStore) -> None:
+    """Sum up a job. Where the disk is full there is none: it can be had from the results at any time."""
+    with suppress(InfrastructureFailure):
+        store.write_summary(job_summary(store))
+
+
+def count_remaining(store: JobStore, request: JobRequest, tasks: Sequence[TaskRef]) -> int:
+    """How many items of a job are still to be run."""
+    return sum(1 for _ in remaining(plan_items(tasks, request.attempts, request.settings()), store))

@@ -39,12 +39,22 @@ class PackageRunner:
         """One backend of a kind is made, however many ask at once."""
 
     def tasks(self) -> list[TaskRef]:
-        """Every package below the paths, valid or not; an agent or a sandbox that nobody knows is a `UsageError`."""
+        """Every package below the paths, valid or not.
+
+        An agent or a sandbox that nobody knows, and an agent that cannot begin, are a `UsageError`.
+        """
         if not self._paths:
             return []
-        create_agent(self._request.agent, self._request.model)
+        agent = create_agent(self._request.agent, self._request.model)
         if self._request.sandbox != AUTO:
             load_backend(self._request.sandbox)
+        tasks = self.packages()
+        if any(_plays(task.payload) for task in tasks):
+            agent.check({})
+        return tasks
+
+    def packages(self) -> list[TaskRef]:
+        """Every package below the paths, whoever is to work on them."""
         return [_task(found.path) for found in find_packages(self._paths)]
 
     async def prepare(self, task: TaskRef) -> None:
@@ -105,6 +115,11 @@ class PackageRunner:
 def _task(path: Path) -> TaskRef:
     package = load_package(path)
     return TaskRef(package.name, str(path), package.digest, _environment_key(package), payload=package)
+
+
+def _plays(package: TaskPackage) -> bool:
+    """Whether the agent of the job plays in a package, which names no roles of its own."""
+    return package.valid and (package.document is None or not package.document.scenes)
 
 
 def _environment_key(package: TaskPackage) -> str | None:

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from benchflow.errors import Category, InfrastructureFailure
 from benchflow.evaluation.engine import Engine, Observer, last_results
-from benchflow.evaluation.job import JobRequest, run_until_stopped
+from benchflow.evaluation.job import JobRequest, run_until_stopped, write_summary
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files import write_atomic
 from benchflow.rollout.parts import VERIFIER, changed_parts, package_parts
@@ -82,7 +81,7 @@ class Rescorer:
 
     def plan(self) -> list[RescoreItem]:
         """The rollouts that can be scored again; the report says why the others cannot, and which packages changed."""
-        tasks = self._packages.tasks()
+        tasks = self._packages.packages()
         keys = {
             (item.task.name, item.attempt): item.key
             for item in plan_items(tasks, self._request.attempts, self._request.settings())
@@ -113,7 +112,7 @@ class Rescorer:
             self.report.completed = await run_until_stopped(engine, iter(items))
         finally:
             await self._packages.close()
-            self._store.write_summary(job_summary(self._store))
+            write_summary(self._store)
             for item, result in scorer.outcomes.values():
                 self._tell(item, result)
         if self.report.completed:

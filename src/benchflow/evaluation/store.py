@@ -6,9 +6,11 @@ line, as a kill leaves it, is cut off when the job is opened again. Nothing that
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,7 +48,14 @@ class JobStore:
                 f"Cannot create {folder}: {error.strerror}.", code="store-unwritable"
             ) from error
         store = cls(folder, _locked(folder))
-        write_atomic(folder / "job.json", _pretty({"schema": JOB_SCHEMA, "name": name, **job}))
+        try:
+            write_atomic(folder / "job.json", _pretty({"schema": JOB_SCHEMA, "name": name, **job}))
+        except OSError as error:
+            store.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise InfrastructureFailure(
+                f"Cannot create {folder}: {error.strerror}.", code="store-unwritable"
+            ) from error
         return store
 
     @classmethod
@@ -79,19 +88,18 @@ class JobStore:
         """Add a result; it is on disk when this returns."""
         if self._lock is None:
             raise RuntimeError("A job that is only read cannot be written.")
-        if self._results is None:
-            self._results = (self.folder / "results.jsonl").open("ab", buffering=0)
         line = json.dumps({**result.to_dict(), "rollout": rollout}, ensure_ascii=False, separators=(",", ":"))
-        before = self._results.seek(0, os.SEEK_END)
         try:
-            _write_whole(self._results, line.encode() + b"\n")
-            os.fdatasync(self._results.fileno())
+            if self._results is None:
+                self._results = (self.folder / "results.jsonl").open("ab", buffering=0)
+            _append_whole(self._results, line.encode() + b"\n")
         except OSError as error:
-            with suppress(OSError):
-                self._results.truncate(before)  # so that a later result does not follow half of this one
-            raise InfrastructureFailure(
-                f"Cannot write {self.folder}: {error.strerror}.", code="store-unwritable"
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> InfrastructureFailure:
+        code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "store-unwritable"
+        message = f"Cannot write {self.folder}: {error.strerror}. Go on when that is mended: bench eval resume"
+        return InfrastructureFailure(f"{message} {self.folder.name}", code=code)
 
     def results(self) -> Iterator[tuple[str, Result]]:
         """Every whole line: the rollout's name and its result, in the order they came."""
@@ -105,7 +113,10 @@ class JobStore:
                 ) from error
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomic(self.folder / "summary.json", _pretty(summary))
+        try:
+            write_atomic(self.folder / "summary.json", _pretty(summary))
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def close(self) -> None:
         """Let go of the lock; safe to call again."""
@@ -115,10 +126,17 @@ class JobStore:
         self._results = self._lock = None
 
 
-def _write_whole(stream: IO[bytes], data: bytes) -> None:
-    """Raw files may write less than they are given, as on a disk that fills up."""
-    while data:
-        data = data[stream.write(data) :]
+def _append_whole(stream: IO[bytes], data: bytes) -> None:
+    """All of it, on the disk, or nothing; raw files may write less than they are given, as on a disk that fills up."""
+    before = stream.seek(0, os.SEEK_END)
+    try:
+        while data:
+            data = data[stream.write(data) :]
+        os.fdatasync(stream.fileno())
+    except OSError:
+        with suppress(OSError):
+            stream.truncate(before)  # so that a later result does not follow half of this one
+        raise
 
 
 def list_jobs(jobs_dir: Path) -> list[str]:

@@ -84,8 +84,12 @@ class ChatModel:
     async def check(self) -> None:
         """Raise `ModelFailure` when the model is not known or has no key; nothing is sent."""
         if self._provider is None:
-            self._litellm = await anyio.to_thread.run_sync(library.load)
-            self._provider = resolve(self._litellm, self.name, self._environ)
+            await anyio.to_thread.run_sync(self.check_now)
+
+    def check_now(self) -> None:
+        """As `check`, for callers outside of an event loop."""
+        self._litellm = library.load()
+        self._provider = resolve(self._litellm, self.name, self._environ)
 
     async def complete(
         self,

@@ -34,6 +34,8 @@ class RolloutContext:
     rounds: JsonLines
     redactor: Redactor
     machine: Mapping[str, str] = field(repr=False)
+    agents_until: float | None = None
+    """When the agents of all steps have to end, on the clock of the event loop."""
     installed: frozenset[Change] = frozenset()
     """What differs from the environment because agents were installed, before any of them began."""
 

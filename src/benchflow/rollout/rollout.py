@@ -9,6 +9,7 @@ that says so, and goes on as a cancellation.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,18 +25,19 @@ from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError, UsageError
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attributed
-from benchflow.rollout.config import RolloutConfig
+from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.context import RolloutContext, make_agent
 from benchflow.rollout.draft import RESULT, Draft, OnPhase, write_document
 from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.parts import package_parts
-from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout
+from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout
 from benchflow.rollout.policies import hidden_folders
 from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
+from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.policy import asset_mounts
 from benchflow.sandbox.protocol import Change, Mount, SandboxBackend
@@ -46,6 +48,9 @@ USER_ROUNDS: Final = "user_rounds.jsonl"
 CONFIG: Final = "config.json"
 START_SEC: Final = 900.0
 """How much longer than its build an environment may take until it is ready."""
+RESERVED: Final = 0.25
+"""The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
+_HARDLY_ANY: Final = 1 << 20
 _OUTPUT_OF_SANDBOXES: Final = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
 
 
@@ -53,7 +58,7 @@ _OUTPUT_OF_SANDBOXES: Final = ("verifier", "artifacts", "steps", "rounds", "bran
 class _Planned:
     package: TaskPackage
     plan: RolloutPlan
-    agents: tuple[Agent, ...]
+    agents: tuple[tuple[Agent, Role], ...]
     """One of each kind that takes part, to install and to ask; those that act are made when they act."""
 
 
@@ -67,6 +72,7 @@ class Rollout:
         self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
         self._draft: Final = Draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
+        self._began = 0.0
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
         """Carry it out and write its record. Raises only when it is cancelled.
@@ -75,6 +81,7 @@ class Rollout:
         nothing is written.
         """
         draft = self._draft
+        self._began = anyio.current_time()
         try:
             with anyio.move_on_after(self.config.timeout_sec) as deadline:
                 verdict = await self._work()
@@ -84,7 +91,9 @@ class Rollout:
         except Attributed as error:
             if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
                 raise error.__cause__ from None
-            verdict = error.verdict
+            verdict = self._told_plainly(error.verdict)
+        except OSError as error:
+            verdict = self._told_plainly(attribute(error, "infrastructure", draft.phase))
         except BaseException as error:
             if self.folder.is_dir():
                 self._write(attribute(error, "infrastructure", draft.phase))
@@ -93,8 +102,11 @@ class Rollout:
 
     async def _work(self) -> Verdict:
         draft = self._draft
-        with draft.timed("plan"), attributed("package", "plan"):
-            planned = self._plan()
+        with draft.timed("plan"):
+            with attributed("package", "plan"):
+                planned = self._plan()
+            with attributed("agent", "plan"):
+                await self._check_agents(planned)
         async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
             with Trajectory(self.folder / TRAJECTORY, draft.redactor) as trajectory:
                 context = RolloutContext(
@@ -114,6 +126,7 @@ class Rollout:
                     redactor=draft.redactor,
                     machine=self._machine,
                     installed=self._installed,
+                    agents_until=self._agents_until(planned.plan),
                 )
                 try:
                     return await Execution(context, draft).run()
@@ -125,6 +138,14 @@ class Rollout:
                     context.rounds.close()
                     context.verifier.close()
 
+    def _agents_until(self, plan: RolloutPlan) -> float | None:
+        """When agents have to end, so that the deadline of the whole leaves time for verification."""
+        whole = self.config.timeout_sec
+        if whole is None:
+            return None
+        reserve = min(plan.view.config.verifier.timeout_sec, whole * RESERVED)
+        return self._began + whole - reserve
+
     def _plan(self) -> _Planned:
         config, draft = self.config, self._draft
         package = task_package(config.task)
@@ -132,12 +153,26 @@ class Rollout:
         plan = plan_rollout(package, config, self._machine)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
         with attributed("agent", "plan"):
-            agents = tuple(make_agent(config, name, model, self._machine) for name, model in roles)
-        names = (name for agent in agents for name in agent.variables())
+            agents = tuple(
+                (make_agent(config, name, model, self._machine), role) for (name, model), role in roles.items()
+            )
+        names = (name for agent, _ in agents for name in agent.variables())
         own = [self._machine.get(name, "") for name in names] + list(config.agent_env.values())
         guessed = {value for value in own if len(value) >= SHORTEST_GUESSED}
         draft.redactor = make_redactor(plan.secrets.redacted | guessed)
         return _Planned(package, plan, agents)
+
+    async def _check_agents(self, planned: _Planned) -> None:
+        """Whoever cannot begin is told so before anything is started."""
+        secrets = planned.plan.secrets.of("agent")
+        for agent, role in planned.agents:
+            if is_fixed(role.agent):
+                continue
+            own = resolve_variables(role.env, self._machine, path="agents.roles.env")
+            try:
+                await anyio.to_thread.run_sync(agent.check, {**secrets, **self.config.agent_env, **own})
+            except UsageError as error:
+                raise Attributed(Unscored("agent", "plan", error.code, str(error))) from error
 
     @asynccontextmanager
     async def _backend(self, package: TaskPackage) -> AsyncIterator[SandboxBackend]:
@@ -167,7 +202,7 @@ class Rollout:
             try:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
-                    state = await installed(installations, planned.agents, preparation.spec)
+                    state = await installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
                     draft.sandbox = dict(environment.record())
@@ -231,7 +266,16 @@ class Rollout:
                 write_document(self.folder / RESULT, result.to_dict(), sync=self.config.durable)
                 return result
         except OSError as error:
-            return draft.result(attribute(error, "infrastructure", "record"))
+            return draft.result(self._told_plainly(attribute(error, "infrastructure", "record")))
+
+    def _told_plainly(self, verdict: Unscored) -> Unscored:
+        """A full disk by its place, where it is the one that the records are on."""
+        if verdict.code != "disk-full":
+            return verdict
+        place = next(folder for folder in self.folder.parents if folder.is_dir())
+        if shutil.disk_usage(place).free > _HARDLY_ANY:
+            return verdict
+        return replace(verdict, reason=f"There is no space left on the disk of {place}.")
 
 
 async def run_rollout(config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> Result:

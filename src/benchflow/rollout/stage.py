@@ -76,7 +76,9 @@ class Stage:
         self._logs: Final = logs
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
-        self._deadline: Final = None if step.timeout_sec is None else anyio.current_time() + step.timeout_sec
+        own = None if step.timeout_sec is None else anyio.current_time() + step.timeout_sec
+        limits = [limit for limit in (own, context.agents_until) if limit is not None]
+        self._deadline: Final = min(limits, default=None)
 
     @property
     def exhausted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,14 @@ class AcpAgent(Agent):
 
     async def install(self, sandbox: Sandbox) -> None:
         await self._launch.install(self.name, sandbox)
+
+    def check(self, env: Mapping[str, str]) -> None:
+        if find_spec("acp") is None:
+            raise UsageError(f"The agent '{self.name}' needs {EXTRA}.", code="extra-missing")
+        try:
+            self._launch.environment(self.name, env, self._request.environ, self._request.model)
+        except AgentFailure as error:
+            raise UsageError(str(error), code=error.code) from error
 
     async def start(self, context: AgentContext) -> None:
         if find_spec("acp") is None:

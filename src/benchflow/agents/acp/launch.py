@@ -63,10 +63,10 @@ class Launch:
         own = {name: machine[name] for name in self.variables if machine.get(name)}
         env = {**(self.settings or {}), **own, **declared}
         if self.one_of and not any(env.get(name) for name in self.one_of):
-            which = self.one_of[0] if len(self.one_of) == 1 else f"one of {', '.join(self.one_of)}"
-            raise AgentFailure(
-                f"The agent '{agent}' needs the variable {which}, which is not set.", code="variable-missing"
-            )
+            needs = f"the variable {self.one_of[0]}, which is not set"
+            if len(self.one_of) > 1:
+                needs = f"one of the variables {', '.join(self.one_of)}; none of them is set"
+            raise AgentFailure(f"The agent '{agent}' needs {needs}.", code="variable-missing")
         if model and self.model_variable:
             env[self.model_variable] = model
         return env

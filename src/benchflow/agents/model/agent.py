@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import anyio
 
-from benchflow.agents.model.asking import OutOfRoom, as_failure, model_name, next_reply
+from benchflow.agents.model.asking import OutOfRoom, as_failure, check_model, model_name, next_reply
 from benchflow.agents.model.budget import Budget
 from benchflow.agents.model.conversation import Conversation
 from benchflow.agents.model.policy import ModelPolicy
@@ -54,6 +55,9 @@ class ModelAgent(Agent):
 
     def variables(self) -> tuple[str, ...]:
         return tuple(name for name in self._environ if name.endswith(_SECRETS))
+
+    def check(self, env: Mapping[str, str]) -> None:
+        check_model(self.model, {**self._environ, **env})
 
     async def start(self, context: AgentContext) -> None:
         if context.mcp_servers:

@@ -29,6 +29,14 @@ def model_name(request: AgentRequest) -> str:
     return name
 
 
+def check_model(model: str, environ: Mapping[str, str]) -> None:
+    """Refuse a model that is not known, or has no key, before anything begins."""
+    try:
+        ChatModel(model, environ).check_now()
+    except ModelFailure as failure:
+        raise UsageError(str(failure), code=failure.code) from failure
+
+
 async def next_reply(
     chat: ChatModel,
     conversation: Conversation,

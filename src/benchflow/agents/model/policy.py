@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchflow.agents.model.asking import OutOfRoom, model_name, next_reply
+from benchflow.agents.model.asking import OutOfRoom, check_model, model_name, next_reply
 from benchflow.agents.model.budget import Budget
 from benchflow.agents.model.conversation import Conversation
 from benchflow.agents.model.tools import MalformedCall, parse_arguments
@@ -28,9 +28,13 @@ class ModelPolicy(Policy):
         self.name = request.name
         self.model = model_name(request)
         self._limits = request.limits
+        self._environ = request.environ
         self._chat = ChatModel(self.model, request.environ)
         self._stop: StopReason | None = None
         self.reset()
+
+    def check(self) -> None:
+        check_model(self.model, self._environ)
 
     def reset(self) -> None:
         self._conversation = Conversation(SYSTEM)

@@ -12,7 +12,7 @@ from benchflow.cli.arguments import json_option
 from benchflow.cli.eval.inspect import jobs_dir_option
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.terminal import emit, emit_json, note, printable
-from benchflow.evaluation.job import JobRequest, create_job, default_name, plan_job, run_job, unfinished
+from benchflow.evaluation.job import JobRequest, count_remaining, create_job, default_name, plan_job, run_job
 from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
@@ -99,7 +99,7 @@ def _run(
     as_json: bool,
 ) -> int:
     planned = len(tasks) * request.attempts
-    watching = Watching(unfinished(store, planned))
+    watching = Watching(count_remaining(store, request, tasks))
     try:
         completed = anyio.run(
             lambda: run_job(
