@@ -11,6 +11,7 @@ from benchflow.errors import AgentFailure
 from benchflow.sandbox.protocol import Sandbox
 
 _INSTALL_TIMEOUT: Final = 900.0
+_OWN_LOG: Final = "complete log of this run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,8 @@ class Launch:
             self.install_script, user="root", cwd="/", timeout=_INSTALL_TIMEOUT, max_output=1 << 16
         )
         if not done.ok:
-            said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-            reason = (
-                "it took too long" if done.timed_out else (said[-1][:300] if said else f"exit code {done.exit_code}")
-            )
+            said = _last_words((done.stderr or done.stdout).decode(errors="replace"))
+            reason = "it took too long" if done.timed_out else said or f"exit code {done.exit_code}"
             raise AgentFailure(f"The agent '{agent}' could not be installed: {reason}", code="install-failed")
 
     def environment(
@@ -70,3 +69,9 @@ class Launch:
         if model and self.model_variable:
             env[self.model_variable] = model
         return env
+
+
+def _last_words(output: str) -> str:
+    """The end of what an installer said, without where its own log is."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and _OWN_LOG not in line]
+    return " ".join(lines[-4:])[:300]
