@@ -166,7 +166,8 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         profiling: dict[str, Any] = {}
         if executed:
             profiling["tool_execute"] = {"total": spent, "avg_per_action": spent / executed, "n_actions": executed}
-        reward, info = 0.0, dict[str, Any]()
+        reward = 0.0
+        info: dict[str, Any] = {}
         if done or self.validate_per_step:
             started = perf_counter()
             reward, info = self.evaluate(obs)

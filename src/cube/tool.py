@@ -92,13 +92,14 @@ class _ActionMethods:
     @classmethod
     def _actions_of_class(cls) -> dict[str, ActionSchema]:
         """Schemas by name, worked out once per class."""
-        if "_class_actions" not in cls.__dict__:
-            cls._class_actions = {
+        known: dict[str, ActionSchema] | None = cls.__dict__.get("_class_actions")
+        if known is None:
+            known = cls._class_actions = {
                 name: ActionSchema.from_function(getattr(cls, name))
                 for name in dir(cls)
                 if not name.startswith("_") and _is_action_of(cls, name)
             }
-        return cls._class_actions
+        return known
 
     def _own_actions(self) -> dict[str, Callable[..., Any]]:
         return {name: value for name, value in vars(self).items() if getattr(value, "_is_action", False)}
@@ -118,8 +119,8 @@ class _ActionMethods:
     def get_action_method(self, action: Action) -> Callable[..., Any]:
         """The method behind an action, or an `UnknownActionError`."""
         name = action.name
-        own = vars(self).get(name)
-        if name in self._actions_of_class() or getattr(own, "_is_action", False):
+        own = None
+        if name in self._actions_of_class() or getattr(own := vars(self).get(name), "_is_action", False):
             method: Callable[..., Any] = getattr(self, name)
             return method
         owner = type(self).__name__

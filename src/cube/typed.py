@@ -18,10 +18,25 @@ TYPE_KEY: Final = "_type"
 
 M = TypeVar("M", bound="TypedBaseModel")
 _new = object.__new__
-_set = object.__setattr__
+# The four places in which pydantic keeps an instance, each set without a look-up by name.
+_set_values = vars(BaseModel)["__dict__"].__set__
+_set_fields_set = vars(BaseModel)["__pydantic_fields_set__"].__set__
+_set_extra = vars(BaseModel)["__pydantic_extra__"].__set__
+_set_private = vars(BaseModel)["__pydantic_private__"].__set__
 _RESOLVED: dict[tuple[type, str], type[Any]] = {}
 """The class that a `_type` stands for where another was asked for; emptied whenever a class is defined."""
-_ALL_FIELDS: dict[type, set[str]] = {}
+_ABSTRACT: set[type] = set()
+"""The classes of which there are no instances, since asking a class is slower than asking a set."""
+
+
+class _FieldNames(dict[type[BaseModel], set[str]]):
+    """The names of all fields of a class, worked out once."""
+
+    def __missing__(self, cls: type[BaseModel]) -> set[str]:
+        return self.setdefault(cls, set(cls.model_fields))
+
+
+_ALL_FIELDS = _FieldNames()
 
 
 class TypedBaseModel(BaseModel):
@@ -37,6 +52,8 @@ class TypedBaseModel(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         # A plain string in the property's place: the serializer reads it without a call into Python.
         type.__setattr__(cls, "_type", _path_of(cls))
+        if cls.__abstractmethods__:
+            _ABSTRACT.add(cls)
         _RESOLVED.clear()  # the new class may stand where another of its name stood, as in a notebook
 
     @model_validator(mode="wrap")
@@ -46,28 +63,41 @@ class TypedBaseModel(BaseModel):
         if isinstance(value, dict):
             path = value.get(TYPE_KEY)
             if path is not None:
-                actual = _RESOLVED.get((cls, path)) if isinstance(path, str) else None
-                actual = actual or _subclass(cls, path)
+                try:
+                    actual = _RESOLVED[cls, path]
+                except (KeyError, TypeError):  # not asked for yet, or nothing that could be a name
+                    actual = _subclass(cls, path)
                 value = value.copy()
                 del value[TYPE_KEY]
                 if actual is not cls:
-                    return cast("Self", actual.__pydantic_validator__.validate_python(value, context=info.context))
-            elif cls.__abstractmethods__:
-                raise ValueError(
-                    f"Cannot deserialize abstract class '{cls.__name__}' directly: the data needs '{TYPE_KEY}', the "
-                    f"import path of a concrete subclass."
-                )
+                    validated: Self = actual.__pydantic_validator__.validate_python(value, context=info.context)
+                    return validated
+            elif cls in _ABSTRACT:
+                raise _abstract(cls)
         elif isinstance(value, TypedBaseModel) and _is_any_form(cls, value):
             return cast("Self", value)
         return handler(value)
 
-    def model_dump(self, **options: Any) -> dict[str, Any]:
-        """As in pydantic; `round_trip=True` keeps `_type`, without which nothing would come back as its own class."""
-        return super().model_dump(**_keep_type(options))
+    # Pydantic's `round_trip=True` would leave computed fields, and so `_type`, out of a dump. JSON without options, as
+    # configs travel, goes straight to the compiled code that pydantic would call.
 
-    def model_dump_json(self, **options: Any) -> str:
+    def model_dump(self, *, round_trip: bool = False, **options: Any) -> dict[str, Any]:
+        """As in pydantic; `round_trip=True` keeps `_type`, without which nothing would come back as its own class."""
+        del round_trip
+        return super().model_dump(**options)
+
+    def model_dump_json(self, *, round_trip: bool = False, **options: Any) -> str:
         """As in pydantic; `round_trip=True` keeps `_type`."""
-        return super().model_dump_json(**_keep_type(options))
+        del round_trip
+        return super().model_dump_json(**options) if options else self.__pydantic_serializer__.to_json(self).decode()
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        """As in pydantic."""
+        if options:
+            return super().model_validate_json(json_data, **options)
+        validated: Self = cls.__pydantic_validator__.validate_json(json_data)
+        return validated
 
 
 def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = None) -> M:
@@ -77,26 +107,16 @@ def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = 
     all fields count as set; that set is shared by all such instances, since nothing can be added to it.
     """
     new = _new(cls)
-    if fields_set is None:
-        fields_set = _ALL_FIELDS.get(cls)
-        if fields_set is None:
-            fields_set = _ALL_FIELDS[cls] = set(cls.model_fields)
-    _set(new, "__dict__", values)
-    _set(new, "__pydantic_fields_set__", fields_set)
-    _set(new, "__pydantic_extra__", None)
-    _set(new, "__pydantic_private__", None)
+    _set_values(new, values)
+    _set_fields_set(new, _ALL_FIELDS[cls] if fields_set is None else fields_set)
+    _set_extra(new, None)
+    _set_private(new, None)
     return new
 
 
 def _path_of(cls: type[TypedBaseModel]) -> str:
     named = cls.__pydantic_generic_metadata__["origin"] or cls
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _keep_type(options: dict[str, Any]) -> dict[str, Any]:
-    if options.get("round_trip"):
-        options["round_trip"] = False  # pydantic leaves computed fields, and so `_type`, out of such dumps
-    return options
 
 
 def _is_any_form(cls: type[TypedBaseModel], value: TypedBaseModel) -> bool:
@@ -121,9 +141,18 @@ def _subclass(cls: type[M], path: object) -> type[M]:
     expected: type[Any] = cls.__pydantic_generic_metadata__["origin"] or cls
     if not issubclass(found, expected):
         raise ValueError(f"Cannot deserialize '{path}': class must be a subclass of '{_path_of(expected)}'.")
+    if found.__abstractmethods__:
+        raise _abstract(found)
     actual = cls if found is expected else cast("type[M]", found)
     _RESOLVED[cls, path] = actual
     return actual
+
+
+def _abstract(cls: type[TypedBaseModel]) -> ValueError:
+    return ValueError(
+        f"Cannot deserialize abstract class '{cls.__name__}' directly: the data needs '{TYPE_KEY}', the import path "
+        f"of a concrete subclass."
+    )
 
 
 def _import(path: str) -> object:

@@ -74,7 +74,14 @@ def test_a_round_trip_dump_keeps_the_type():
 def test_an_abstract_class_needs_a_type_in_the_data():
     with pytest.raises(ValidationError, match="abstract class 'Animal'"):
         Animal.model_validate({"name": "x"})
+    with pytest.raises(ValidationError, match="abstract class 'Animal'"):
+        Zoo.model_validate({"star": {"_type": f"{__name__}.Animal", "name": "x"}})
     assert Animal.model_validate({"_type": f"{__name__}.Dog", "name": "x"}) == Dog(name="x")
+
+
+def test_a_type_may_name_a_class_where_it_is_re_exported():
+    again = TypedBaseModel.model_validate({"_type": "cube.task.Action", "name": "go"})
+    assert again == Action(name="go")
 
 
 def test_the_callers_dict_is_left_as_it_was():
