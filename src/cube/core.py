@@ -100,12 +100,15 @@ class Action(TypedBaseModel):
 
     @classmethod
     def from_openai_tool_call(cls, call: dict[str, Any]) -> Self:
-        """From a tool call in chat format (`function.name`) or flat (`name`); arguments as a JSON string or a dict."""
+        """From a tool call in chat format (`function.name`) or flat (`name`); arguments as a JSON string or a dict.
+
+        Whatever is wrong with the call is a `ValueError`, for a model wrote it.
+        """
         body = call.get("function") or call
         arguments = body.get("arguments") or {}
         if isinstance(arguments, str):
             arguments = json.loads(arguments)
-        return cls(id=call.get("id") or call.get("call_id"), name=body["name"], arguments=arguments)
+        return cls(id=call.get("id") or call.get("call_id"), name=body.get("name"), arguments=arguments)
 
 
 class Content(TypedBaseModel, ABC):
@@ -146,7 +149,7 @@ class Content(TypedBaseModel, ABC):
             raise TypeError(
                 "Cannot infer content type from raw bytes. Explicitly construct AudioContent or VideoContent instead."
             )
-        if type(data).__module__.partition(".")[0] == "PIL":
+        if any(base.__module__ == "PIL.Image" for base in type(data).__mro__):  # without importing Pillow
             return ImageContent(data=data, **labels)
         raise TypeError(f"Unsupported data type for Content.from_data(): {type(data).__name__}.")
 
@@ -195,8 +198,11 @@ def _image(value: Any) -> Image:
         return value
     if not isinstance(value, str) or not value.startswith(_PNG_PREFIX):
         raise ValueError("must be a PIL image or a 'data:image/png;base64,' URL")
-    picture = Image.open(io.BytesIO(_unbase64(value.removeprefix(_PNG_PREFIX))), formats=["PNG"])
-    return picture.copy()  # loads it, and lets go of the buffer
+    try:
+        picture = Image.open(io.BytesIO(_unbase64(value.removeprefix(_PNG_PREFIX))), formats=["PNG"])
+        return picture.copy()  # loads it, and lets go of the buffer
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises for bad data
+        raise ValueError(f"is not a PNG picture: {error}") from error
 
 
 def _png_url(picture: Image) -> str:
@@ -306,9 +312,9 @@ class StepError(TypedBaseModel):
 class EnvironmentOutput(TypedBaseModel):
     """What a step returns."""
 
-    obs: Observation
+    obs: SerializeAsAny[Observation]
     reward: float = 0.0
     done: bool = False
     truncated: bool = False
     info: dict[str, Any] = Field(default_factory=dict)
-    error: StepError | None = None
+    error: SerializeAsAny[StepError] | None = None

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Final, Generic, Literal
@@ -161,7 +161,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         The first stop or error ends the step and the task. An action that the tool does not have is such an error.
         """
         obs = trusted(Observation, {"contents": []})
-        error, done, spent, executed = self._execute([action] if isinstance(action, Action) else action, obs)
+        error, done, spent, executed = self._execute([action] if isinstance(action, Action) else _actions(action), obs)
         done = done or bool(self.finished(obs))
         profiling: dict[str, Any] = {}
         if executed:
@@ -170,7 +170,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         info: dict[str, Any] = {}
         if done or self.validate_per_step:
             started = perf_counter()
-            reward, info = self.evaluate(obs)
+            reward, info = self._evaluated(obs)
             profiling["evaluate"] = perf_counter() - started
         started = perf_counter()
         obs = self.obs_postprocess(obs)
@@ -179,17 +179,27 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
             raise TypeError(
                 f"{type(self).__name__}.obs_postprocess() returned {type(obs).__name__}, not an Observation."
             )
+        info["profiling"] = profiling
         return trusted(
             EnvironmentOutput,
             {
                 "obs": obs,
-                "reward": float(reward),
+                "reward": reward,
                 "done": done,
                 "truncated": False,
-                "info": {**info, "profiling": profiling},
+                "info": info,
                 "error": error,
             },
         )
+
+    def _evaluated(self, obs: Observation) -> tuple[float, dict[str, Any]]:
+        """The reward as a float and a copy of the info."""
+        result = self.evaluate(obs)
+        try:
+            reward, info = result
+            return float(reward), {**info}
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{type(self).__name__}.evaluate() returned {result!r}, not (float, dict).") from error
 
     def _execute(self, actions: list[Action], obs: Observation) -> tuple[StepError | None, bool, float, int]:
         """Run actions until one stops or fails, adding to `obs`: the error, whether it is over, seconds, actions."""
@@ -216,6 +226,15 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
                     f"got {type(result)}, expected Observation or StepError"
                 )
         return None, False, spent, executed
+
+
+def _actions(actions: Any) -> list[Action]:
+    """Several actions as a list; anything else is a `TypeError` before any of it is executed."""
+    listed: list[Any] = list(actions) if isinstance(actions, Iterable) else [actions]
+    for action in listed:
+        if not isinstance(action, Action):
+            raise TypeError(f"step() takes an Action or a list of them, not {type(actions).__name__}: {action!r}")
+    return listed
 
 
 class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata]):

@@ -136,7 +136,12 @@ def _is_action_of(cls: type, name: str) -> bool:
     """Whether any class in the hierarchy marked it; an override need not repeat the mark."""
     if not callable(inspect.getattr_static(cls, name)) and not callable(getattr(cls, name, None)):
         return False
-    return any(getattr(base.__dict__.get(name), "_is_action", False) for base in cls.__mro__)
+    return any(_is_marked(base.__dict__.get(name)) for base in cls.__mro__)
+
+
+def _is_marked(definition: object) -> bool:
+    function = getattr(definition, "__func__", definition)  # what a static or class method is made of
+    return getattr(function, "_is_action", False) is True
 
 
 def _observe(result: Any, action: Action) -> Observation:
@@ -173,7 +178,7 @@ class AsyncTool(_ActionMethods, AbstractAsyncTool):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, value in vars(cls).items():
-            if getattr(value, "_is_action", False) and not inspect.iscoroutinefunction(value):
+            if _is_marked(value) and not inspect.iscoroutinefunction(getattr(value, "__func__", value)):
                 raise TypeError(
                     f"{cls.__name__}.{name} is decorated with @tool_action but is not async. "
                     f"Actions of an AsyncTool are declared with 'async def'."

@@ -118,6 +118,21 @@ def test_pictures_travel_as_png_and_come_back_equal():
         ImageContent(data="http://example.invalid/picture.png")
 
 
+@pytest.mark.parametrize("cut", [3, 30, 60])
+def test_a_damaged_picture_is_a_validation_error(cut):
+    url = ImageContent(data=Image.effect_noise((40, 40), 9)).model_dump()["data"]
+    with pytest.raises(ValidationError, match=r"is not a PNG picture|is not valid base64"):
+        ImageContent(data=url[: len("data:image/png;base64,") + 4 * cut])
+
+
+class NotedObservation(Observation):
+    note: str
+
+
+class CodedError(StepError):
+    code: int
+
+
 @pytest.mark.parametrize("kind", [AudioContent, VideoContent])
 def test_any_bytes_survive_json(kind):
     recording = kind(data=bytes(range(256)), duration_seconds=1.5)
@@ -147,3 +162,15 @@ def test_an_output_survives_json():
     output = EnvironmentOutput(obs=Observation.from_text("x"), reward=0.5, done=True, info={"a": [1]})
     assert EnvironmentOutput.model_validate_json(output.model_dump_json()) == output
     assert json.loads(output.model_dump_json())["truncated"] is False
+
+
+def test_subclasses_inside_an_output_keep_their_fields():
+    error = CodedError(error_type="E", exception_str="e", stack_trace="", code=4)
+    output = EnvironmentOutput(obs=NotedObservation(note="n"), error=error)
+    assert EnvironmentOutput.model_validate_json(output.model_dump_json()) == output
+
+
+@pytest.mark.parametrize("call", [{}, {"function": {"arguments": "{}"}}, {"name": "a", "arguments": "{"}, {"name": 3}])
+def test_a_tool_call_that_is_none_is_a_value_error(call):
+    with pytest.raises(ValueError, match=r"name|property"):
+        Action.from_openai_tool_call(call)

@@ -186,6 +186,29 @@ def test_a_postprocess_that_returns_something_else_is_named():
         Wrong(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig()).step([])
 
 
+@pytest.mark.parametrize("result", [1.0, (None, {}), (1.0, None), (1.0, {}, 3), "text"])
+def test_an_evaluation_that_is_no_reward_with_info_is_named(result):
+    class Wrong(LedgerTask):
+        def evaluate(self, obs=None):
+            return result
+
+    with pytest.raises(TypeError, match=r"Wrong\.evaluate\(\) returned .*, not \(float, dict\)"):
+        Wrong(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig()).step(STOP)
+
+
+@pytest.mark.parametrize("wrong", [None, "write", {"name": "write"}, ["write"], [STOP, None], 3])
+def test_a_step_takes_actions_and_executes_none_otherwise(wrong):
+    live = task()
+    with pytest.raises(TypeError, match=r"step\(\) takes an Action or a list of them, not"):
+        live.step(wrong if not isinstance(wrong, list) else [write("a"), *wrong])
+    assert live.tool.entries == []
+
+
+def test_several_actions_may_come_in_any_iterable():
+    assert texts(task().step((write("a"), write("b")))) == ["wrote a", "wrote b", "(seen)"]
+    assert texts(task().step(write(text) for text in "ab")) == ["wrote a", "wrote b", "(seen)"]
+
+
 def test_a_task_offers_what_its_filter_lets_through():
     class Filtered(LedgerTask):
         def filter_actions(self, actions):

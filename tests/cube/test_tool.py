@@ -99,6 +99,31 @@ def test_an_override_need_not_repeat_the_mark():
     assert OtherDesk().execute_action(Action(name="fail")) == Observation.from_text("fine")
 
 
+def test_static_and_class_methods_may_be_actions():
+    class Shelf(Tool):
+        @staticmethod
+        @tool_action
+        def count(first: int = 1) -> int:
+            """Count.
+
+            Args:
+                first: from where
+            """
+            return first
+
+        @classmethod
+        @tool_action
+        def kind(cls) -> str:
+            """What it is."""
+            return cls.__name__
+
+    shelf = Shelf()
+    assert [action.name for action in shelf.action_set] == ["count", "kind"]
+    assert shelf.action_set[0].parameters["properties"]["first"]["type"] == "integer"
+    assert shelf.execute_action(Action(name="count", arguments={"first": 4})).contents[0].data == "4"
+    assert shelf.execute_action(Action(name="kind")).contents[0].data == "Shelf"
+
+
 def test_an_attribute_of_one_tool_is_an_action_of_that_tool_alone():
     @tool_action
     def extra() -> str:
