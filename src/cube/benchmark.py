@@ -137,6 +137,9 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
             return self.task_metadata
         if self._view is None or self._view[0] is not ids:
             everything = self.task_metadata
+            unknown = [task_id for task_id in ids if task_id not in everything]
+            if unknown:
+                raise KeyError(f"Benchmark '{self.name}' has no tasks {unknown}.")
             self._view = (ids, {task_id: everything[task_id] for task_id in ids})
         return self._view[1]
 

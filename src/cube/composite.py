@@ -81,6 +81,14 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
             raise ValueError(f"CompositeBenchmarkConfig requires unique sub-benchmark names; found duplicates: {twice}")
         return self
 
+    @model_validator(mode="after")
+    def _settings_are_the_parts_own(self) -> Self:
+        """A tool, a backend or seeds for all parts at once would mean something else in each of them."""
+        for setting in ("container_backend", "tool_config", "seed_generator"):
+            if getattr(self, setting) is not None:
+                raise ValueError(f"A composite has no {setting} of its own; set it in sub_bench_configs.")
+        return self
+
     @property
     def benchmark_metadata(self) -> BenchmarkMetadata:  # type: ignore[override]  # of the instance, not of the class
         subs = [sub.benchmark_metadata for sub in self.sub_bench_configs]

@@ -10,7 +10,10 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
+
+LONGEST_NAME: Final = 250
+"""Bytes of a file's name before `.json`, on every file system in use."""
 
 
 def info_file(folder: Path, task_id: str) -> Path:
@@ -22,6 +25,8 @@ def info_file(folder: Path, task_id: str) -> Path:
         or any(part in (".", "..") or "\0" in part or "\\" in part for part in parts)
     ):
         raise ValueError(f"Task id {task_id!r} cannot name a file: it is empty or would leave the cache folder.")
+    if any(len(part.encode(errors="surrogatepass")) > LONGEST_NAME for part in parts):
+        raise ValueError(f"Task id '{task_id[:40]}…' cannot name a file: a part of it has over {LONGEST_NAME} bytes.")
     return folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
 
 
@@ -51,6 +56,7 @@ def write_info(folder: Path, task_id: str, data: Mapping[str, Any]) -> Path:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            os.fchmod(stream.fileno(), 0o644)  # whoever installs need not be who runs the tasks
             json.dump(data, stream, ensure_ascii=False)
             stream.flush()
             os.fsync(stream.fileno())

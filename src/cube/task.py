@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ from cube.execution_info import read_info, write_info
 from cube.registry import import_benchmarks_of
 from cube.tool import AbstractTool, ToolConfig, UnknownActionError
 from cube.typed import TypedBaseModel, trusted
+
+logger = logging.getLogger(__name__)
 
 RuntimeContext = dict[str, Any]
 """Shared infrastructure from `Benchmark._setup()`; read-only for tasks once setup is over."""
@@ -90,7 +93,10 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         try:
             self._tool = self.tool_config.make(container=self._container)
         except BaseException:
-            self._stop_container()
+            try:
+                self._stop_container()
+            except Exception:  # logged; the tool's failure is the one to report
+                logger.exception("Stopping the container of task '%s' failed", self.metadata.id)
             raise
 
     @abstractmethod

@@ -302,7 +302,10 @@ class ToolboxConfig(ToolConfig):
             return Toolbox(tools)
         except BaseException:
             for tool in tools:
-                tool.close()
+                try:
+                    tool.close()
+                except Exception:  # logged; the first failure is the one to report
+                    logger.exception("Closing %s failed", type(tool).__name__)
             raise
 
 
@@ -321,5 +324,8 @@ class AsyncToolboxConfig(AsyncToolConfig):
             return AsyncToolbox(tools)
         except BaseException:
             for tool in tools:
-                await tool.close()
+                try:
+                    await tool.close()
+                except Exception:  # logged; the first failure is the one to report
+                    logger.exception("Closing %s failed", type(tool).__name__)
             raise

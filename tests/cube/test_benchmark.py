@@ -232,6 +232,7 @@ def test_subsets_compose():
         (lambda c: c.subset_from_list(["up-1"]).subset_from_list(["up-3"]), ValueError, "do not exist"),
         (lambda c: c.subset_from_glob("id", "zz*"), ValueError, "No tasks found matching glob pattern 'zz\\*'"),
         (lambda c: c.subset_from_glob("colour", "*"), ValueError, "no field 'colour'"),
+        (lambda c: c.model_copy(update={"task_ids": ["up-1", "no"]}).tasks(), KeyError, "has no tasks \\['no'\\]"),
         (lambda c: c.named_subset("hard"), KeyError, "Unknown subset 'hard'"),
     ],
 )

@@ -7,6 +7,7 @@ from archive_cube.benchmark import ArchiveBenchmarkConfig
 from archive_cube.task import ArchiveTaskConfig
 from counter_cube.benchmark import CounterBenchmark, CounterBenchmarkConfig
 from counter_cube.task import CounterTask, CounterTaskConfig
+from counter_cube.tool import CounterToolConfig
 from cube.benchmark import BenchmarkConfig
 from cube.composite import CompositeBenchmarkConfig
 from cube.core import Action
@@ -142,3 +143,11 @@ def test_install_and_uninstall_reach_every_part(tmp_path):
     assert not list(tmp_path.rglob("*.json"))
     config.install()
     assert len(list(tmp_path.rglob("*.json"))) == 3
+
+
+@pytest.mark.parametrize(
+    "setting", [{"seed_generator": BasicSeedGenerator(n_seed=1, meta_seed=1)}, {"tool_config": CounterToolConfig()}]
+)
+def test_settings_for_all_parts_at_once_are_refused(setting):
+    with pytest.raises(ValueError, match=f"A composite has no {next(iter(setting))} of its own"):
+        suite(**setting)

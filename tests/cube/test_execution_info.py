@@ -13,6 +13,7 @@ def test_what_is_written_is_read(tmp_path):
     assert path == tmp_path / "new" / "group" / "task.json"
     assert read_info(tmp_path / "new", ("group/task",)) == data
     assert [entry.name for entry in path.parent.iterdir()] == ["task.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_the_first_id_with_data_counts(tmp_path):
@@ -32,6 +33,12 @@ def test_damaged_data_is_named_with_its_file(tmp_path, content, reason):
     (tmp_path / "task.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RuntimeError, match=rf"task\.json.*{reason}"):
         read_info(tmp_path, ("task",))
+
+
+def test_an_id_that_is_too_long_for_a_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="over 250 bytes"):
+        write_info(tmp_path, "group/" + "ä" * 126, {})
+    assert write_info(tmp_path, "x" * 250, {}).is_file()
 
 
 @pytest.mark.parametrize("task_id", ["", "..", "../x", "a/../../x", "/etc/passwd", "a\0b", "..\\x", "."])

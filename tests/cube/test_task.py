@@ -363,6 +363,12 @@ def test_a_tool_that_cannot_be_made_leaves_no_container_behind():
     assert [container.stops for container in LAUNCHED] == [1]
 
 
+def test_the_tools_failure_is_reported_also_when_the_container_cannot_be_stopped(monkeypatch):
+    monkeypatch.setattr(ShellContainer, "stop", lambda self: 1 / 0)
+    with pytest.raises(RuntimeError, match="no ledger"):
+        LedgerTask(metadata=WITH_BOX, tool_config=LedgerConfig(broken=True), container_backend=ShellBackend())
+
+
 def test_a_tool_that_cannot_be_closed_does_not_keep_the_container_up(monkeypatch):
     live = task(metadata=WITH_BOX, container_backend=ShellBackend())
     monkeypatch.setattr(Ledger, "close", lambda self: 1 / 0)

@@ -226,10 +226,11 @@ def test_a_toolbox_config_survives_json_and_flattens():
 
 def test_a_toolbox_that_cannot_be_made_closes_what_was_made(monkeypatch):
     made = []
-    monkeypatch.setattr(DeskConfig, "make", lambda self, container=None: made.append(Desk()) or made[-1])
+    make = DeskConfig.make
+    monkeypatch.setattr(DeskConfig, "make", lambda self, container=None: made.append(make(self)) or made[-1])
     with pytest.raises(RuntimeError, match="no tool"):
-        ToolboxConfig(tool_configs=[DeskConfig(), BrokenConfig()]).make()
-    assert made[0].log == ["close"]
+        ToolboxConfig(tool_configs=[DeskConfig(fail_on_close=True), DeskConfig(), BrokenConfig()]).make()
+    assert made[1].log == ["close"]
 
 
 class Radio(AsyncTool):
