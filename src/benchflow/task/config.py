@@ -350,7 +350,7 @@ def _schema_version(value: Any, path: str, problems: IssueLog) -> str:
 
 
 def _is_number(digits: str) -> bool:
-    return digits.isdigit() and digits.isascii() and len(digits) <= 6  # noqa: PLR2004 - more is no version
+    return digits.isdigit() and digits.isascii() and len(digits) <= 6
 
 
 class TaskConfig(Record):

@@ -14,8 +14,8 @@ import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups, transfer
-from benchflow.sandbox.local.egress import Uplink
 from benchflow.sandbox.local.difference import Record
+from benchflow.sandbox.local.egress import Uplink
 from benchflow.sandbox.local.execution import LocalProcess, run_command
 from benchflow.sandbox.local.files import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
