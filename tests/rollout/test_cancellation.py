@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def descendants(root):
 
 @pytest.fixture
 async def traces(backend, local_store, make_package, tmp_path, monkeypatch):
-    """Call it to see what there is now: processes, files of sandboxes, temporary folders, mounts."""
+    """What there is at any time: processes, files of sandboxes, temporary folders, mounts."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     await run_rollout(RolloutConfig(make_package(OFFLINE, name="warm"), "nop", sandbox=backend), tmp_path / "warm-out")
@@ -46,10 +47,35 @@ async def traces(backend, local_store, make_package, tmp_path, monkeypatch):
         temporary = sorted(path.name for path in Path(tempfile.gettempdir()).iterdir())
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(local_store) in line]
         running = sorted(descendants(os.getpid()).values())
-        folders = sorted(str(path) for path in local_store.glob("*/*/*") if "layers" not in path.parts)
-        return {"processes": running, "temporary": temporary, "mounts": mounts, "folders": folders}
+        folders = [str(path) for path in local_store.glob("*/*/*") if "layers" not in path.parts]
+        # One volume is always made ahead, under the next number.
+        numberless = sorted(re.sub(r"volume-[0-9]+$", "volume", folder) for folder in folders)
+        return {"processes": running, "temporary": temporary, "mounts": mounts, "folders": numberless}
 
-    return look
+    return Traces(look, await settled(look))
+
+
+async def settled(look, wanted=None, seconds=10):
+    """What there is once it changes no more, or is as wanted: removal goes on for a moment after a sandbox stopped."""
+    seen = look()
+    with anyio.move_on_after(seconds):
+        while True:
+            await anyio.sleep(0.3)
+            last, seen = seen, look()
+            if seen == (last if wanted is None else wanted):
+                break
+    return seen
+
+
+class Traces:
+    """What there was before a rollout, and what is left afterwards."""
+
+    def __init__(self, look, before):
+        self.look = look
+        self.before = before
+
+    async def left(self):
+        return await settled(self.look, wanted=self.before)
 
 
 async def cancel_during(phase, config, folder, look, *, delay=0.3):
@@ -91,11 +117,10 @@ async def test_cancelling_leaves_a_record_and_nothing_else(
     package = make_package(frontmatter, {"verifier/test.sh": verifier} if verifier else None)
     script = tmp_path / "agent.sh"
     script.write_text("(setsid sleep 61 &) ; sleep 62\n" if phase == "agent" else "true\n")
-    before = traces()
     config = RolloutConfig(package, f"script:{script}", sandbox=backend)
-    during = await cancel_during(phase, config, tmp_path / "out", traces, delay=0.6)
-    assert during["processes"] != before["processes"]
-    assert traces() == before
+    during = await cancel_during(phase, config, tmp_path / "out", traces.look, delay=0.6)
+    assert during["processes"] != traces.before["processes"]
+    assert await traces.left() == traces.before
     found = record(tmp_path / "out")
     assert (found["status"], found["error"]["category"], found["error"]["phase"]) == ("unscored", "cancelled", phase)
     assert found["reward"] is None
@@ -110,10 +135,9 @@ async def test_cancelling_between_rounds_ends_the_forks_too(backend, make_packag
     script = tmp_path / "agent.sh"
     script.write_text("sleep 0.1\n")
     config = RolloutConfig(make_package(OFFLINE), f"script:{script}", sandbox=backend, user=FunctionUser(never))
-    before = traces()
-    during = await cancel_during("agent", config, tmp_path / "out", traces, delay=2.0)
-    assert during["processes"] != before["processes"]
-    assert traces() == before
+    during = await cancel_during("agent", config, tmp_path / "out", traces.look, delay=2.0)
+    assert during["folders"] != traces.before["folders"]
+    assert await traces.left() == traces.before
 
 
 async def test_cancelling_before_anything_started_leaves_no_folder(backend, make_package, tmp_path):
@@ -131,7 +155,6 @@ async def test_a_crash_in_our_own_code_cleans_up_as_well(backend, make_package, 
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr(execution, "collect", broken)
-    before = traces()
     result = await run_rollout(RolloutConfig(make_package(OFFLINE), "nop", sandbox=backend), tmp_path / "out")
     assert (result.status, result.error.code) == ("unscored", "crashed")
-    assert traces() == before
+    assert await traces.left() == traces.before
