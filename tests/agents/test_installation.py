@@ -77,7 +77,9 @@ async def test_an_installation_that_fails_is_one_sentence(sandbox, with_npm):
     assert caught.value.code == "install-failed"
 
 
-@pytest.mark.parametrize(("name", "said"), [("claude", "one of ANTHROPIC_API_KEY"), ("codex", "one of OPENAI_API_KEY")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("claude", "variables ANTHROPIC_API_KEY"), ("codex", "variables OPENAI_API_KEY")]
+)
 async def test_a_preset_without_its_key_is_one_sentence(opened, name, said):
     with pytest.raises(AgentFailure, match=said) as caught:
         await opened(create_agent(name, environ={}), "")

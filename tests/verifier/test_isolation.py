@@ -135,7 +135,7 @@ async def test_variables_and_secrets_exist_in_verifier_scope_only_and_are_not_wr
     async with bench(folder, SECRET_KEY="s3cr3t-value", JUDGE_TOKEN="t0ken-value") as it:
         assert (await it.sandbox.exec("env")).stdout.find(b"s3cr3t") == -1
         assert (await it.verify()).verdict.reward == 1
-        assert (it.output / "test-stdout.txt").read_text() == "default [SECRET_KEY] [JUDGE_TOKEN]\n"
+        assert (it.output / "test-stdout.txt").read_text() == "default [redacted] [redacted]\n"
 
 
 async def test_a_missing_variable_is_unscored_before_anything_runs(bench, package):

@@ -26,7 +26,7 @@ from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.policy import healthcheck_of
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
-from benchflow.verifier.live import end_agent, has_processes
+from benchflow.verifier.live import end_agent
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
@@ -209,7 +209,7 @@ class Execution:
             return Kept("It was not asked for.")
         if context.environment.services is not None or sandbox.spec.composition is not None:
             return Kept("Services of the environment hold state that cannot be kept.")
-        if keeps_processes(context.plan, step) and await has_processes(sandbox):
+        if keeps_processes(context.plan, step) and await sandbox.has_processes():
             return Kept("The verifier looks at running processes, which cannot be kept.")
         place = context.place(ARCHIVE) if step.name is None else context.place("steps", step.name, ARCHIVE)
         return await keep_workspace(sandbox, place, context.redactor, without=context.installed)

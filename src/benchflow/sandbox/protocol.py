@@ -24,6 +24,11 @@ Fidelity = Literal["exact", "substituted"]
 ChangeKind = Literal["added", "changed", "deleted"]
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
+_OTHERS: Final = (
+    'for p in /proc/[0-9]*; do p=${p#/proc/}; case $p in 1|$$|$PPID) ;; *) read -r _ _ s _ <"/proc/$p/stat" 2>/dev/null'
+    ' && [ "$s" != Z ] && echo "$p";; esac; done; true'
+)
+"""A shell's way to list the processes that are not its own."""
 CAPABILITIES: Final[Mapping[str, str]] = {
     "network.none": "loopback only",
     "network.public": "unrestricted egress",
@@ -295,6 +300,11 @@ class Sandbox(ABC):
     @abstractmethod
     async def kill_processes(self) -> None:
         """End every process inside, however it daemonised; the files stay."""
+
+    async def has_processes(self) -> bool:
+        """Whether anything runs inside; an answer that cannot be had counts as yes."""
+        result = await self.exec(_OTHERS, user="root", cwd="/", timeout=60)
+        return not result.ok or bool(result.stdout.strip())
 
     @abstractmethod
     async def set_network(self, policy: NetworkPolicy) -> None:

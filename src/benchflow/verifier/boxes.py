@@ -117,7 +117,7 @@ class BoxMaker:
     async def _must_be_live(self) -> bool:
         if self.environment.services is not None and self.sandbox is self.environment.sandbox:
             return True
-        return self.scope.opt_outs.keep_processes and await live.has_processes(self.sandbox)
+        return self.scope.opt_outs.keep_processes and await self.sandbox.has_processes()
 
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:

@@ -17,16 +17,6 @@ from benchflow.verifier.survival import Rules, Withheld, withhold
 _TIMEOUT_SEC: Final = 60.0
 _AT_ONCE: Final = 500
 _ROOT: Final = ("root", "0")
-_OTHERS: Final = (
-    'for p in /proc/[0-9]*; do p=${p#/proc/}; case $p in 1|$$|$PPID) ;; *) read -r _ _ s _ <"/proc/$p/stat" 2>/dev/null'
-    ' && [ "$s" != Z ] && echo "$p";; esac; done; true'
-)
-
-
-async def has_processes(sandbox: Sandbox) -> bool:
-    """Whether anything runs inside; an answer that cannot be had counts as yes."""
-    result = await sandbox.exec(_OTHERS, user="root", cwd="/", timeout=_TIMEOUT_SEC)
-    return not result.ok or bool(result.stdout.strip())
 
 
 async def end_agent(sandbox: Sandbox, user: str) -> Issue | None:

@@ -231,6 +231,9 @@ class LocalSandbox(Sandbox):
             return
         await (await self._quiet_link()).call({"op": "kill-all"})
 
+    async def has_processes(self) -> bool:
+        return not self._resting and await _processes_live(await self._quiet_link())
+
     async def set_network(self, policy: NetworkPolicy) -> None:
         link = await self._quiet_link()
         uplink = Uplink(policy)
@@ -267,8 +270,7 @@ class LocalSandbox(Sandbox):
         if self._resting:
             return share(self._open_files().done), False
         files, link = self._open_files(), self.link
-        answer, _ = await link.call({"op": "survey"})
-        if answer["alive"] or files.kept:
+        if files.kept or await _processes_live(link):
             return await self._copy_still(files, link), True
         await self._uplink.close()
         await link.close()
@@ -315,6 +317,11 @@ class LocalSandbox(Sandbox):
         if self._layers:  # never started
             layers, self._layers = self._layers, ()
             await release((await self._backend.runtime()).launcher, layers)
+
+
+async def _processes_live(link: Link) -> bool:
+    answer, _ = await link.call({"op": "survey"})
+    return bool(answer["alive"])
 
 
 def _as_changes(records: Iterable[Record]) -> list[Change]:
