@@ -7,6 +7,7 @@ peer, ours, ratio and target. `--count` scales the corpus; `--no-peer` measures 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -136,6 +137,7 @@ def measure(scratch: Path, peer: Path | None, count: int, memory_count: int) -> 
     some, all_of_them, many = (scratch / name for name in ("some", "all", "many"))
     for folder, size in ((some, min(count, 500)), (all_of_them, count), (many, memory_count)):
         write_corpus(folder, size)
+    os.sync()  # what is measured is reading packages, not the kernel writing them
     one = some / "task-00000"
     theirs = run_json(peer / "python", PEER_RATE, some) if peer else {}
     own = run_json(Path(sys.executable), OUR_RATE, all_of_them)

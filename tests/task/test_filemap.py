@@ -16,12 +16,9 @@ from benchflow.task.package import load_package
 
 def test_every_regular_file_is_listed_in_order(make_files) -> None:
     folder = make_files({"b": "2", "a/z": "1", "a/.hidden": "", "a.txt": "3"})
-    (folder / "a" / "z").chmod(0o755)
     found = scan(folder)
     assert list(found.files) == ["a.txt", "a/.hidden", "a/z", "b"]
     assert found.folders == {"a"}
-    assert found.files["a/z"].executable
-    assert not found.files["b"].executable
     assert found.below("a") == {".hidden": found.files["a/.hidden"], "z": found.files["a/z"]}
     assert found.hashes("a")["z"] == hashlib.sha256(b"1").hexdigest()
     assert found.read("b") == b"2"
@@ -107,12 +104,24 @@ def test_names_that_are_not_utf8_are_errors_and_can_be_shown(make_files) -> None
 
 
 def test_large_files_are_hashed_but_not_kept(make_files, monkeypatch) -> None:
-    folder = make_files({"small": "1", "large": "x" * 100})
-    monkeypatch.setattr(filemap, "KEEP_BYTES", 50)
+    content = b"0123456789" * 4000
+    folder = make_files({"small": "1", "large": content.decode()})
+    monkeypatch.setattr(filemap, "KEEP_BYTES", 30_000)
     found = scan(folder)
+    assert found.files["small"].data == b"1"
     assert found.files["large"].data is None
-    assert found.files["large"].sha256 == hashlib.sha256(b"x" * 100).hexdigest()
-    assert found.read("large") == b"x" * 100
+    assert found.files["large"].sha256 == hashlib.sha256(content).hexdigest()
+    assert found.read("large") == content
+
+
+@pytest.mark.parametrize("size", [0, 1, (16 << 10) - 1, 16 << 10, (16 << 10) + 1, 100_000])
+def test_a_file_of_any_length_is_read_whole(make_files, size: int) -> None:
+    content = os.urandom(size)
+    folder = make_files({"a": ""})
+    (folder / "a").write_bytes(content)
+    entry = scan(folder).files["a"]
+    assert (entry.data, entry.size) == (content, size)
+    assert entry.sha256 == hashlib.sha256(content).hexdigest()
 
 
 def test_what_is_kept_is_bounded_in_total(make_files, monkeypatch) -> None:

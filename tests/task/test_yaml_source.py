@@ -57,6 +57,8 @@ def test_dates_stay_dates() -> None:
         ("{" * 5000, "invalid-key", 1),
         ("<<: 1\n", "invalid-yaml", 1),
         ("- a\n" * 10_001, "too-complex", None),
+        ("- []\n" * 10_001, "too-complex", None),
+        ("a: {'<<': 1, '<<': 2}\n", "duplicate-key", 1),
         ("a" * ((1 << 20) + 1), "too-large", 1),
     ],
 )

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from stat import S_ISREG
 from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
@@ -30,15 +29,15 @@ MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 128
 _CHUNK: Final = 1 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_EXECUTABLE: Final = 0o111
+_FIRST: Final = 16 << 10
+"""Most files are shorter than what is read first, and then read with one call."""
 
 
 class FileEntry(NamedTuple):
-    """One regular file: its SHA-256, size, and whether it may be executed."""
+    """One regular file: its SHA-256 and size."""
 
     digest: bytes
     size: int
-    executable: bool
     data: bytes | None = None
     """Its content while it is small."""
 
@@ -48,7 +47,7 @@ class FileEntry(NamedTuple):
         return self.digest.hex()
 
     def __repr__(self) -> str:
-        return f"FileEntry({self.sha256!r}, {self.size}, executable={self.executable})"
+        return f"FileEntry({self.sha256!r}, {self.size})"
 
 
 _new_entry: Final = tuple.__new__  # what `FileEntry(…)` ends in; packages have many files
@@ -107,7 +106,7 @@ def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.
     descriptor = os.open(path, _FLAGS)
     try:
         status = os.fstat(descriptor)
-        if not S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if limit is not None and status.st_size > limit:
             raise OSError(f"larger than {limit} bytes")
@@ -189,19 +188,14 @@ class _Scan:
         try:
             descriptor = os.open(full, _FLAGS)
             try:
-                status = os.fstat(descriptor)
-                size = status.st_size
-                self.hashed += size
-                self.kept += size
-                if size > KEEP_BYTES or self.kept > KEEP_TOTAL or self.hashed > MAX_PACKAGE_BYTES:
-                    self.kept -= size
-                    self.files[path] = self.large(descriptor, size)
-                elif not S_ISREG(status.st_mode):
-                    raise OSError("not a regular file")
+                data = os.read(descriptor, _FIRST)
+                size = len(data)
+                if size == _FIRST or self.kept + size > KEEP_TOTAL or self.hashed + size > MAX_PACKAGE_BYTES:
+                    self.files[path] = self.longer(descriptor, data)
                 else:
-                    data = _read(descriptor, size)
-                    fields = (sha256(data).digest(), len(data), status.st_mode & _EXECUTABLE != 0, data)
-                    self.files[path] = _new_entry(FileEntry, fields)
+                    self.kept += size
+                    self.hashed += size
+                    self.files[path] = _new_entry(FileEntry, (sha256(data).digest(), size, data))
             finally:
                 os.close(descriptor)
         except _TooLargeError as error:
@@ -213,19 +207,24 @@ class _Scan:
         if not path.isascii() and printable(path) != path:
             self.problem("bad-file-name", path, "has a name that is not UTF-8")
 
-    def large(self, descriptor: int, size: int) -> FileEntry:
-        """A file that is hashed and not kept."""
+    def longer(self, descriptor: int, start: bytes) -> FileEntry:
+        """A file that may be too long to be kept, or to be hashed; its start was read before."""
         status = os.fstat(descriptor)
-        if not S_ISREG(status.st_mode):
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if size > MAX_FILE_BYTES:
-            self.hashed -= size
             raise _TooLargeError(f"is larger than {MAX_FILE_BYTES >> 30} GiB and is not looked at")
+        self.hashed += size
         if self.hashed > MAX_PACKAGE_BYTES:
             raise _TooLargeError(f"is not looked at: the package is larger than {MAX_PACKAGE_BYTES >> 30} GiB")
+        if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
+            data = start + _read(descriptor, max(0, size - len(start)))
+            self.kept += len(data)
+            return FileEntry(sha256(data).digest(), len(data), data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
         with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
-            digest = hashlib.file_digest(stream, "sha256").digest()
-        return FileEntry(digest, size, bool(status.st_mode & _EXECUTABLE))
+            return FileEntry(hashlib.file_digest(stream, "sha256").digest(), size)
 
 
 def _special(entry: os.DirEntry[str]) -> str:

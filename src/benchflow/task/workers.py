@@ -1,7 +1,9 @@
 """Running one function over many packages on all cores, in order, with bounded memory.
 
-Few packages run in this process; many are handed in small chunks to processes that end with the command. When
-one of them dies nothing is lost: what it held is done again here.
+Few packages run in this process; many are handed in small chunks to forked processes that end with the command
+and inherit what there is to do, so that only numbers go out and results come back. When one of them dies, or
+the function raises there, nothing is lost: what it held is done again here. Where forking is not safe (anywhere
+but on Linux) everything runs in this process.
 """
 
 from __future__ import annotations
@@ -10,13 +12,9 @@ import gc
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final, Generic, NoReturn, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,21 +23,25 @@ MANY: Final = 64
 """From this many packages on, starting processes pays for itself."""
 _CHUNK: Final = 16
 _CHUNKS_AHEAD: Final = 4
+_NUMBER: Final = 4
+"""Bytes of the number of a chunk, and of the length of its results."""
+_READ: Final = 1 << 16
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def ordered_map(
     function: Callable[[Item], Result], items: Sequence[Item], *, processes: int | None = None
 ) -> Iterator[Result]:
-    """The results of a picklable function, in the order of the items, as soon as each is known.
+    """The results of a function, which can be pickled, in the order of the items, as soon as each is known.
 
     At most a few chunks per process are under way at a time. An exception of the function ends the iteration.
     """
     count = available_cores() if processes is None else processes
-    if count < 2 or len(items) < MANY:
+    if count < 2 or len(items) < MANY or sys.platform != "linux":
         yield from map(function, items)
-    else:
-        yield from _map_in_processes(function, items, count)
+        return
+    yield function(items[0])  # what it imports and remembers, forked processes have from the start
+    yield from _Pool(function, items[1:]).results(count)
 
 
 def available_cores() -> int:
@@ -49,58 +51,122 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _map_in_processes(function: Callable[[Item], Result], items: Sequence[Item], count: int) -> Iterator[Result]:
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import active_children, get_context
+class _Pool(Generic[Item, Result]):
+    """Processes that take the numbers of chunks from one pipe and answer each through a pipe of their own."""
 
-    yield function(items[0])  # what it imports and remembers, forked processes have from the start
-    items = items[1:]
-    context = get_context("fork" if sys.platform == "linux" else "spawn")
-    others = active_children()
-    pool = ProcessPoolExecutor(count, context, _become_worker, (os.getpid(),))
-    chunks = (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
-    pending: deque[tuple[Sequence[Item], Future[list[Result]] | None]] = deque()
+    def __init__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> None:
+        self.function = function
+        self.items = items
+        self.chunks = -(-len(items) // _CHUNK)
+        self.tickets, self.issue = os.pipe()
+        self.workers: dict[int, int] = {}
+        """The pipe of each process that lives, and its process."""
+        self.unread: dict[int, bytearray] = {}
+        self.finished: dict[int, list[Result]] = {}
+        self.lost = False
+        """Whether a process has died: chunks may be missing."""
 
-    def submit(wanted: int) -> None:
-        for chunk in islice(chunks, wanted):
-            try:
-                pending.append((chunk, pool.submit(_run_chunk, function, chunk)))
-            except BrokenProcessPool:
-                pending.append((chunk, None))
+    def chunk(self, number: int) -> list[Result]:
+        start = number * _CHUNK
+        return [self.function(item) for item in self.items[start : start + _CHUNK]]
 
-    finished = False
-    try:
-        submit(count * _CHUNKS_AHEAD)
-        while pending:
-            chunk, future = pending.popleft()
-            try:
-                results = None if future is None else future.result()
-            except BrokenProcessPool:
-                results = None
-            yield from map(function, chunk) if results is None else results
-            submit(1)
-        finished = True
-    finally:
-        if not finished:
-            # Whoever stops early does not wait for the work that is under way.
-            for worker in active_children():
-                if worker not in others:
-                    worker.kill()
-        pool.shutdown(wait=True, cancel_futures=True)
+    def results(self, count: int) -> Iterator[Result]:
+        """All results in order; the processes are gone when this ends, however it ends."""
+        ahead = count * _CHUNKS_AHEAD
+        try:
+            for _ in range(count):
+                self._start()
+            for number in range(min(ahead, self.chunks)):
+                self._hand_out(number)
+            for number in range(self.chunks):
+                yield from self._result(number)
+                if number + ahead < self.chunks:
+                    self._hand_out(number + ahead)
+        finally:
+            self._end()
+
+    def _hand_out(self, number: int) -> None:
+        os.write(self.issue, number.to_bytes(_NUMBER, "little"))
+
+    def _result(self, number: int) -> list[Result]:
+        while number not in self.finished and not self.lost:
+            self._receive()
+        return self.finished.pop(number) if number in self.finished else self.chunk(number)
+
+    def _receive(self) -> None:
+        """Wait for some process, and take what it sends."""
+        import pickle
+        from select import select
+
+        for pipe in select(list(self.workers), [], [])[0]:
+            data = os.read(pipe, _READ)
+            if not data:
+                self.lost = True
+                self._forget(pipe)
+                continue
+            unread = self.unread[pipe]
+            unread += data
+            while len(unread) >= 2 * _NUMBER:
+                end = 2 * _NUMBER + int.from_bytes(unread[_NUMBER : 2 * _NUMBER], "little")
+                if len(unread) < end:
+                    break
+                number = int.from_bytes(unread[:_NUMBER], "little")
+                self.finished[number] = pickle.loads(unread[2 * _NUMBER : end])  # noqa: S301 - written by our own process
+                del unread[:end]
+
+    def _start(self) -> None:
+        answers, answer = os.pipe()
+        parent = os.getpid()
+        process = os.fork()
+        if process == 0:
+            self._work(parent, answer)
+        os.close(answer)
+        self.workers[answers] = process
+        self.unread[answers] = bytearray()
+
+    def _work(self, parent: int, answer: int) -> NoReturn:
+        """The life of a process: take a number, do the chunk, answer; whatever goes wrong ends it."""
+        try:
+            _become_worker(parent)
+            os.close(self.issue)
+            for inherited in self.workers:
+                os.close(inherited)
+            import pickle
+
+            while ticket := os.read(self.tickets, _NUMBER):
+                results = pickle.dumps(self.chunk(int.from_bytes(ticket, "little")))
+                _write(answer, ticket + len(results).to_bytes(_NUMBER, "little") + results)
+        finally:
+            os._exit(0)
+
+    def _forget(self, pipe: int) -> None:
+        process = self.workers.pop(pipe)
+        os.close(pipe)
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(process, 0)
+
+    def _end(self) -> None:
+        """Whoever stops early does not wait for the work that is under way."""
+        for pipe in list(self.workers):
+            self._forget(pipe)
+        os.close(self.tickets)
+        os.close(self.issue)
 
 
-def _run_chunk(function: Callable[[Item], Result], chunk: Sequence[Item]) -> list[Result]:
-    return [function(item) for item in chunk]
+def _write(pipe: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(pipe, view) :]
 
 
 def _become_worker(parent: int) -> None:
     """Die at once and silently with the command, however it ends; leave inherited memory untouched."""
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.platform == "linux":
-        import ctypes
+    import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -107,10 +107,12 @@ def _check_report_path(package: TaskPackage) -> Iterator[Issue]:
     for name in DEFAULT_SCRIPTS:
         path = f"{package.verifier_dir}/{name}"
         data = package.files.files[path].data if path in package.files else None
-        for found in _CTRF.finditer(data or b""):
+        if data is None or b"--ctrf" not in data:
+            continue
+        for found in _CTRF.finditer(data):
             if found[1] != _CTRF_PATH:
                 shown = found[1].decode("utf-8", "replace")
-                line = data[: found.start(1)].count(b"\n") + 1 if data else None
+                line = data[: found.start(1)].count(b"\n") + 1
                 message = f"the test report goes to {shown}; only {_CTRF_PATH.decode()} is kept"
                 yield Issue("report-path", "warning", "", message, path, line)
 
