@@ -78,7 +78,8 @@ async def test_an_installation_that_fails_is_one_sentence(sandbox, with_npm):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("claude", "variables ANTHROPIC_API_KEY"), ("codex", "variables OPENAI_API_KEY")]
+    ("name", "said"),
+    [("claude", "one of the variables ANTHROPIC_API_KEY"), ("codex", "one of the variables OPENAI_API_KEY")],
 )
 async def test_a_preset_without_its_key_is_one_sentence(opened, name, said):
     with pytest.raises(AgentFailure, match=said) as caught:

@@ -11,7 +11,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """The result table of a job and what it adds up to."""
     yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(summary["results"]))
     yield ""
-    yield f"{summary['scored']} of {summary['total']} rollouts scored, {summary['tasks']} tasks"
+    rollouts = _count(summary["total"], "rollout")
+    yield f"{summary['scored']} of {rollouts} scored, {_count(summary['tasks'], 'task')}"
     reward, bounds = summary["mean_reward"], summary["mean_reward_bounds"]
     if reward["value"] is not None:
         yield f"mean reward {_estimate(reward)}"
@@ -19,7 +20,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     for k, estimate in summary["pass_at_k"].items():
         if k != "1" and estimate["value"] is not None:
             hat = summary["pass_hat_k"][k]["value"]
-            yield f"pass@{k} {estimate['value']:.3f}   pass^{k} {hat:.3f}  ({estimate['tasks']} tasks)"
+            yield f"pass@{k} {estimate['value']:.3f}   pass^{k} {hat:.3f}  ({_count(estimate['tasks'], 'task')})"
     if summary["unscored"]:
         by = ", ".join(f"{count} {category}" for category, count in summary["unscored_by"].items())
         yield f"unscored {summary['unscored']}: {by}; whatever they had scored, the mean lies between {_bound(bounds)}"
@@ -72,9 +73,13 @@ def _task_rows(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def _estimate(estimate: Mapping[str, Any], sign: str = "") -> str:
     value = f"{estimate['value']:{sign}.3f}"
     if estimate["low"] is None:
-        return f"{value}  ({estimate['results']} results, no interval)"
+        return f"{value}  ({_count(estimate['results'], 'result')}, no interval)"
     interval = f"[{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"
-    return f"{value}  95 % {interval}, {estimate['tasks']} tasks, {estimate['results']} results"
+    return f"{value}  95 % {interval}, {_count(estimate['tasks'], 'task')}, {_count(estimate['results'], 'result')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _bound(bounds: Mapping[str, Any]) -> str:

@@ -28,8 +28,11 @@ if ! command -v npm >/dev/null 2>&1; then
     exit 1
   fi
 fi
-npm install --global --prefix {prefix} --no-fund --no-audit --loglevel=error {package}@{version}
+node=""
+[ "$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -ge {node} ] || node="node@{node}"
+npm install --global --prefix {prefix} --no-fund --no-audit --loglevel=error {package}@{version} $node
 """
+"""A node that is too old stays as it is: a newer one goes beside the agent."""
 _GOOSE: Final = """\
 set -e
 command -v goose >/dev/null 2>&1 && exit 0
@@ -50,6 +53,8 @@ class _Preset:
     one_of: tuple[str, ...]
     package: str | None = None
     """Of npm; None: it has an installation of its own."""
+    node: int = 0
+    """The oldest major version of node that it runs on; 0: it brings what it needs."""
     optional: tuple[str, ...] = ()
     settings: Mapping[str, str] | None = None
     auth_method: str | None = None
@@ -84,10 +89,11 @@ class _Preset:
             "{prefix}": prefix,
             "{package}": self.package or "",
             "{version}": version,
+            "{node}": str(self.node),
         }.items():
             script = script.replace(field, value)
         return Launch(
-            command=f'PATH="$PATH:{prefix}/bin" exec {self.command}',
+            command=f'PATH="{prefix}/bin:$PATH" exec {self.command}',
             install_script=script,
             one_of=self.one_of,
             optional=self.optional,
@@ -104,6 +110,7 @@ CLAUDE: Final = _Preset(
     "0.99.1",
     ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     package="@agentclientprotocol/claude-agent-acp",
+    node=22,
     optional=("ANTHROPIC_BASE_URL",),
     model_variable="ANTHROPIC_MODEL",
     aliases=("claude-code", "claude-agent-acp"),
@@ -115,6 +122,7 @@ CODEX: Final = _Preset(
     "2.6.0",
     ("OPENAI_API_KEY", "CODEX_API_KEY"),
     package="@agentclientprotocol/codex-acp",
+    node=20,
     optional=("OPENAI_BASE_URL",),
     settings={"NO_BROWSER": "1"},
     auth_method="api-key",
@@ -127,6 +135,7 @@ GEMINI: Final = _Preset(
     "0.61.0",
     ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     package="@google/gemini-cli",
+    node=20,
     auth_method="gemini-api-key",
     model_variable="GEMINI_MODEL",
     aliases=("gemini-cli",),

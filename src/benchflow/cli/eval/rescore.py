@@ -77,7 +77,9 @@ def _score(result: Result) -> str:
 
 def _report_lines(report: RescoreReport) -> list[str]:
     different = sum(item["before"] != item["after"] for item in report.rescored)
-    lines = [f"{len(report.rescored) + report.already} rollouts scored again, {different} of them with another score"]
+    scored = len(report.rescored) + report.already
+    rollouts = "1 rollout" if scored == 1 else f"{scored} rollouts"
+    lines = [f"{rollouts} scored again, {different} of them with another score"]
     if report.already:
         lines[0] += f"; {report.already} were done before the pass was cut short"
     for task, parts in sorted(report.changed_packages.items()):
