@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import socket
@@ -122,6 +123,25 @@ def test_a_file_of_any_length_is_read_whole(make_files, size: int) -> None:
     entry = scan(folder).files["a"]
     assert (entry.data, entry.size) == (content, size)
     assert entry.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_reading_leaves_no_mark_where_that_is_allowed_and_works_where_it_is_not(make_files, monkeypatch) -> None:
+    folder = make_files({"mine": "1", "theirs": "2"})
+    for path in folder.iterdir():
+        os.utime(path, (1, 1_000_000_000))
+    assert scan(folder).files.keys() == {"mine", "theirs"}
+    assert {path.stat().st_atime for path in folder.iterdir()} == {1}
+    plain = os.open
+
+    def of_another_owner(path: str, flags: int) -> int:
+        if flags & os.O_NOATIME:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return plain(path, flags)
+
+    monkeypatch.setattr(os, "open", of_another_owner)
+    found = scan(folder)
+    assert found.read("theirs") == b"2"
+    assert not found.issues
 
 
 def test_what_is_kept_is_bounded_in_total(make_files, monkeypatch) -> None:

@@ -29,6 +29,8 @@ MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 128
 _CHUNK: Final = 1 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_UNMARKED: Final = _FLAGS | getattr(os, "O_NOATIME", 0)
+"""Without marking the file as read, which would cost a write; allowed for files of one's own."""
 _FIRST: Final = 16 << 10
 """Most files are shorter than what is read first, and then read with one call."""
 
@@ -143,6 +145,7 @@ class _Scan:
         self.issues: list[Issue] = []
         self.kept = 0
         self.hashed = 0
+        self.flags = _UNMARKED
 
     def problem(self, code: str, path: str, message: str) -> None:
         if len(self.issues) >= MAX_ISSUES:
@@ -186,7 +189,11 @@ class _Scan:
 
     def file(self, full: str, path: str) -> None:
         try:
-            descriptor = os.open(full, _FLAGS)
+            try:
+                descriptor = os.open(full, self.flags)
+            except PermissionError:
+                self.flags = _FLAGS
+                descriptor = os.open(full, _FLAGS)
             try:
                 data = os.read(descriptor, _FIRST)
                 size = len(data)
