@@ -14,12 +14,13 @@ from typing import Any, Final
 from benchflow.task.issues import IssueLog
 from benchflow.task.records import join
 
+TIME_AS_TEXT: Final = "time-as-text"
 _NATIVE_VERSION: Final = re.compile(r"0*1(\.[0-9]{1,6})?")
 
 
 def adapt_harbor_config(data: dict[str, Any], problems: IssueLog) -> tuple[dict[str, Any], dict[str, Any]]:
     """The mapping in native form, and what was moved aside, nested as it was. `data` is not changed."""
-    adapted = _copy(data)
+    adapted = _copy(data, "", problems)
     moved: dict[str, Any] = {}
     _adapt_version(adapted, moved, problems)
     _adapt_authors(adapted)
@@ -30,13 +31,19 @@ def adapt_harbor_config(data: dict[str, Any], problems: IssueLog) -> tuple[dict[
     return adapted, moved
 
 
-def _copy(value: Any) -> Any:
-    """A deep copy in which a time of day, which YAML does not have, is text."""
+def _copy(value: Any, path: str, problems: IssueLog) -> Any:
+    """A deep copy in which a time of day, which YAML does not have, is text; each is reported."""
     if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
+        return {key: _copy(item, join(path, key), problems) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value.isoformat() if isinstance(value, dt.time) else value
+        return [_copy(item, f"{path}[{index}]", problems) for index, item in enumerate(value)]
+    if not isinstance(value, dt.time):
+        return value
+    written = value.isoformat()
+    problems.warning(
+        TIME_AS_TEXT, path, f"{path} is a time of day, which YAML does not have; it is read as '{written}'"
+    )
+    return written
 
 
 def _adapt_version(data: dict[str, Any], moved: dict[str, Any], problems: IssueLog) -> None:

@@ -291,7 +291,7 @@ def _lines(text: str, first_line: int) -> dict[str, int]:
     lines = {"": first_line}
     words: dict[str, str] = {}
     around: list[_Place] = []
-    next_event = CParser(text).get_event
+    next_event: Callable[[], Any] = CParser(text).get_event
     while type(event := next_event()) is not _StreamEnd:
         kind = type(event)
         if kind is _MapEnd or kind is _ListEnd:

@@ -55,6 +55,13 @@ def test_no_evidence_at_all_is_an_error(tmp_path):
     assert [issue.path for issue in check_evidence(tmp_path, None, {})] == ["benchflow.evidence"]
 
 
+def test_a_missing_claim_names_the_file_that_is_there_for_it(tmp_path):
+    files = {"evidence/acceptance/review.json": "0" * 64}
+    issues = check_evidence(tmp_path, parsed({}), files)
+    hinted = {issue.path for issue in issues if "review.json" in issue.message}
+    assert hinted == {"benchflow.evidence.review"}
+
+
 @pytest.mark.parametrize("section", ["oracle_runs", "verifier", "review", "calibration"])
 def test_every_section_is_required(evidence_folder, section):
     root, claims = evidence_folder()

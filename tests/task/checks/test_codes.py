@@ -33,7 +33,7 @@ def candidates(node: ast.AST) -> Iterator[ast.expr]:
             yield from node.args[:1]
         elif name == "Invalid":
             yield from node.args[1:2]
-        elif name == "_error":
+        elif name == "_RefusedError":
             yield from node.args[2:3]
         yield from (keyword.value for keyword in node.keywords if keyword.arg == "code")
     elif isinstance(node, ast.Assign | ast.AnnAssign):

@@ -124,3 +124,18 @@ def test_issues_of_evidence_know_their_line(invoke, proven):
     issue = next(item for item in json.loads(out)["tasks"][0]["issues"] if item["code"] == "evidence-insufficient")
     assert issue["path"] == "benchflow.evidence.verifier.reruns"
     assert "reruns: 1" in (folder / "task.md").read_text().splitlines()[issue["line"] - 1]
+
+
+def test_problems_of_evidence_files_have_lines(invoke, proven, evidence_claims):
+    folder = proven()
+    assert invoke("tasks", "pin", "tasks/a")[0] == 0
+    review, report = evidence_claims["review"]["artifact"], evidence_claims["verifier"]["report"]
+    (folder / review).write_text('{\n "kind": "acceptance-review",\n "anti_cheat": "failed"\n}\n')
+    (folder / report).write_text('{\n "kind":\n}\n')
+    _, out, _ = invoke("tasks", "check", "tasks/a", "--level", "acceptance", "--json")
+    found = {(i["file"], i["path"]): i["line"] for i in json.loads(out)["tasks"][0]["issues"]}
+    assert found[review, "anti_cheat"] == 3
+    assert found[report, ""] == 3
+    pins = (folder / "evidence/pins.json").read_text().splitlines()
+    (written,) = [number for number, line in enumerate(pins, 1) if review in line]
+    assert found["evidence/pins.json", f"files.{review}"] == written

@@ -56,6 +56,15 @@ def test_native_settings_of_a_split_task_come_back(split, tree):
     )
 
 
+def test_a_time_of_day_becomes_text_and_the_report_says_so(split, tree):
+    tree(split, {"task.toml": "[metadata]\nat = [07:32:00]\nday = 1979-05-27\n[foreign]\nt = 07:32:00\n"})
+    report = build_harbor_roundtrip_conformance_report(split)
+    assert (report.status, report.config_equal) == ("drift", False)
+    assert [mismatch.path for mismatch in report.mismatches] == ["metadata.at[0]", "foreign.t"]
+    warnings = [(i.severity, i.path, i.line) for i in load_package(split).issues if i.code == "time-as-text"]
+    assert warnings == [("warning", "metadata.at[0]", 2), ("warning", "foreign.t", 5)]
+
+
 def test_what_does_not_come_back_is_named(split, tree):
     tree(split, {"steps/stray/file.txt": "x"})
     report = build_harbor_roundtrip_conformance_report(split)

@@ -129,7 +129,7 @@ def _with_lines(package: TaskPackage, issues: Iterable[Issue]) -> Iterator[Issue
     """Problems found after loading get the line of their key; only they cost a look at the document."""
     locate: dict[str, Callable[[str], int | None]] = {}
     for issue in issues:
-        if issue.line is None and issue.path and issue.file is not None and issue.file.endswith(".md"):
+        if issue.line is None and issue.path and issue.file is not None and issue.file.endswith((".md", ".json")):
             if issue.file not in locate:
                 locate[issue.file] = _locator(package, issue.file)
             yield replace(issue, line=locate[issue.file](issue.path))
@@ -143,7 +143,9 @@ def _locator(package: TaskPackage, file: str) -> Callable[[str], int | None]:
     from benchflow.task.yaml_source import YamlSource
 
     try:
-        parts = split_frontmatter(decode(package.files.read(file)))
-        return YamlSource(parts.yaml, first_line=2).line
+        text = decode(package.files.read(file))
+        if file.endswith(".json"):
+            return YamlSource(text).line  # JSON is YAML; a text that is not, or is very large, has no lines
+        return YamlSource(split_frontmatter(text).yaml, first_line=2).line
     except (OSError, KeyError, PackageError):
         return lambda _path: None

@@ -26,6 +26,13 @@ LEAST_RERUNS: Final = 3
 MOST_FLAKE_RATE: Final = 0.05
 MOST_NO_OP_REWARD: Final = 0.1
 BASE: Final = "benchflow.evidence"
+CONVENTIONAL: Final = {
+    "oracle_runs": "evidence/acceptance/oracle-run.json",
+    "verifier": "evidence/acceptance/verifier-stability-report.json",
+    "review": "evidence/acceptance/review.json",
+    "calibration": "evidence/acceptance/calibration-report.json",
+}
+"""The sections of evidence, and where their files are by custom."""
 
 
 def check_evidence(
@@ -39,9 +46,10 @@ def check_evidence(
     if evidence is None:
         _missing(reader, BASE)
         return reader.issues
-    for section in ("oracle_runs", "verifier", "review", "calibration"):
+    for section, name in CONVENTIONAL.items():
         if getattr(evidence, section) is None:
-            _missing(reader, f"{BASE}.{section}")
+            there = f"; {name} is there and is not used until it is named" if name in files else ""
+            _missing(reader, f"{BASE}.{section}", there)
     if evidence.oracle_runs is not None:
         _check_oracle(reader, evidence.oracle_runs, f"{BASE}.oracle_runs")
     if evidence.verifier is not None:

@@ -104,12 +104,20 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Check that the settings mean what you expect.",
         ),
         "no-effect": ("A setting has no effect here.", "Remove it if nothing else reads it."),
+        "time-as-text": (
+            "A TOML time of day has no form in YAML and is read as text; an export writes the text.",
+            "Write it as a string, or as a date with a time.",
+        ),
         "shared-live-box": (
             "An imported package is verified in the box the agent leaves, which could act on the verifier.",
             "Declare `verifier.environment_mode: separate`, or set `verifier.hardening` yourself.",
         ),
     },
     "Files of the package (level `structural`)": {
+        "undeclared-secret": (
+            "A setting names a secret that `benchflow.secrets` does not declare for that use.",
+            "Declare it with its name and scope, or correct the name.",
+        ),
         "unreadable": ("A file or folder cannot be read.", "Correct its permissions, or remove it."),
         "unreadable-folder": (
             "A folder above packages cannot be searched; packages in it may be missing from the report.",

@@ -41,8 +41,9 @@ class EvidenceReader:
                 raise ValueError(f"it is larger than {MAX_EVIDENCE_BYTES >> 20} MB")
             parsed = json.loads(data, parse_constant=_refuse_constant)
         except (OSError, ValueError, RecursionError) as error:
+            line = error.lineno if isinstance(error, json.JSONDecodeError) else None
             reason = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
-            self.wrong(name, "", f"{name} cannot be read as JSON: {reason}")
+            self.wrong(name, "", f"{name} cannot be read as JSON: {reason}", line=line)
             return None
         if not isinstance(parsed, dict):
             self.wrong(name, "", f"{name} must hold a JSON object")
@@ -52,12 +53,12 @@ class EvidenceReader:
             return None
         return parsed
 
-    def report(self, code: str, path: str, message: str, *, file: str = "task.md") -> None:
-        self.issues.append(Issue(code, "error", path, message, file))
+    def report(self, code: str, path: str, message: str, *, file: str = "task.md", line: int | None = None) -> None:
+        self.issues.append(Issue(code, "error", path, message, file, line))
 
-    def wrong(self, name: str, path: str, message: str) -> None:
+    def wrong(self, name: str, path: str, message: str, *, line: int | None = None) -> None:
         """The file itself is malformed."""
-        self.report("evidence-file-invalid", path, message, file=name)
+        self.report("evidence-file-invalid", path, message, file=name, line=line)
 
     def disagrees(self, name: str, path: str, message: str) -> None:
         """The file is well formed and contradicts the claim."""

@@ -12,6 +12,7 @@ from typing import Final
 from benchflow.errors import Issue
 from benchflow.task.checks.markers import marker_issues
 from benchflow.task.checks.schema import is_about_definition
+from benchflow.task.checks.secrets import check_secrets
 from benchflow.task.checks.verifier_files import DEFAULT_SCRIPTS, missing_files
 from benchflow.task.config import TaskConfig
 from benchflow.task.layout import ALIASES
@@ -35,6 +36,7 @@ def check_structure(package: TaskPackage) -> Iterator[Issue]:
     else:
         yield from _check_verifier(package, "", package.verifier_document)
     yield from _check_report_path(package)
+    yield from check_secrets(package)
 
 
 def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
