@@ -225,3 +225,11 @@ def test_an_invalid_document_is_not_normalized(invoke, make_package, make_split)
     code, out, _ = invoke("tasks", "normalize", "split/a", "--json")
     assert code == 1
     assert [issue["code"] for issue in json.loads(out)["issues"]] == ["not-native"]
+
+
+def test_normalize_names_the_file_and_line_it_cannot_read(invoke, make_package):
+    folder = make_package()
+    (folder / "task.md").write_bytes(b"---\n\xff\xfe\n---\n")
+    code, _, err = invoke("tasks", "normalize", "tasks/a")
+    assert code == 1
+    assert err == "tasks/a/task.md:2: error: task.md is not UTF-8 text [not-utf8]\n"

@@ -94,10 +94,17 @@ class PackageLoader:
             return "legacy"
         if not self.path.is_dir():
             message = f"{self.path} {'is not a folder' if self.path.exists() else 'does not exist'}"
+        elif placed := next((name for name in (TASK_MD, TASK_TOML) if self._stands_there(name)), None):
+            message = f"{placed} is not a file that can be read: there is no definition of the task"
         else:
             message = "there is neither task.md nor task.toml"
         self.issues.append(Issue("not-a-package", "error", "", message))
         return None
+
+    def _stands_there(self, name: str) -> bool:
+        """Whether something else than a readable file has this name."""
+        kinds = (self.files.folders, self.files.links, {issue.file for issue in self.files.issues})
+        return any(name in names for names in kinds)
 
     def _native(self) -> None:
         data = self._bytes(TASK_MD, self.issues)

@@ -236,3 +236,17 @@ def test_whatever_a_folder_holds_there_is_a_report(tmp_path):
     assert [issue.code for issue in check_folder(tmp_path / "missing").issues][:1] == ["not-a-package"]
     os.mkfifo(tmp_path / "pipe")
     assert not check_folder(tmp_path / "pipe").valid
+
+
+@pytest.mark.parametrize("place", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/etc/hostname")])
+def test_what_stands_in_the_place_of_the_definition_is_not_called_missing(tmp_path, place):
+    place(tmp_path / "task.md")
+    first = check_folder(tmp_path).issues[0]
+    assert first.code == "not-a-package"
+    assert first.message == "task.md is not a file that can be read: there is no definition of the task"
+
+
+def test_a_long_marker_is_shown_short(make_files):
+    folder = make_files({**NATIVE, "oracle/solve.sh": f"# [REPLACE: {'word ' * 40}]\n"})
+    (issue,) = check_folder(folder).issues
+    assert issue.message.endswith("word word…")

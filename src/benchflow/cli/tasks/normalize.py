@@ -61,7 +61,7 @@ def _rewrite(folder: Path) -> tuple[dict[str, Any], tuple[Issue, ...]]:
 
 def _render(folder: Path, output: Path | None) -> tuple[dict[str, Any], tuple[Issue, ...]]:
     from benchflow.files.atomic import write_atomic
-    from benchflow.task.document import TASK_MD
+    from benchflow.task.document import TASK_MD, TaskDocumentParseError
     from benchflow.task.markdown import decode
     from benchflow.task.normalize import render_normalized_task_md
     from benchflow.task.package import load_package
@@ -69,6 +69,8 @@ def _render(folder: Path, output: Path | None) -> tuple[dict[str, Any], tuple[Is
     package = load_package(folder)
     if package.entrypoint != TASK_MD:
         raise PackageError("there is no task.md to normalize; 'bench tasks migrate' writes one", code="not-native")
+    if package.document is None:
+        raise TaskDocumentParseError(package.document_issues)
     text = render_normalized_task_md(decode(package.files.read(TASK_MD)), path=folder)
     if output is not None:
         write_atomic(output, text)

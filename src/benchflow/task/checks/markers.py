@@ -10,7 +10,7 @@ from benchflow.task.filemap import FileMap
 from benchflow.task.scaffold import MARKER
 
 _MARKER: Final = MARKER.encode()
-_SHOWN: Final = 60
+_SHOWN: Final = 100
 
 
 def marker_issues(files: FileMap, names: Iterable[str]) -> Iterator[Issue]:
@@ -22,5 +22,6 @@ def marker_issues(files: FileMap, names: Iterable[str]) -> Iterator[Issue]:
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
             start = line.find(MARKER)
             if start >= 0:
-                shown = line[start : start + _SHOWN].rstrip()
+                shown = line[start:].rstrip()
+                shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1].rstrip()}…"
                 yield Issue("marker-left", "error", "", f"there is still a marker to fill in: {shown}", name, number)
