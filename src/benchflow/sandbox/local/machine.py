@@ -10,6 +10,7 @@ from typing import Final
 
 from benchflow.errors import UnsupportedError
 from benchflow.sandbox.local import cgroups
+from benchflow.sandbox.local.plan import SHM_BYTES
 from benchflow.sandbox.protocol import Limits
 
 _turn: Final = itertools.count()
@@ -39,7 +40,7 @@ class Restraints:
     pin_cpus: bool = False
     rlimits: tuple[tuple[str, int], ...] = ()
     memory_watch: int = 0
-    shm_bytes: int = 64 << 20
+    shm_bytes: int = SHM_BYTES
 
 
 def restrain(limits: Limits, machine: Machine) -> Restraints:
@@ -64,7 +65,7 @@ def restrain(limits: Limits, machine: Machine) -> Restraints:
                 path="environment.cpus",
             )
         chosen = _choose(machine.cpus, math.ceil(limits.cpus))
-    shared = 64 << 20
+    shared = SHM_BYTES
     if limits.memory_mb is not None:  # what lies there counts as memory and outlives its process
         shared = min(shared, limits.memory_mb << 19)
     return Restraints(chosen, bool(chosen) and "cpuset" not in controllers, tuple(rlimits.items()), watch, shared)

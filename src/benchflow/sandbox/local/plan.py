@@ -17,6 +17,8 @@ IDS: Final = 65536
 AGENT: Final = "agent"
 """The unprivileged user of a sandbox."""
 AGENT_ID: Final = 1000
+SHM_BYTES: Final = 64 << 20
+"""The size of `/dev/shm` where no limit asks for less."""
 
 
 def group_prefix(owner: str) -> str:
@@ -56,7 +58,7 @@ class Plan(NamedTuple):
     pin_cpus: bool = False
     memory_watch: int = 0
     """Bytes that all processes together may use where no control group counts them; 0 for no watch."""
-    shm_bytes: int = 64 << 20
+    shm_bytes: int = SHM_BYTES
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()

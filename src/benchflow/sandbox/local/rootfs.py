@@ -16,7 +16,7 @@ from typing import Final
 
 from benchflow.sandbox.local import accounts, beneath
 from benchflow.sandbox.local import syscalls as sc
-from benchflow.sandbox.local.plan import Overlay, Plan
+from benchflow.sandbox.local.plan import SHM_BYTES, Overlay, Plan
 
 HOLD: Final = "/sys"
 """Where the zygote keeps its mounts: a folder that exists everywhere and that nobody offers to a sandbox."""
@@ -25,6 +25,8 @@ VOLUMES: Final = f"{HOLD}/volumes"
 PLAIN_VOLUMES: Final = f"{HOLD}/plain"
 ROOT: Final = f"{HOLD}/root"
 SCRATCH: Final = f"{HOLD}/scratch"
+_PROC: Final = f"{SCRATCH}/proc"
+_DEV: Final = f"{SCRATCH}/dev"
 
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS: Final = {
@@ -40,20 +42,31 @@ _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _PROC_HIDDEN: Final = ("kcore", "keys", "timer_list", "sched_debug", "latency_stats")
 
 
+def prepare() -> None:
+    """Make what is the same for every sandbox, in this process's own mount namespace."""
+    sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)
+    sc.mount("tmpfs", SCRATCH, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=1m")
+    for path in (_PROC, _DEV):
+        os.mkdir(path)
+    _mount_proc()
+    _mount_dev()
+
+
 def build_root(plan: Plan, locate: Callable[[str], str], trees: Sequence[int]) -> int:
     """Make the sandbox's root the root of this process. Gives the descriptor its `/etc/resolv.conf` is written through.
 
     `locate` turns the locations of a plan into paths of this mount namespace; `trees` are the detached mounts of the
-    plan's attachments, in order.
+    plan's attachments, in order. Called after `prepare`.
     """
-    sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)
-    sc.mount("tmpfs", SCRATCH, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=1m")
     os.chdir(SCRATCH)
     for number, overlay in enumerate(plan.overlays):
         _mount_overlay(overlay, locate, f"{number}-")
     root = os.open(ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    _mount_proc(_claimed(root, "/proc"))
-    _mount_dev(_claimed(root, "/dev"), plan.shm_bytes)
+    if plan.shm_bytes != SHM_BYTES:
+        options = f"mode=1777,size={plan.shm_bytes}"
+        sc.mount(None, f"{_DEV}/shm", None, sc.MS_REMOUNT | sc.MS_NOSUID | sc.MS_NODEV, options)
+    for made, place in ((_PROC, "/proc"), (_DEV, "/dev")):
+        sc.mount(made, _claimed(root, place), None, sc.MS_MOVE)
     os.close(beneath.claim_directory(root, "/sys", replace_all=True))
     resolver = _mount_own_files(root, plan)
     for tree, attachment in zip(trees, plan.attachments, strict=True):
@@ -103,28 +116,26 @@ def prime() -> None:
     in_proc(_PROC_HIDDEN)
 
 
-def _mount_proc(target: str) -> None:
-    sc.mount("proc", target, "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
-    proc = f"{ROOT}/proc"
+def _mount_proc() -> None:
+    sc.mount("proc", _PROC, "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
     for name in in_proc(_PROC_READ_ONLY):
-        sc.bind(f"{proc}/{name}", f"{proc}/{name}")
-        sc.remount_read_only(f"{proc}/{name}", sc.MS_NOEXEC)
+        sc.bind(f"{_PROC}/{name}", f"{_PROC}/{name}")
+        sc.remount_read_only(f"{_PROC}/{name}", sc.MS_NOEXEC)
     for name in in_proc(_PROC_HIDDEN):
-        sc.bind("/dev/null", f"{proc}/{name}")
+        sc.bind("/dev/null", f"{_PROC}/{name}")
 
 
-def _mount_dev(target: str, shm_bytes: int) -> None:
-    sc.mount("tmpfs", target, "tmpfs", sc.MS_NOSUID | sc.MS_NOEXEC, "mode=755,size=64k")
-    dev = f"{ROOT}/dev"
+def _mount_dev() -> None:
+    sc.mount("tmpfs", _DEV, "tmpfs", sc.MS_NOSUID | sc.MS_NOEXEC, "mode=755,size=64k")
     for name in _DEVICES:
-        os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
-        sc.bind(f"/dev/{name}", f"{dev}/{name}")
-    os.mkdir(f"{dev}/pts")
-    os.mkdir(f"{dev}/shm")
-    sc.mount("devpts", f"{dev}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    sc.mount("tmpfs", f"{dev}/shm", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"mode=1777,size={shm_bytes}")
+        os.close(os.open(f"{_DEV}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+        sc.bind(f"/dev/{name}", f"{_DEV}/{name}")
+    os.mkdir(f"{_DEV}/pts")
+    os.mkdir(f"{_DEV}/shm")
+    sc.mount("devpts", f"{_DEV}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    sc.mount("tmpfs", f"{_DEV}/shm", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"mode=1777,size={SHM_BYTES}")
     for name, leads_to in _DEVICE_LINKS.items():
-        os.symlink(leads_to, f"{dev}/{name}")
+        os.symlink(leads_to, f"{_DEV}/{name}")
 
 
 def _mount_own_files(root: int, plan: Plan) -> int:

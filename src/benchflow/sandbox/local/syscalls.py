@@ -27,6 +27,7 @@ MS_NOEXEC: Final = 8
 MS_REMOUNT: Final = 32
 MS_NOATIME: Final = 1024
 MS_BIND: Final = 4096
+MS_MOVE: Final = 8192
 MS_REC: Final = 16384
 MS_PRIVATE: Final = 1 << 18
 MS_SLAVE: Final = 1 << 19

@@ -16,7 +16,7 @@ from typing import Any, Final
 Message = dict[str, Any]
 
 _PACKET: Final = 1 << 16
-_DESCRIPTORS: Final = 64
+_DESCRIPTORS: Final = 253
 _ELSEWHERE: Final = b"@"
 
 

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from benchflow.sandbox.local import calls, children, rootfs, wire, worker
 from benchflow.sandbox.local import syscalls as sc
@@ -35,6 +35,15 @@ _NAMESPACES: Final = (
 _OOM_SCORE: Final = b"800"
 _GROUP_ATTEMPTS: Final = 100
 _GROUP_PAUSE: Final = 0.01
+
+
+class Blank(NamedTuple):
+    """A process in its own namespaces, with all that sandboxes share, which waits for the plan of one."""
+
+    pid: int
+    inbox: socket.socket
+    held: int
+    """How many folders of the machine it sees."""
 
 
 class Zygote:
@@ -59,6 +68,10 @@ class Zygote:
         self.held: dict[str, str] = {}
         self.sandboxes: set[int] = set()
         """Supervisors that have not been collected yet."""
+        self.spare: Blank | None = None
+        """For the next sandbox, made while nobody waits for it; there is never more than one."""
+        self.sparing = True
+        """Whether the last attempt to make one did not fail."""
         self.worker = 0
         """The process beside this one that does the file work."""
         self.to_worker: socket.socket | None = None
@@ -137,7 +150,9 @@ class Zygote:
         for fd in (self.requests.fileno(), readable, self.driver):
             poll.register(fd, select.POLLIN)
         while True:
-            events = dict(poll.poll())
+            events = dict(poll.poll(0 if self.spare is None and self.sparing else None))
+            if not events:
+                self._make_spare()
             if self.driver in events:
                 self.end()
             if readable in events:
@@ -178,7 +193,7 @@ class Zygote:
             self.end()
         reply = socket.socket(fileno=fds[0])
         try:
-            self._launch(Plan.from_dict(message["plan"]), reply, fds)
+            self._launch(message["plan"], reply, fds)
         except (OSError, ValueError, KeyError) as error:
             answer(reply, children.failure(error))
         finally:
@@ -190,30 +205,62 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 self.sandboxes.discard(pid)
+                if self.spare is not None and self.spare.pid == pid:
+                    self.spare.inbox.close()
+                    self.spare = None
 
-    def _launch(self, plan: Plan, reply: socket.socket, fds: list[int]) -> None:
+    def _launch(self, planned: wire.Message, reply: socket.socket, fds: list[int]) -> None:
         """`fds`: reply, control, then control groups."""
-        for overlay in plan.overlays:
-            for location in overlay.lowers:
-                self.locate(location)
+        plan = Plan.from_dict(planned)
+        locations = [location for overlay in plan.overlays for location in (overlay.upper, *overlay.lowers)]
+        for location in locations:
+            self.locate(location)
         trees = self._trees(plan)
-        go_reader, go_writer = os.pipe2(os.O_CLOEXEC)
         try:
+            blank = self._take_blank(any(location.startswith("volume:") for location in locations))
+            with blank.inbox:
+                process = os.pidfd_open(blank.pid)
+                try:
+                    wire.send(reply, {"pid": blank.pid}, (process,))
+                finally:
+                    os.close(process)
+                wire.send(blank.inbox, planned, (*fds, *trees))
+        finally:
+            self.sparing = True
+            for fd in trees:
+                os.close(fd)
+
+    def _take_blank(self, new_volume: bool) -> Blank:
+        """The spare one where it sees all that is needed, else a new one: mounts made later are not in it."""
+        spare = self.spare
+        if spare is None or new_volume:
+            return self._clone_blank()
+        self.spare = None
+        if spare.held == len(self.held):
+            return spare
+        spare.inbox.close()
+        return self._clone_blank()
+
+    def _make_spare(self) -> None:
+        try:
+            self.spare = self._clone_blank()
+        except OSError:  # the next sandbox will say what is wrong
+            self.sparing = False
+
+    def _clone_blank(self) -> Blank:
+        ours, theirs = wire.channel()
+        with theirs:
             pid = sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
             if pid == 0:
-                os.close(go_writer)
-                self._become_supervisor(plan, reply, fds, trees, go_reader)
-            self.sandboxes.add(pid)
+                self._become_supervisor(theirs.detach())
+        self.sandboxes.add(pid)
+        try:
             self._write_maps(pid)
-            process = os.pidfd_open(pid)
-            try:
-                wire.send(reply, {"pid": pid}, (process,))
-            finally:
-                os.close(process)
-            os.write(go_writer, b"g")
-        finally:
-            for fd in (*trees, go_reader, go_writer):
-                os.close(fd)
+            wire.send(ours, {})
+        except OSError:
+            ours.close()
+            raise
+        return Blank(pid, ours, len(self.held))
 
     def _trees(self, plan: Plan) -> list[int]:
         trees: list[int] = []
@@ -243,37 +290,59 @@ class Zygote:
             finally:
                 os.close(fd)
 
-    def _become_supervisor(
-        self, plan: Plan, reply: socket.socket, fds: list[int], trees: list[int], go: int
-    ) -> NoReturn:
+    def _become_supervisor(self, inbox: int) -> NoReturn:
+        reply: socket.socket | None = None
         try:
             signal.set_wakeup_fd(-1)
-            sc.close_but({0, 1, 2, *fds, *trees, go, self.driver, self.lock, self.entry})
-            if not os.read(go, 1):
+            sc.close_but({0, 1, 2, inbox, self.driver, self.lock, self.entry})
+            requests = socket.socket(fileno=inbox)
+            if wire.receive(requests)[0] is None:
                 os._exit(0)
-            os.close(go)
-            if plan.identity != "single":
-                os.setgroups([])
-            os.setresgid(0, 0, 0)
-            os.setresuid(0, 0, 0)
-            sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
-            sc.prctl(sc.PR_SET_DUMPABLE, 0)
-            os.setsid()
-            rootfs.loopback_up()
-            socket.sethostname(plan.hostname)
-            entrance = Entrance(self.entry, [os.dup(fd) for fd in fds[2:]])
-            entrance.prepare()
-            resolver = rootfs.build_root(plan, self.locate, trees)
-            rootfs.make_workdir(plan)
-            control, groups = socket.socket(fileno=fds[1]), tuple(fds[2:])
-            supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver)
-            wire.send(reply, {"ready": True})
-            reply.close()
-            supervisor.run()
+            trouble: OSError | None = None
+            try:
+                self._prepare_blank()
+            except OSError as error:
+                trouble = error
+            planned, fds = wire.receive(requests)
+            if planned is None:
+                os._exit(0)
+            requests.close()
+            reply = socket.socket(fileno=fds[0])
+            if trouble is not None:
+                raise trouble
+            self._supervise(Plan.from_dict(planned), reply, fds)
         except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
-            answer(reply, children.failure(error))
+            if reply is not None:
+                answer(reply, children.failure(error))
         finally:
             os._exit(1)
+
+    def _prepare_blank(self) -> None:
+        """Everything that needs no plan."""
+        if self.identity != "single":
+            os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        sc.prctl(sc.PR_SET_DUMPABLE, 0)
+        os.setsid()
+        rootfs.loopback_up()
+        rootfs.prepare()
+
+    def _supervise(self, plan: Plan, reply: socket.socket, fds: list[int]) -> NoReturn:
+        """`fds`: reply, control, then control groups, then the mounts of attachments."""
+        end = len(fds) - len(plan.attachments)
+        groups, trees = tuple(fds[2:end]), fds[end:]
+        entrance = Entrance(self.entry, [os.dup(fd) for fd in groups])
+        entrance.prepare()
+        socket.sethostname(plan.hostname)
+        resolver = rootfs.build_root(plan, self.locate, trees)
+        rootfs.make_workdir(plan)
+        control = socket.socket(fileno=fds[1])
+        supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver)
+        wire.send(reply, {"ready": True})
+        reply.close()
+        supervisor.run()
 
 
 def _remove_groups(folder: int, prefix: str) -> None:
