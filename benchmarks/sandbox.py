@@ -1,7 +1,7 @@
-"""How long sandboxes of this machine take to start, run, copy and fork, beside `docker run` or `podman run`.
+"""How long sandboxes of this machine take to start, run, copy and fork, beside `docker run` and `podman run`.
 
-The peer is whichever engine runs here (none is fine), with an image made of one static busybox. Medians; copies of
-small files are measured against `tar | tar` on the same disk.
+Engines that do not answer are started for the run, in namespaces of their own, which takes root; their image is one
+static busybox. Medians; copies of small files are measured against `tar | tar` on the same disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -24,6 +25,10 @@ import anyio
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.protocol import Image, Limits, SandboxSpec
 from lib.side_by_side import Row, print_table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from engines import Engines, EngineUnavailable
 
 BUSYBOX = "/bin/busybox"
 PEER_IMAGE = "benchcube-benchmark"
@@ -47,9 +52,22 @@ async def timed(action: Awaitable[object]) -> float:
     return time.perf_counter() - start
 
 
-def try_engine(name: str) -> str | None:
+@dataclass(frozen=True)
+class Peer:
+    """An engine to compare with: how it is called."""
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def call(self, *arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        words = [*self.command, *arguments]
+        return subprocess.run(words, env=self.env, input=data, capture_output=True, check=False)
+
+
+def trouble_of(peer: Peer) -> str | None:
     """Make the benchmark's image in an engine and run it once; why that cannot be done, if it cannot."""
-    if not shutil.which(name):
+    if not shutil.which(peer.name):
         return "it is not installed"
     if not Path(BUSYBOX).exists():
         return f"there is no {BUSYBOX} for an image"
@@ -63,48 +81,63 @@ def try_engine(name: str) -> str | None:
         (["run", "--rm", "--network", "none", PEER_IMAGE, "/bin/true"], None),
     ]
     for arguments, data in steps:
-        done = subprocess.run([name, *arguments], input=data, capture_output=True, check=False)
+        done = peer.call(*arguments, data=data)
         if done.returncode != 0:
-            remove_image(name)
+            peer.call("rmi", "-f", PEER_IMAGE)
             words = done.stderr.decode(errors="replace").strip().splitlines()
-            return f"`{name} {arguments[0]}` failed: {words[-1] if words else done.returncode}"
+            return f"`{peer.name} {arguments[0]}` failed: {words[-1] if words else done.returncode}"
     return None
 
 
-def remove_image(name: str) -> None:
-    subprocess.run([name, "rmi", "-f", PEER_IMAGE], capture_output=True, check=False)
-
-
-def measure_engine(name: str) -> tuple[float, float]:
-    """`run --rm true` and `exec true`, milliseconds."""
+def measure_peer(peer: Peer) -> tuple[float, float]:
+    """`run --rm true` and `exec true`, milliseconds; the benchmark's image is taken away again."""
 
     def run(*arguments: str) -> float:
         start = time.perf_counter()
-        subprocess.run([name, *arguments], check=True, capture_output=True)
+        peer.call(*arguments).check_returncode()
         return (time.perf_counter() - start) * 1e3
 
     whole = statistics.median(run("run", "--rm", "--network", "none", PEER_IMAGE, "/bin/true") for _ in range(10))
-    box = subprocess.run(
-        [name, "run", "-d", "--network", "none", PEER_IMAGE, "/bin/sleep", "600"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    started = peer.call("run", "-d", "--network", "none", PEER_IMAGE, "/bin/sleep", "600")
+    box = started.stdout.decode().strip()
     inside = statistics.median(run("exec", box, "/bin/true") for _ in range(10))
-    subprocess.run([name, "rm", "-f", box], check=True, capture_output=True)
-    remove_image(name)
+    peer.call("rm", "-f", box)
+    peer.call("rmi", "-f", PEER_IMAGE)
     return whole, inside
 
 
-def measure_first_engine() -> tuple[float | None, float | None]:
-    """The figures of an engine that works here; when none does, the reason of each is said."""
-    for name in ("docker", "podman"):
-        trouble = try_engine(name)
-        if trouble is None:
-            print(f"peer: {name}", file=sys.stderr)
-            return measure_engine(name)
-        print(f"{name} was not measured: {trouble}")
-    return None, None
+def own_engine(name: str, engines: Engines) -> Peer:
+    """An engine started for this run."""
+    if name == "docker":
+        return Peer(name, ("docker",), engines.docker())
+    command, env = engines.podman()
+    return Peer(name, tuple(command), env)
+
+
+def measure_engines() -> dict[str, tuple[float, float]]:
+    """The figures of docker and podman: the machine's where they work, else ones started for this run.
+
+    Of an engine that works neither way the reason is said."""
+    found: dict[str, tuple[float, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="benchcube-engines-", ignore_cleanup_errors=True) as folder:
+        engines: Engines | None = None
+        for name in ("docker", "podman"):
+            peer = Peer(name, (name,), os.environ)
+            trouble = trouble_of(peer)
+            if trouble is not None:
+                try:
+                    engines = engines or Engines(Path(folder))
+                    peer = own_engine(name, engines)
+                    trouble = trouble_of(peer)
+                except EngineUnavailable as error:
+                    trouble = f"{trouble}; {error}"
+            if trouble is None:
+                found[name] = measure_peer(peer)
+            else:
+                print(f"{name} was not measured: {trouble}")
+        if engines is not None:
+            engines.stop()
+    return found
 
 
 def available_memory() -> int:
@@ -196,8 +229,14 @@ async def layered_image(backend: LocalBackend) -> Image:
     return Image("benchmark", "sha256:0", layers=tuple(layers))
 
 
+def beside(engines: dict[str, tuple[float, float]], index: int, what: str, ours: float, target: float) -> list[Row]:
+    """One row for each engine that was measured, at least one."""
+    rows = [Row(f"{what}, beside {name}", figures[index], ours, target, "ms") for name, figures in engines.items()]
+    return rows or [Row(what, None, ours, target, "ms")]
+
+
 async def measure(rounds: int) -> list[Row]:
-    whole, inside = measure_first_engine()
+    engines = measure_engines()
     with tempfile.TemporaryDirectory(prefix="benchcube-sandbox-") as folder:
         scratch = Path(folder)
         backend = LocalBackend(scratch / "store")
@@ -211,6 +250,8 @@ async def measure(rounds: int) -> list[Row]:
             layered = await median(rounds, lambda: start_true_stop(backend, spec))
             async with backend.create(SandboxSpec()) as box:
                 command = await median(2 * rounds, lambda: box.exec(["true"]))
+            async with backend.create(LIMITED) as box:
+                confined = await median(2 * rounds, lambda: box.exec(["true"]))
             together, each = await at_once(backend, 200)
             little, much = await fork_after(backend, 1), await fork_after(backend, 1024)
             reference, up, down = await small_files(backend, scratch)
@@ -218,10 +259,11 @@ async def measure(rounds: int) -> list[Row]:
         finally:
             await backend.close()
     return [
-        Row("start, `true`, stop", whole, empty, 18, "ms"),
-        Row("the same with cpu, memory and process limits", whole, limited, 18, "ms"),
+        *beside(engines, 0, "start, `true`, stop", empty, 18),
+        *beside(engines, 0, "the same with cpu, memory and process limits", limited, 18),
         Row("what a cached environment of ten layers adds", None, max(layered - empty, 0), 5, "ms"),
-        Row("exec in a running sandbox", inside, command, 5, "ms"),
+        *beside(engines, 1, "exec in a running sandbox", command, 5),
+        Row("exec in a running sandbox with limits", None, confined, 5, "ms"),
         Row("200 sandboxes at once", None, together, 2, "s"),
         Row("memory of each of them", None, each, 2, "MB"),
         Row("fork after 1 MB was written", None, little, 20, "ms"),

@@ -18,9 +18,9 @@ import pytest
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSpec
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from engines import BARE_IMAGE, BARE_PASSWD, BASE_IMAGE, PASSWD, Engines, EngineUnavailable, base_rootfs
+from engines import ACCOUNTS, BARE_ACCOUNTS, BARE_IMAGE, BASE_IMAGE, Engines, EngineUnavailable, base_rootfs
 
 ENGINE_MARKS = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 BACKENDS = [
@@ -88,8 +88,8 @@ async def bench(
     backend: SandboxBackend
     if request.param == "local":
         backend = LocalBackend(folder / "store")
-        image = local_image(folder / "base", BASE_IMAGE, PASSWD)
-        bare = local_image(folder / "bare", BARE_IMAGE, BARE_PASSWD)
+        image = local_image(folder / "base", BASE_IMAGE, ACCOUNTS)
+        bare = local_image(folder / "bare", BARE_IMAGE, BARE_ACCOUNTS)
     else:
         backend = engine_backend(request.param, request.getfixturevalue("engines"), folder)
         image, bare = await backend.resolve(BASE_IMAGE), await backend.resolve(BARE_IMAGE)

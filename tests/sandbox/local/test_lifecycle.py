@@ -222,3 +222,24 @@ async def test_status_is_found_by_trying(backend: LocalBackend, identity: Identi
     assert {"gpu", "windows", "compose"} <= set(missing)
     assert all(missing.values())
     assert not set(missing) & status.capabilities
+
+
+async def test_the_one_blank_that_waits_may_end_and_is_replaced(backend: LocalBackend) -> None:
+    async with backend.create(SandboxSpec()):
+        pass
+    launcher = backend._launcher
+    assert launcher is not None
+    zygote = launcher._process.pid
+
+    def blanks() -> list[int]:
+        """Children that lead a session of their own; the worker does not."""
+        children = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
+        sessions = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3] for pid in children}
+        return [int(pid) for pid, session in sessions.items() if pid == session]
+
+    assert eventually(lambda: len(blanks()) == 1)
+    first = blanks()
+    os.kill(first[0], signal.SIGKILL)
+    assert eventually(lambda: len(blanks()) == 1 and blanks() != first)
+    async with backend.create(SandboxSpec()) as box:
+        assert (await box.exec(["echo", "fine"])).stdout == b"fine\n"

@@ -19,9 +19,9 @@ import sys
 import time
 from typing import Final, NamedTuple, NoReturn
 
-from benchflow.sandbox.local import calls, children, rootfs, wire, worker
+from benchflow.sandbox.local import children, rootfs, wire, worker
 from benchflow.sandbox.local import syscalls as sc
-from benchflow.sandbox.local.entrance import Entrance
+from benchflow.sandbox.local.entrance import Entrance, rehearse
 from benchflow.sandbox.local.entry import open_program
 from benchflow.sandbox.local.plan import IDS, Identity, Plan, group_prefix
 from benchflow.sandbox.local.seccomp import build_filter
@@ -87,10 +87,9 @@ class Zygote:
             self.owners = _shifting_namespace()
         self.hold(self.store, rootfs.STORE)
         rootfs.prime()
-        calls.reasons()
-        sc.last_capability()
         for fake_root in (False, True):
-            build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
+            program = build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
+            rehearse(program, self.identity)
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
         self.to_worker, far = wire.channel()
         self.worker = os.fork()

@@ -1,4 +1,4 @@
-"""Starts real container engines for tests, in namespaces and folders of their own, and makes a base image for them.
+"""Starts real container engines for tests and benchmarks, in namespaces and folders of their own, with a base image.
 
 Nothing of the machine is touched: the engines' networks, mounts and data vanish with the process that holds their
 namespaces.
@@ -18,12 +18,12 @@ from pathlib import Path
 BASE_IMAGE = "benchcube-test/base:1"
 BARE_IMAGE = "benchcube-test/bare:1"
 """The same without a user `agent`; somebody else has the number that it usually gets."""
-PASSWD = """\
+ACCOUNTS = """\
 root:x:0:0:root:/root:/bin/sh
 agent:x:1000:1000::/home/agent:/bin/sh
 other:x:1001:1001::/tmp:/bin/sh
 """
-BARE_PASSWD = "root:x:0:0:root:/root:/bin/sh\nnode:x:1000:1000::/tmp:/bin/sh\n"
+BARE_ACCOUNTS = "root:x:0:0:root:/root:/bin/sh\nnode:x:1000:1000::/tmp:/bin/sh\n"
 CONTAINERS_CONF = """
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
@@ -58,9 +58,8 @@ class Engines:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._holder.stdout is not None
-        if self._holder.stdout.readline().strip() != b"ready":
-            raise EngineUnavailable("Namespaces for a test engine cannot be made here; run the tests as root.")
+        if self._holder.stdout is None or self._holder.stdout.readline().strip() != b"ready":
+            raise EngineUnavailable("Namespaces for an engine of our own cannot be made here; that takes root.")
 
     def inside(self, *argv: str) -> list[str]:
         """The command, run where the engines live."""
@@ -138,7 +137,7 @@ class Engines:
 
 def require_root_and(*commands: str) -> None:
     if os.geteuid() != 0:
-        raise EngineUnavailable("The engine tests start engines of their own, which takes root.")
+        raise EngineUnavailable("Starting engines of our own takes root.")
     missing = [command for command in commands if shutil.which(command) is None]
     if missing:
         raise EngineUnavailable(f"Missing commands: {', '.join(missing)}; `make system` installs them.")
@@ -146,7 +145,7 @@ def require_root_and(*commands: str) -> None:
 
 def make_base_images(command: list[str], env: dict[str, str]) -> None:
     """Tiny images from the static busybox of this machine: no registry is asked."""
-    for name, passwd in ((BASE_IMAGE, PASSWD), (BARE_IMAGE, BARE_PASSWD)):
+    for name, passwd in ((BASE_IMAGE, ACCOUNTS), (BARE_IMAGE, BARE_ACCOUNTS)):
         done = subprocess.run(
             [*command, "import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", "-", name],
             input=base_rootfs(passwd),
@@ -158,10 +157,9 @@ def make_base_images(command: list[str], env: dict[str, str]) -> None:
             raise EngineUnavailable(f"{command[-1]} cannot import an image: {done.stderr.decode()[-500:]}")
 
 
-def base_rootfs(passwd: str = PASSWD) -> bytes:
+def base_rootfs(passwd: str = ACCOUNTS) -> bytes:
     """A root file system as a tar archive: busybox with all its names, the users of `passwd`, a few files."""
-    busybox = shutil.which("busybox")
-    assert busybox is not None
+    busybox = shutil.which("busybox") or "busybox"
     names = subprocess.run([busybox, "--list"], capture_output=True, check=True, text=True).stdout.split()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
