@@ -8,8 +8,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import Issue, SandboxFailure
+from benchflow.files.scratch import scratch_folder
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.policy import asset_mounts, network_policy, sandbox_limits, working_folder
 from benchflow.sandbox.protocol import Image, NetworkPolicy, Sandbox, SandboxSpec
@@ -64,8 +65,8 @@ async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer]
     """
     notes = []
     for item in items:
-        with tempfile.TemporaryDirectory(prefix="benchflow-transfer-") as folder:
-            copy = Path(folder) / "copy"
+        with _scratch() as folder:
+            copy = folder / "copy"
             place = source if item.service == MAIN_SERVICE else services.service(item.service)
             try:
                 await place.download(item.source, copy, max_bytes=item.max_bytes, max_files=MAX_FILES)
@@ -78,6 +79,15 @@ async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer]
                 await target.exec(["rm", "-rf", "--", item.source], user="root", cwd="/", timeout=_TIMEOUT_SEC)
                 await target.upload(copy, item.source)
     return notes
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = scratch_folder("transfer-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _strip(copy: Path, exclude: tuple[str, ...]) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from benchflow.files.scratch import scratch_folder
 from benchflow.verifier.scope import TEST_SCRIPT, Scope
 
 VERIFIER: Final = "/verifier"
@@ -36,7 +36,7 @@ class Staging:
         """The tree of a scope's files; `extra` are more files of the verifier by relative path."""
         found = self.made(scope, extra)
         if found is None:
-            found = Path(tempfile.mkdtemp(prefix="benchflow-verifier-"))
+            found = scratch_folder("verifier-")
             weakref.finalize(self, shutil.rmtree, found, ignore_errors=True)
             _fill(found, scope.folders, extra)
             self._made[scope.folders, frozenset(extra)] = found

@@ -42,6 +42,8 @@ class Layer:
     folder: str
     volume: str | None = None
     used: tuple[int, int] = (0, 0)
+    """Bytes and inodes of its volume: at first of the empty one, then by what is in it."""
+    measured: bool = False
     users: int = 1
 
 
@@ -92,7 +94,7 @@ class Files:
         works = [f"w{number}" for number in range(len(self.environment.targets))]
         if self.limits.storage_mb is not None or self.limits.inodes is not None:
             uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
-            self.kind = Kind(*self._room(), (*uppers, *works))
+            self.kind = Kind(*await self._room(), (*uppers, *works))
             volume = await self.runtime.spares.take(self.kind)
             self.current = Layer(f"volume:{volume.name}/u", volume.folder, volume.name, volume.used)
             base = f"volume:{volume.name}"
@@ -128,9 +130,11 @@ class Files:
         if self.kind is not None:
             self.runtime.spares.prepare(self.kind)
 
-    def _room(self) -> tuple[int, int]:
+    async def _room(self) -> tuple[int, int]:
         """What is left of the limits after the own layers that are done; 0 inodes stand for no limit of their own."""
         own = self.done[: len(self.done) - self.inherited]
+        for layer in own:
+            await self._measure(layer)
         if self.limits.storage_mb is not None:
             size = self.limits.storage_mb * _MEGABYTE
         else:  # a size that does not change with every file on the disk
@@ -140,14 +144,16 @@ class Files:
         used_inodes = sum(layer.used[1] for layer in own)
         return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
 
-    async def finish_current(self) -> None:
-        """Make the written layer one that is done; nothing may have it mounted for writing any more."""
-        layer = self._current()
-        if layer.volume:
+    def finish_current(self) -> None:
+        """Make the written layer one that is done; nothing may write to it any more."""
+        self.done = (self._current(), *self.done)
+        self.current = None
+
+    async def _measure(self, layer: Layer) -> None:
+        if layer.volume and not layer.measured:
             answer = await self.runtime.launcher.task({"op": "use-of-volume", "name": layer.volume})
             layer.used = (answer["used"][0] - layer.used[0], answer["used"][1] - layer.used[1])
-        self.done = (layer, *self.done)
-        self.current = None
+            layer.measured = True
 
     async def copy_current(self, name: str) -> tuple[Layer, ...]:
         """A copy of the written layer on top of shared ones, for someone else to build on."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups, transfer
@@ -54,10 +55,11 @@ class LocalSandbox(Sandbox):
         upper: Path | None = None,
         prepared: bool = True,
         revert: Revert | None = None,
+        after: anyio.Event | None = None,
     ) -> None:
         """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
         takes what is written, as a layer. Without `prepared` the environment is taken as it is. `revert`
-        chooses what of `layers` shall not show.
+        chooses what of `layers` shall not show. `after` is when nobody has the layers mounted for writing any more.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -66,6 +68,7 @@ class LocalSandbox(Sandbox):
         self._upper = upper
         self._prepared = prepared
         self._revert = revert
+        self._after = after
         self._files: Files | None = None
         self._groups = cgroups.Groups()
         self._restraints = Restraints()
@@ -129,10 +132,13 @@ class LocalSandbox(Sandbox):
                 group.start_soon(choose, revert)
             overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
+        if self._after is not None:
+            await self._after.wait()
         self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups.members)
         if self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
-        files.prepare_next()
+        if self._revert is None:  # such a copy is short-lived and in a hurry
+            files.prepare_next()
 
     def _plan(self, overlays: tuple[Overlay, ...]) -> Plan:
         image = self.spec.image
@@ -248,35 +254,46 @@ class LocalSandbox(Sandbox):
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> LocalSandbox:
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
-        async with self._switching:
-            layers, still_up = await self._freeze()
-            self._resting = not still_up
-            child = LocalSandbox(self._backend, spec, layers=layers, prepared=self._prepared, revert=revert)
+        async with self._switching, task_group() as group:
+            ended = anyio.Event()
+            layers = await self._freeze(group, ended)
+            child = LocalSandbox(
+                self._backend, spec, layers=layers, prepared=self._prepared, revert=revert, after=ended
+            )
             await child.start()
         return child
 
     async def snapshot(self) -> Snapshot:
-        async with self._switching:
-            layers, still_up = await self._freeze()
-            self._resting = not still_up
+        async with self._switching, task_group() as group:
+            layers = await self._freeze(group, anyio.Event())
         return self._backend.keep_snapshot(layers, self.spec)
 
-    async def _freeze(self) -> tuple[tuple[Layer, ...], bool]:
-        """The layers as they are now, for someone else to build on, and whether this sandbox is still up.
+    async def _freeze(self, group: TaskGroup, ended: anyio.Event) -> tuple[Layer, ...]:
+        """The layers as they are now, for someone else to build on once `ended` is set.
 
         Where no process is left inside, the written layer is shared, and this sandbox rests until someone needs it:
         `_come_up_again` puts a new layer on top. Else the processes stand still while what was written is copied.
         """
+        files = self._open_files()
         if self._resting:
-            return share(self._open_files().done), False
-        files, link = self._open_files(), self.link
+            ended.set()
+            return share(files.done)
+        link = self.link
         if files.kept or await _processes_live(link):
-            return await self._copy_still(files, link), True
-        await self._uplink.close()
-        await link.close()
+            ended.set()
+            return await self._copy_still(files, link)
         self._link = None
-        await files.finish_current()
-        return share(files.done), False
+        self._resting = True
+        files.finish_current()
+        group.start_soon(self._end, link, ended)
+        return share(files.done)
+
+    async def _end(self, link: Link, ended: anyio.Event) -> None:
+        """End what has nothing running any more."""
+        with anyio.CancelScope(shield=True):
+            await self._uplink.close()
+            await link.close()
+        ended.set()
 
     async def _come_up_again(self) -> None:
         try:
@@ -306,6 +323,8 @@ class LocalSandbox(Sandbox):
         await self._uplink.close()
         if link is not None:
             await link.close()
+            if files is not None and self._revert is not None:
+                files.prepare_next()
         for process in self._processes:
             process.close()
         self._processes = []

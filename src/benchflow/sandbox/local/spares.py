@@ -61,7 +61,7 @@ class Spares:
 
     def prepare(self, kind: Kind) -> None:
         """Have one made for whoever comes next; returns at once."""
-        if kind not in self._waiting and len(self._waiting) < _MOST:
+        if not self._launcher.closed and kind not in self._waiting and len(self._waiting) < _MOST:
             self._waiting[kind] = self._make(kind)
 
     def close(self) -> None:

@@ -1,0 +1,82 @@
+"""Temporary folders that a killed process cannot leave for good.
+
+    <temporary folder>/benchcube-<user>/<process>.lock    held as long as the process lives
+    <temporary folder>/benchcube-<user>/<process>/…       its folders
+
+They go when the process ends; what a killed one left is removed by the next, which its free lock allows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+_guard: Final = threading.Lock()
+_own: dict[int, Path] = {}
+"""The folder of this process, by its id: a forked child makes its own."""
+
+
+def scratch_folder(prefix: str) -> Path:
+    """A new empty folder, removed at the latest when this process, or the next of this user, notices its end."""
+    with _guard:
+        root = _own.get(os.getpid())
+        if root is None or not root.is_dir():
+            root = _own[os.getpid()] = _claim(_place())
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+
+
+def _place() -> Path:
+    """This user's folder for all processes; one that somebody else made is not used."""
+    place = Path(tempfile.gettempdir()) / f"benchcube-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    info = place.lstat()
+    if place.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        return Path(tempfile.mkdtemp(prefix="benchcube-"))
+    _collect(place)
+    return place
+
+
+def _claim(place: Path) -> Path:
+    while True:
+        root = place / f"{os.getpid()}-{secrets.token_hex(4)}"
+        lock = os.open(root.with_suffix(".lock"), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if root.with_suffix(".lock").stat().st_ino == os.fstat(lock).st_ino:  # else a collector was faster
+                root.mkdir(mode=0o700)
+                atexit.register(_remove, root, lock, os.getpid())
+                return root
+        os.close(lock)
+
+
+def _collect(place: Path) -> None:
+    """Remove what processes left that are gone."""
+    for path in place.glob("*.lock"):
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+        else:
+            _remove(path.with_suffix(""), lock, os.getpid())
+
+
+def _remove(root: Path, lock: int, process: int) -> None:
+    if process != os.getpid():
+        return  # the folder of the process that this one was forked from
+    shutil.rmtree(root, ignore_errors=True)
+    if not root.exists():
+        root.with_suffix(".lock").unlink(missing_ok=True)
+    os.close(lock)
