@@ -45,9 +45,15 @@ WITHHELD = {
     "/app/json.py": "shadow",
     "/app/unittest/__init__.py": "shadow",
     "/tmp/subprocess.py": "shadow",
+    "/app/attr.py": "shadow",
+    "/tmp/check_7.py/__main__.py": "startup",
+    "/data/tool/__main__.cpython-311-x86_64-linux-gnu.so": "startup",
+    "/node_modules/left-pad/index.js": "path",
 }
 KEPT = [
     "/app/answer.txt",
+    "/app/tool/__main__.py",
+    "/app/node_modules/left-pad/index.js",
     "/app/src/json.py",
     "/app/test.py",
     "/app/test/__init__.py",
@@ -172,3 +178,46 @@ def test_a_resolved_link_is_where_the_kernel_would_go_without_other_links(target
 def test_below_is_about_whole_names(folder, rest):
     assert below(f"/{folder}/{rest}", f"/{folder}") is True
     assert below(f"/x{folder}", "/x") is (folder == "" or folder.startswith("/"))
+
+
+paths = st.lists(
+    st.sampled_from(
+        ["app", "usr", "tmp", "logs", "verifier", "home", "agent", "etc", "conftest.py", "x.pth", "src", "a", "json.py"]
+    )
+    | st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=4),
+    min_size=1,
+    max_size=5,
+).map(lambda names: "/" + "/".join(names))
+changes = st.lists(
+    st.builds(
+        Change,
+        paths,
+        st.sampled_from(["added", "changed", "deleted"]),
+        st.sampled_from(["file", "directory", "symlink", "special"]),
+        target=st.none() | paths,
+    ),
+    max_size=12,
+)
+
+
+@given(changes, st.booleans(), st.booleans())
+def test_whatever_is_changed_each_change_survives_or_lies_below_one_withheld_path(found, keep_system, keep_hooks):
+    rules = Rules(workdir="/app", keep_system=keep_system, keep_hooks=keep_hooks)
+    withheld = [item.path for item in withhold(found, rules)]
+    assert set(withheld) <= {change.path for change in found}
+    for number, path in enumerate(withheld):
+        assert not below(path, *withheld[:number]), "only the outermost is named"
+    for change in found:
+        if change.type == "special" or below(
+            change.path, "/verifier", "/tests", "/logs/verifier", "/oracle", "/solution"
+        ):
+            assert below(change.path, *withheld)
+        if change.path.endswith(".pth") and below(change.path, "/app"):
+            assert below(change.path, *withheld)
+
+
+@given(changes)
+def test_more_opt_outs_never_withhold_more(found):
+    strict = {item.path for item in withhold(found, Rules(workdir="/app"))}
+    lax = {item.path for item in withhold(found, Rules(workdir="/app", keep_system=True, keep_hooks=True))}
+    assert all(below(path, *strict) for path in lax)

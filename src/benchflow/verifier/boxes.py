@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -21,6 +22,11 @@ from benchflow.verifier.secrets import VerifierVariables, pinned_variables
 from benchflow.verifier.shared import fork_for_verification, survival_rules
 from benchflow.verifier.staging import Staging
 from benchflow.verifier.survival import Withheld
+
+_ROOT: Final = ("root", "0")
+_OPEN_THE_WAY: Final = 'chmod a+rx / /logs "$1"; chmod 1777 /tmp; true'
+"""For a verifier that is not root: an agent may have closed the folders on its way, its working folder among them."""
+_TIMEOUT_SEC: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -78,6 +84,9 @@ class BoxMaker:
         if tree is None:
             tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
+        if not live_box and user.partition(":")[0] not in _ROOT:
+            words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
+            await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         pinned = pinned_variables(config.pytest_plugins)
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box)
 

@@ -25,9 +25,9 @@ _BYTECODE: Final = (".pyc", ".pyo")
 _METADATA: Final = (".dist-info", ".egg-info")
 _RUNNER_MODULES: Final = frozenset(
     {
-        "_pytest", "colorama", "coverage", "exceptiongroup", "hypothesis", "iniconfig", "nose", "numpy", "packaging",
-        "pandas", "pip", "pkg_resources", "pluggy", "py", "pygments", "pytest", "requests", "rewardkit", "setuptools",
-        "six", "tomli", "typing_extensions", "xdist", "yaml",
+        "_pytest", "attr", "attrs", "colorama", "coverage", "exceptiongroup", "hypothesis", "importlib_metadata",
+        "iniconfig", "nose", "numpy", "packaging", "pandas", "pip", "pkg_resources", "pluggy", "py", "pygments",
+        "pytest", "requests", "rewardkit", "setuptools", "six", "tomli", "typing_extensions", "xdist", "yaml", "zipp",
     }
 )  # fmt: skip
 _ORDINARY: Final = frozenset({"test", "this", "antigravity", "turtledemo", "idlelib", "lib2to3"})
@@ -39,6 +39,11 @@ _HOME_FILES: Final = frozenset({"bin"})
 def is_startup(name: str) -> bool:
     """Code that every Python runs when it starts."""
     return name.endswith(".pth") or module_name(name) in _STARTUP_MODULES or name in _STARTUP_MODULES
+
+
+def is_program(name: str) -> bool:
+    """Code that makes a folder a program, so that whoever runs a script of that folder's name runs it."""
+    return module_name(name) == "__main__"
 
 
 def is_bytecode(name: str) -> bool:

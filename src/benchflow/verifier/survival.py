@@ -35,6 +35,8 @@ _SYSTEM: Final = (
     "/sys", "/usr", "/var/cache", "/var/lib", "/var/spool",
 )  # fmt: skip
 _PUBLIC: Final = ("/", "/tmp", "/var/tmp")  # noqa: S108 - places inside a sandbox
+_NODE_MODULES: Final = "/node_modules"
+"""Where Node looks up modules for scripts anywhere."""
 _LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 
 
@@ -111,7 +113,7 @@ def _reason(change: Change, rules: Rules, touched: frozenset[str]) -> Reason | N
 
 def _lookup_reason(path: str, rules: Rules, *, inside: bool) -> Reason | None:
     """System state: where the system, its interpreters and their settings live."""
-    if below(path, *rules.lookup):
+    if below(path, *rules.lookup, _NODE_MODULES):
         return "path"
     if inside:
         return "home" if _is_home_setting(path, rules.workdir) else None
@@ -146,6 +148,8 @@ def _acting_reason(path: str, rules: Rules) -> Reason | None:
         return "startup"
     if hooks.is_bytecode(name):
         return "bytecode"
+    if hooks.is_program(name) and not below(path, rules.workdir) and name not in rules.expected:
+        return "startup"
     if rules.keep_hooks:
         return None
     if hooks.is_runner_hook(parents, name) and (name in hooks.PYTEST_FILES or name not in rules.expected):
