@@ -30,6 +30,7 @@ from benchflow.rollout.record import Result
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
+from benchflow.verifier.staging import Staging
 from cube.core import Action
 from lib.null_sandbox import NullBackend
 from lib.side_by_side import Row, compile_ours, print_table
@@ -65,12 +66,19 @@ class Runner:
     def __init__(self, package: TaskPackage, backend: SandboxBackend, agent: str) -> None:
         self.task = TaskRef(package.name, str(package.path), package.digest, payload=package)
         self._package, self._backend, self._agent = package, backend, agent
+        self._staging = Staging()
 
     async def prepare(self, task: TaskRef) -> None: ...
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
         config = RolloutConfig(
-            self._package, self._agent, sandbox=self._backend, attempt=item.attempt, key=item.key, durable=False
+            self._package,
+            self._agent,
+            sandbox=self._backend,
+            attempt=item.attempt,
+            key=item.key,
+            durable=False,
+            staging=self._staging,
         )
         return await run_rollout(config, folder)
 

@@ -21,6 +21,7 @@ from benchflow.sandbox.factory import AUTO, choose_backend, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import TaskPackage, load_package
+from benchflow.verifier.staging import Staging
 
 if TYPE_CHECKING:
     from benchflow.evaluation.job import JobRequest
@@ -35,6 +36,7 @@ class PackageRunner:
         self._backends: dict[str, SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
+        self._staging: Final = Staging()
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is made, however many ask at once."""
 
@@ -84,6 +86,7 @@ class PackageRunner:
             task_path=item.task.path,
             keep_workspace=request.keep_workspace,
             durable=False,
+            staging=self._staging,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)
@@ -110,6 +113,7 @@ class PackageRunner:
                 await backend.close()
         self._backends.clear()
         self._installations.clear()
+        self._staging.close()
 
 
 def _task(path: Path) -> TaskRef:

@@ -17,6 +17,7 @@ from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
     from benchflow.agents.installation import Installations
+    from benchflow.verifier.staging import Staging
 
 DEFAULT_ROUNDS: Final = 5
 DEFAULT_ROLE: Final = "agent"
@@ -121,6 +122,8 @@ class RolloutConfig:
     """Makes agents instead of the registry."""
     installations: Installations | None = field(default=None, repr=False)
     """Environments with agents installed, shared by the rollouts of a backend; without it each installs its own."""
+    staging: Staging | None = field(default=None, repr=False)
+    """Verifiers made ready to be copied, shared by the rollouts of a job; without it each makes its own."""
     judge_cache: Path | None = None
     durable: bool = True
     """Whether the record has reached the disk when the rollout is over; a job that keeps it in a log of its own, which

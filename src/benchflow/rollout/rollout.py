@@ -119,6 +119,7 @@ class Rollout:
                         machine=self._machine,
                         cache=self.config.judge_cache,
                         base_image=self.config.base_image,
+                        staging=self.config.staging,
                     ),
                     folder=self.folder,
                     trajectory=trajectory,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,27 +25,29 @@ _EXECUTABLE: Final = 0o755
 
 
 class Staging:
-    """Trees to copy to the root of a sandbox, each made once.
+    """Trees to copy to the root of a sandbox, each made once, however many threads ask.
 
     They go with `close`, at the latest when nobody holds this object any more.
     """
 
     def __init__(self) -> None:
-        self._made: dict[tuple[tuple[Path, ...], frozenset[str]], Path] = {}
+        self._made: dict[tuple[tuple[Path, ...], frozenset[tuple[str, bytes]]], Path] = {}
+        self._making: Final = threading.Lock()
 
     def tree(self, scope: Scope, extra: Mapping[str, bytes]) -> Path:
         """The tree of a scope's files; `extra` are more files of the verifier by relative path."""
-        found = self.made(scope, extra)
-        if found is None:
-            found = scratch_folder("verifier-")
-            weakref.finalize(self, shutil.rmtree, found, ignore_errors=True)
-            _fill(found, scope.folders, extra)
-            self._made[scope.folders, frozenset(extra)] = found
-        return found
+        with self._making:
+            found = self.made(scope, extra)
+            if found is None:
+                found = scratch_folder("verifier-")
+                weakref.finalize(self, shutil.rmtree, found, ignore_errors=True)
+                _fill(found, scope.folders, extra)
+                self._made[scope.folders, frozenset(extra.items())] = found
+            return found
 
     def made(self, scope: Scope, extra: Mapping[str, bytes]) -> Path | None:
         """The tree, if it is there already."""
-        return self._made.get((scope.folders, frozenset(extra)))
+        return self._made.get((scope.folders, frozenset(extra.items())))
 
     def close(self) -> None:
         """Remove the trees; idempotent."""

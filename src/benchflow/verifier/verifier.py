@@ -76,19 +76,23 @@ class Verifier:
         machine: Mapping[str, str] | None = None,
         cache: Path | None = None,
         base_image: str | None = None,
+        staging: Staging | None = None,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may take (those of this process). `cache` keeps measured
-        baselines and ceilings. `base_image` stands in for an image that nobody has, as for the environment.
+        baselines and ceilings. `base_image` stands in for an image that nobody has, as for the environment. `staging`
+        is shared with other verifiers of the same packages, and closed by whoever made it.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
-        self._staging: Final = Staging()
+        self._staging: Final = Staging() if staging is None else staging
+        self._owns_staging: Final = staging is None
 
     def close(self) -> None:
         """Remove what was prepared for verifications; idempotent."""
-        self._staging.close()
+        if self._owns_staging:
+            self._staging.close()
 
     async def verify(
         self,
