@@ -186,8 +186,11 @@ def test_a_step_that_the_agent_never_reached_cannot_be_scored(tmp_path):
 
 def test_a_pass_that_is_killed_goes_on_and_repeats_nothing(tmp_path):
     for number in range(6):
-        package(tmp_path / "tasks", f"t{number}", f"sleep 0.3\n{SAYS}")
+        package(tmp_path / "tasks", f"t{number}")
     run(tmp_path)
+    for number in range(6):  # the later ones take so long that the pass is surely under way when it is killed
+        slow = "sleep 20" if number > 2 else "sleep 0.1"
+        (tmp_path / f"tasks/t{number}/verifier/test.sh").write_text(f"#!/bin/sh\n{slow}\n{SAYS}\n")
     command = [*BENCH, "eval", "rescore", "job", "--concurrency", "2"]
     job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -197,6 +200,8 @@ def test_a_pass_that_is_killed_goes_on_and_repeats_nothing(tmp_path):
     assert (locked.returncode, "another process" in locked.stderr) == (2, True)
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
+    for number in range(3, 6):
+        (tmp_path / f"tasks/t{number}/verifier/test.sh").write_text(f"#!/bin/sh\n{SAYS}\n")
     done, report = rescore(tmp_path)
     assert done.returncode == 0, done.stderr
     rescored = [line["rollout"] for line in lines(tmp_path)[6:]]

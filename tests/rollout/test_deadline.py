@@ -2,25 +2,25 @@
 
 import pytest
 
+from benchflow.rollout.plan import time_for_agents
+
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("sandbox")]
 
 
 async def test_an_agent_that_would_use_all_the_time_is_still_verified(make_package, run):
-    result = await run(make_package(), commands=["echo done > answer.txt; sleep 60"], timeout_sec=8.0)
+    result = await run(make_package(), commands=["echo done > answer.txt; sleep 60"], timeout_sec=12.0)
     assert (result.status, result.reward, result.agent["timed_out"]) == ("scored", 1.0, True), result.error
-    assert result.timing["agent"] < 7
 
 
-async def test_the_reserve_is_no_longer_than_the_verifier_may_take(make_package, run):
-    package = make_package("verifier: {timeout_sec: 0.5}\n")
-    result = await run(package, commands=["echo done > answer.txt; sleep 2"], timeout_sec=6.0)
-    assert (result.reward, result.agent["timed_out"]) == (1.0, False), result.error
+@pytest.mark.parametrize(("whole", "verifier", "agents"), [(100, 600, 75), (100, 10, 90), (8, 600, 6)])
+def test_the_reserve_is_a_quarter_or_what_the_verifier_may_take(whole, verifier, agents):
+    assert time_for_agents(whole, verifier) == agents
 
 
 async def test_a_verifier_that_is_cut_off_by_the_deadline_leaves_the_rollout_unscored(make_package, run):
-    result = await run(make_package(verifier="sleep 60\n"), commands=["true"], timeout_sec=4.0)
+    result = await run(make_package(verifier="sleep 60\n"), commands=["true"], timeout_sec=10.0)
     assert (result.error.category, result.error.code, result.error.phase) == ("infrastructure", "deadline", "verify")
-    assert "4 s" in result.error.message
+    assert "10 s" in result.error.message
 
 
 async def test_an_agent_without_its_key_is_unscored_before_anything_is_started(make_package, run, tmp_path):

@@ -26,6 +26,8 @@ from benchflow.task.user_runtime import UserContract
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
 SCRIPT: Final = "script"
+RESERVED: Final = 0.25
+"""The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
 _FIXED: Final = (ORACLE, NOP, SCRIPT)
 
 
@@ -85,6 +87,11 @@ class RolloutPlan:
 def is_fixed(agent: str) -> bool:
     """Whether an agent always wins over the roles of a document."""
     return agent.partition(":")[0] in _FIXED
+
+
+def time_for_agents(whole: float, verifier: float) -> float:
+    """When agents have to end below a deadline of the whole, so that a verifier that may take so long has time."""
+    return whole - min(verifier, whole * RESERVED)
 
 
 def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:

@@ -32,7 +32,7 @@ from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.parts import package_parts
-from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout
+from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
 from benchflow.rollout.policies import hidden_folders
 from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
@@ -48,8 +48,6 @@ USER_ROUNDS: Final = "user_rounds.jsonl"
 CONFIG: Final = "config.json"
 START_SEC: Final = 900.0
 """How much longer than its build an environment may take until it is ready."""
-RESERVED: Final = 0.25
-"""The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
 _HARDLY_ANY: Final = 1 << 20
 _OUTPUT_OF_SANDBOXES: Final = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
 
@@ -144,8 +142,7 @@ class Rollout:
         whole = self.config.timeout_sec
         if whole is None:
             return None
-        reserve = min(plan.view.config.verifier.timeout_sec, whole * RESERVED)
-        return self._began + whole - reserve
+        return self._began + time_for_agents(whole, plan.view.config.verifier.timeout_sec)
 
     def _plan(self) -> _Planned:
         config, draft = self.config, self._draft
