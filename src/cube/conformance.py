@@ -26,19 +26,19 @@ from cube.task import STOP_ACTION, Task, TaskConfig
 from cube.typed import TypedBaseModel
 
 CHECKS: Final[dict[str, str]] = {
-    "debug-module": "the debug module has get_debug_benchmark and make_debug_agent",
+    "debug-module": "get_debug_benchmark and make_debug_agent are there",
     "metadata": "metadata is complete and agrees with the tasks",
     "install": "install() can be repeated",
     "setup": "the benchmark sets up and closes",
     "json": "configs come back from JSON as they were",
     "make": "the config makes a live task",
     "actions": "actions are listed, unique and described",
-    "reset": "reset() returns an observation with content, the same every time",
-    "reproducible": "two tasks of one config start with the same observation",
-    "evaluate": "evaluate() returns a finite number and a dict, the same for the same state",
+    "reset": "reset() states the objective, the same every time",
+    "reproducible": "two tasks of one config start the same",
+    "evaluate": "evaluate() gives a finite reward, the same every time",
     "step": "step() keeps the gym contract",
-    "stop": "the agent's stop ends the task with an evaluation, or is not accepted",
-    "info": "get_privileged_info() and get_status() return what they should",
+    "stop": "the agent's stop is evaluated, or not accepted",
+    "info": "get_privileged_info() and get_status() fit their types",
     "close": "close() can be repeated",
     "episode": "the debug agent reaches reward 1",
 }
