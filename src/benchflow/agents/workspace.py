@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from benchflow.errors import BenchflowError, SandboxFailure
@@ -18,7 +18,7 @@ MAX_TEXT: Final = 4 << 20
 MAX_OUTPUT: Final = 64 << 10
 _FILE_TIMEOUT: Final = 30.0
 
-_SHELL: Final = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+_WHICH: Final = "command -v bash || command -v sh"
 _READ: Final = """\
 [ -e "$1" ] || [ -L "$1" ] || { echo "'$1' does not exist." >&2; exit 3; }
 [ -f "$1" ] || { echo "'$1' is not a regular file." >&2; exit 3; }
@@ -46,12 +46,21 @@ class Workspace:
     workdir: str
     user: str | None = None
     env: Mapping[str, str] | None = None
+    _known: list[str] = field(default_factory=list, compare=False, repr=False)
+    """The shell, once it is known."""
 
     async def bash(self, command: str, *, timeout: float | None = None, max_output: int = MAX_OUTPUT) -> ExecResult:
         """Run a command by bash, or sh where there is none; each starts anew in the working folder."""
         if "\0" in command:
             raise WorkspaceError("A command cannot hold a NUL character.")
-        return await self._run(["sh", "-c", _SHELL, "sh", command], timeout=timeout, max_output=max_output)
+        return await self._run([await self._shell(), "-c", command], timeout=timeout, max_output=max_output)
+
+    async def _shell(self) -> str:
+        """The better shell of the environment, asked for once: asking with every command would start two programs."""
+        if not self._known:
+            found = await self._run(["sh", "-c", _WHICH], timeout=_FILE_TIMEOUT, max_output=MAX_OUTPUT)
+            self._known.append("bash" if found.stdout.strip().endswith(b"bash") else "sh")
+        return self._known[0]
 
     async def read_text(self, path: str, *, line: int | None = None, limit: int | None = None) -> str:
         """The text of a regular file, or `limit` lines of it from `line` (counted from 1)."""
