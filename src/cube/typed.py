@@ -12,7 +12,8 @@ import pkgutil
 import sys
 from typing import Any, Final, Self, TypeVar, cast
 
-from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationInfo, computed_field, model_validator
+from pydantic import BaseModel, ValidationInfo, computed_field, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 TYPE_KEY: Final = "_type"
 
