@@ -105,7 +105,10 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     contract = declared_user if plays_user else UserContract()
     steps = _steps(package, config, fixed=fixed)
     if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
-        message = "benchflow.interaction.mode: multi-round needs a user or several turns; the package declares neither."
+        message = (
+            "benchflow.interaction.mode: multi-round needs a user or several turns, and the package declares neither; "
+            "say the turns with --prompt, or give RolloutConfig a user."
+        )
         raise UnsupportedError(message, code="user-missing", path="benchflow.interaction.mode")
     branches = declared_user.branch_execution == "forked-snapshot" and config.agent not in (ORACLE, NOP)
     if branches and view.manifest is not None:
