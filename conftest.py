@@ -1,10 +1,12 @@
-"""Keeps what tests write away from the user's own folders, and lets the processes they start be interrupted."""
+"""Keeps what tests write away from the user's own folders, lets their processes be interrupted, and marks them."""
 
 import atexit
 import os
 import shutil
 import signal
 import tempfile
+
+import pytest
 
 _cache = tempfile.mkdtemp(prefix="cube-cache-")
 os.environ["CUBE_CACHE_DIR"] = _cache
@@ -13,3 +15,13 @@ atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores interrupts, and so would everything the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_SANDBOXES = {"backend", "containers"}
+"""Fixtures behind which sandboxes are started."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell unit tests from those that start sandboxes."""
+    for item in items:
+        if _SANDBOXES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("sandbox")

@@ -8,8 +8,6 @@ running task. A verification without a score is an `UnscoredError`, never a numb
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ import cube
 from benchflow.agents.workspace import Workspace, WorkspaceError
 from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, PackageError, RuntimeFailure
+from benchflow.files.scratch import scratch
 from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.backends import load_backend
 from benchflow.sandbox.container import LOOP
@@ -165,11 +164,8 @@ class PackageTask(Task[PackageTaskMetadata]):
         del obs
         environment = self.environment
         verifier = self._verifier = self._verifier or Verifier(environment, base_image=self.base_image)
-        folder = Path(tempfile.mkdtemp(prefix="benchflow-gym-"))
-        try:
+        with scratch("gym-") as folder:
             verification = LOOP.run(lambda: verifier.verify(folder / "verifier", soft=True))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         verdict = verification.verdict
         if not isinstance(verdict, Scored):
             raise UnscoredError(verdict)

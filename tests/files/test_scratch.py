@@ -39,7 +39,7 @@ def test_they_are_gone_when_their_process_ends(tmp_path):
         folder = folder_of(process)
         assert (folder / "file").exists()
         process.communicate()
-    assert list(folder.parent.parent.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_and_what_others_use_is_not(tmp_path):

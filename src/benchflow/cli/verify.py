@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,17 +43,16 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
         return _complete(folder, record, options["out"], as_json=as_json)
     import anyio
 
+    from benchflow.files.scratch import scratch
+
     workspace: Path | None = options["workspace"]
     if workspace is not None and not workspace.is_dir():
         raise UsageError(f"{workspace} is not a folder.", code="missing-path")
     out: Path | None = options["out"]
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already.", code="output-exists")
-    scratch = Path(tempfile.mkdtemp(prefix="bench-verify-"))
-    try:
-        found = anyio.run(_verify, folder, out or scratch / "verifier", options)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch("verify-") as place:
+        found = anyio.run(_verify, folder, out or place / "verifier", options)
     _show(found.verdict, {"verifier": found.record(), "duration_sec": found.duration_sec}, as_json=as_json)
     if not as_json:
         _show_notes(found)

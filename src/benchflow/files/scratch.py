@@ -3,7 +3,8 @@
     <temporary folder>/benchcube-<user>/<process>.lock    held as long as the process lives
     <temporary folder>/benchcube-<user>/<process>/…       its folders
 
-They go when the process ends; what a killed one left is removed by the next, which its free lock allows.
+They go when the process ends, and the last one takes the place along; what a killed process left is removed by the
+next, which its free lock allows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import secrets
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,12 +26,22 @@ _own: dict[int, Path] = {}
 """The folder of this process, by its id: a forked child makes its own."""
 
 
+@contextlib.contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """A new empty folder for the length of a block."""
+    folder = scratch_folder(prefix)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def scratch_folder(prefix: str) -> Path:
     """A new empty folder, removed at the latest when this process, or the next of this user, notices its end."""
     with _guard:
         root = _own.get(os.getpid())
         if root is None or not root.is_dir():
-            root = _own[os.getpid()] = _claim(_place())
+            root = _own[os.getpid()] = _claim()
     return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
 
 
@@ -38,17 +50,23 @@ def _place() -> Path:
     place = Path(tempfile.gettempdir()) / f"benchcube-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
-    info = place.lstat()
+    try:
+        info = place.lstat()
+    except FileNotFoundError:
+        return _place()
     if place.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
         return Path(tempfile.mkdtemp(prefix="benchcube-"))
     _collect(place)
     return place
 
 
-def _claim(place: Path) -> Path:
+def _claim() -> Path:
     while True:
-        root = place / f"{os.getpid()}-{secrets.token_hex(4)}"
-        lock = os.open(root.with_suffix(".lock"), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        root = _place() / f"{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            lock = os.open(root.with_suffix(".lock"), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # the last of the other processes has just taken the place along
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if root.with_suffix(".lock").stat().st_ino == os.fstat(lock).st_ino:  # else a collector was faster
@@ -80,3 +98,5 @@ def _remove(root: Path, lock: int, process: int) -> None:
     if not root.exists():
         root.with_suffix(".lock").unlink(missing_ok=True)
     os.close(lock)
+    with contextlib.suppress(OSError):  # others are there
+        root.parent.rmdir()

@@ -13,7 +13,6 @@ import json
 import os
 import stat
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,6 +23,7 @@ import anyio.to_thread
 from benchflow.errors import SandboxFailure
 from benchflow.files.atomic import temporary_sibling
 from benchflow.files.redaction import Redactor
+from benchflow.files.scratch import scratch
 from benchflow.rollout.redaction import redact_folder
 from benchflow.sandbox.protocol import Change, Rights, Sandbox
 
@@ -79,8 +79,7 @@ async def keep_workspace(
         if len(files) <= _FEW and sum(file.size for file in files) <= _AT_HAND:
             contents = {file.path: await sandbox.read_file(file.path, max_bytes=_AT_HAND) for file in files}
             return _pack(_InMemory(contents, redactor), changes, rights, archive, redactor)
-        with tempfile.TemporaryDirectory(prefix="benchflow-workspace-") as folder:
-            root = Path(folder)
+        with scratch("workspace-") as root:
             await _download(sandbox, present, root)
             await anyio.to_thread.run_sync(redact_folder, redactor, root)
             return await anyio.to_thread.run_sync(_pack, _InFolder(root), changes, rights, archive, redactor)

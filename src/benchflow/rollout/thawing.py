@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import tarfile
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Final
 import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
+from benchflow.files.scratch import scratch
 from benchflow.rollout.frozen import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, STAT, is_plain
 from benchflow.sandbox.protocol import Rights, Sandbox
 
@@ -53,8 +53,8 @@ async def restore_workspace(sandbox: Sandbox, archive: Path) -> None:
     Raises `InfrastructureFailure` (`workspace-damaged`) for an archive that is none, `SandboxFailure` when the sandbox
     does not take it.
     """
-    with tempfile.TemporaryDirectory(prefix="benchflow-workspace-") as folder:
-        root = Path(folder) / "root"
+    with scratch("workspace-") as folder:
+        root = folder / "root"
         root.mkdir()
         try:
             staged = await anyio.to_thread.run_sync(_unpack, archive, root)

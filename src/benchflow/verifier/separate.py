@@ -8,8 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import Issue, SandboxFailure
-from benchflow.files.scratch import scratch_folder
+from benchflow.files.scratch import scratch
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.policy import asset_mounts, network_policy, sandbox_limits, working_folder
 from benchflow.sandbox.protocol import Image, NetworkPolicy, Sandbox, SandboxSpec
@@ -65,7 +64,7 @@ async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer]
     """
     notes = []
     for item in items:
-        with _scratch() as folder:
+        with scratch("transfer-") as folder:
             copy = folder / "copy"
             place = source if item.service == MAIN_SERVICE else services.service(item.service)
             try:
@@ -79,15 +78,6 @@ async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer]
                 await target.exec(["rm", "-rf", "--", item.source], user="root", cwd="/", timeout=_TIMEOUT_SEC)
                 await target.upload(copy, item.source)
     return notes
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    folder = scratch_folder("transfer-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _strip(copy: Path, exclude: tuple[str, ...]) -> None:
