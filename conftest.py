@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores interrupts, and so would everything the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_SANDBOXES = {"backend", "containers"}
+_SANDBOXES = {"backend", "bench", "containers"}
 """Fixtures behind which sandboxes are started."""
 
 
