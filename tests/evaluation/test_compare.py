@@ -55,5 +55,5 @@ def test_the_lines_of_a_summary_state_denominators_and_what_is_missing():
     assert "3 of 4 rollouts scored, 2 tasks" in text
     assert "mean reward 0.750" in text
     assert "unscored 1: 1 judge; whatever they had scored, the mean lies between 0.500 and 0.750" in text
-    assert "pass@2 1.000   pass^2 0.000  (1 tasks)" in text
+    assert "pass@2 1.000   pass^2 0.000  (1 task)" in text
     assert "judge/timeout" in text
