@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sandbox
+
 BENCH = Path(sys.executable).with_name("bench")
 
 

@@ -20,7 +20,7 @@ from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.local.plan import Identity
 from benchflow.sandbox.protocol import Limits, Mount, SandboxSpec
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
 DRIVER = """
     import anyio, sys
