@@ -50,7 +50,7 @@ def test_list_shows_state_and_score(jobs):
         ("one", "finished", 3, 3),
         ("two", "unfinished", 3, 4),
     ]
-    assert "mean reward" in bench("eval", "list", cwd=jobs).stdout
+    assert "3/9" in bench("eval", "list", cwd=jobs).stdout
 
 
 def test_an_empty_folder_says_how_to_start(tmp_path):
@@ -65,6 +65,8 @@ def test_show_prints_the_summary(jobs):
     text = bench("eval", "show", "jobs/two", cwd=jobs).stdout
     assert "3 of 4 rollouts scored" in text
     assert "judge/timeout" in text
+    assert "5 more planned; go on with: bench eval resume two" in text
+    assert "planned" not in bench("eval", "show", "one", cwd=jobs).stdout
 
 
 def test_compare_says_which_is_better_and_can_fail(jobs):

@@ -33,7 +33,13 @@ def list_command(jobs_dir: Path, as_json: bool) -> int:
         emit(f"There are no jobs in {jobs_dir}. Start one: bench eval run PATH --agent oracle")
         return 0
     cells = [
-        (row["job"], row["agent"] or "", row["state"], f"{row['scored']}/{row['total']}", _mean(row["mean_reward"]))
+        (
+            row["job"],
+            row["agent"] or "",
+            row["state"],
+            f"{row['scored']}/{max(row['total'], row['planned'] or 0)}",
+            _mean(row["mean_reward"]),
+        )
         for row in rows
     ]
     for line in table(("job", "agent", "state", "scored", "mean reward"), cells):
@@ -78,6 +84,9 @@ def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
     emit(printable(f"{summary['job']}: agent {description.get('agent')}, model {description.get('model') or '–'}"))
     for line in summary_lines(summary):
         emit(printable(line))
+    missing = (description.get("planned") or 0) - summary["total"]
+    if missing > 0 and not is_running(store.folder):
+        emit(printable(f"{missing} more planned; go on with: bench eval resume {summary['job']}"))
     emit(f"\nresults are in {store.folder}")
     return 0
 
