@@ -114,7 +114,7 @@ def _instance(name: str, config_class: type[BenchmarkConfig[Any]]) -> BenchmarkC
     try:
         with own_output_to_stderr():
             return config_class()
-    except Exception as error:
+    except Exception as error:  # the benchmark's own code
         raise _Failed(f"Benchmark '{name}' cannot be used without settings of its own: {_reason(error)}") from error
 
 
@@ -339,7 +339,7 @@ def serve(name: str, task_id: str | None, host: str, port: int) -> None:
     with listener:
         try:
             app, close = app_for(job, host)
-        except Exception as error:
+        except Exception as error:  # the benchmark's own code
             raise _Failed(f"Starting '{name}' failed: {type(error).__name__}: {error}") from error
         serve_until_interrupted(app, close, listener, announce=sys.stdout)
 

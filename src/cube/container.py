@@ -138,7 +138,7 @@ class ContainerBackend(TypedBaseModel, ABC):
         """For implementers of `launch`: stop the container and raise `HealthCheckError` unless it is healthy."""
         try:
             healthy = self.health_check(container)
-        except Exception as error:
+        except Exception as error:  # whatever the implementer's check raises, the container must not stay
             container.stop()
             raise HealthCheckError(f"Health check raised an exception: {error}") from error
         if not healthy:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+import anyio
 import pytest
 
 pytestmark = pytest.mark.anyio
@@ -17,10 +16,9 @@ def script(body: str) -> dict[str, str]:
 async def test_a_verifier_that_forks_without_end_is_ended_at_its_timeout(bench, package):
     bomb = "bomb() { bomb | bomb & }; bomb 2>/dev/null; sleep 777"
     async with bench(package("verifier: {timeout_sec: 3}\n", script(bomb))) as it:
-        began = time.monotonic()
-        verdict = (await it.verify()).verdict
+        with anyio.fail_after(120):
+            verdict = (await it.verify()).verdict
         assert (verdict.category, verdict.code) == ("verifier", "timeout"), verdict
-        assert time.monotonic() - began < 60
         left = (await it.sandbox.exec(LEFT, user="root")).stdout.decode()
         assert "sleep 777" not in left
 
@@ -63,12 +61,10 @@ async def test_a_log_folder_that_cannot_be_used_leaves_no_reward(bench, package,
         assert (verdict.status, verdict.category) == ("unscored", "verifier"), verdict
 
 
-@pytest.mark.parametrize("first", ["#!/no/such/interpreter", "#!/app", "\\x7fELF"])
+@pytest.mark.parametrize("first", ["#!/no/such/interpreter", "#!/app", "\x7fELF"])
 async def test_a_failing_interpreter_is_told_with_its_exit_code(bench, package, first):
     async with bench(package(files={"verifier/test.sh": f"{first}\necho 1 > /logs/verifier/reward.txt\n"})) as it:
         found = await it.verify()
-        if found.exit_code:
-            assert (found.verdict.category, found.verdict.code) == ("verifier", "reward-missing")
-            assert f"exit code {found.exit_code}" in found.verdict.reason
-        else:
-            assert found.verdict.reward == 1, "a file without a usable first line is a shell script"
+        assert found.exit_code
+        assert (found.verdict.category, found.verdict.code) == ("verifier", "reward-missing")
+        assert f"exit code {found.exit_code}" in found.verdict.reason

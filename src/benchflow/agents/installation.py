@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
-from benchflow.agents.protocol import Agent
-from benchflow.sandbox.protocol import Change, Limits, NetworkPolicy, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.sandbox.protocol import Change, Limits, NetworkPolicy, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 
 _PUBLIC: Final = NetworkPolicy("public")
+
+
+class Installable(Protocol):
+    """What an installation asks of an agent."""
+
+    def install_key(self) -> str | None:
+        """What the installation depends on; None when there is nothing to install."""
+
+    async def install(self, sandbox: Sandbox) -> None:
+        """Put into the environment what is needed."""
 
 
 class Installations:
@@ -23,7 +32,7 @@ class Installations:
         """What installing changed, by the state that came of it."""
         self._locks: dict[tuple[str, ...], anyio.Lock] = {}
 
-    async def prepare(self, agent: Agent, spec: SandboxSpec) -> Snapshot | None:
+    async def prepare(self, agent: Installable, spec: SandboxSpec) -> Snapshot | None:
         """A state to start the sandbox of `spec` from, with the agent in it; None when it needs nothing there.
 
         Whoever comes while it is being made waits for it. The installation reaches the network, whatever the policy of
@@ -39,7 +48,7 @@ class Installations:
                 self._made[key] = await self._install(agent, spec)
             return self._made[key]
 
-    async def _install(self, agent: Agent, spec: SandboxSpec) -> Snapshot:
+    async def _install(self, agent: Installable, spec: SandboxSpec) -> Snapshot:
         bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=(), env={}, composition=None)
         async with self._backend.create(bare) as sandbox:
             await agent.install(sandbox)

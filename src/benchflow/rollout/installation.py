@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from benchflow.agents.installation import Installations
-from benchflow.agents.protocol import Agent, AgentContext, TurnResult
+from benchflow.agents.protocol import Agent
 from benchflow.sandbox.protocol import Sandbox, SandboxSpec, Snapshot
 
 
@@ -16,11 +16,10 @@ async def installed(installations: Installations, agents: Sequence[Agent], spec:
     return await installations.prepare(_Together(needed), spec) if needed else None
 
 
-class _Together(Agent):
-    """Several agents that are installed one after the other; it never acts."""
+class _Together:
+    """Several agents that are installed one after the other."""
 
     def __init__(self, agents: dict[str, Agent]) -> None:
-        self.name = "+".join(agent.name for agent in agents.values())
         self._agents: Final = dict(sorted(agents.items()))
 
     def install_key(self) -> str:
@@ -29,12 +28,3 @@ class _Together(Agent):
     async def install(self, sandbox: Sandbox) -> None:
         for agent in self._agents.values():
             await agent.install(sandbox)
-
-    async def start(self, context: AgentContext) -> NoReturn:
-        raise NotImplementedError
-
-    async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        return

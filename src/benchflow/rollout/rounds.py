@@ -191,6 +191,6 @@ def _user_boundary() -> Iterator[None]:
         yield
     except BenchflowError:
         raise
-    except Exception as error:
+    except Exception as error:  # a user is the caller's own code
         message = f"The user of this rollout failed: {type(error).__name__}: {error}"
         raise InfrastructureFailure(message[:2000], code="user-failed") from error
