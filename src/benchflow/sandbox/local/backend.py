@@ -183,7 +183,7 @@ class LocalBackend(SandboxBackend):
     async def discard(self, snapshot: Snapshot) -> None:
         layers, _ = self._snapshots.pop(snapshot.reference, ((), None))
         if layers:
-            await release((await self.runtime()).launcher, layers)
+            release(await self.runtime(), layers)
 
     async def close(self) -> None:
         """End the helper process and every sandbox that still runs; snapshots go with it."""

@@ -17,7 +17,7 @@ from benchflow.sandbox.local import hostprofile
 from benchflow.sandbox.local.difference import Record
 from benchflow.sandbox.local.launcher import Launcher
 from benchflow.sandbox.local.plan import Overlay
-from benchflow.sandbox.local.spares import Kind, Spares
+from benchflow.sandbox.local.spares import Kind, Spares, Volume
 from benchflow.sandbox.local.store import Owner, Store
 from benchflow.sandbox.protocol import Limits
 
@@ -40,10 +40,9 @@ class Layer:
 
     location: str
     folder: str
-    volume: str | None = None
-    used: tuple[int, int] = (0, 0)
-    """Bytes and inodes of its volume: at first of the empty one, then by what is in it."""
-    measured: bool = False
+    volume: Volume | None = None
+    used: tuple[int, int] | None = None
+    """Bytes and inodes that it takes of its volume, once somebody had to know."""
     users: int = 1
 
 
@@ -96,7 +95,7 @@ class Files:
             uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
             self.kind = Kind(*await self._room(), (*uppers, *works))
             volume = await self.runtime.spares.take(self.kind)
-            self.current = Layer(f"volume:{volume.name}/u", volume.folder, volume.name, volume.used)
+            self.current = Layer(f"volume:{volume.name}/u", volume.folder, volume)
             base = f"volume:{volume.name}"
         else:
             base = self._make_folders(name, works, upper)
@@ -132,16 +131,13 @@ class Files:
 
     async def _room(self) -> tuple[int, int]:
         """What is left of the limits after the own layers that are done; 0 inodes stand for no limit of their own."""
-        own = self.done[: len(self.done) - self.inherited]
-        for layer in own:
-            await self._measure(layer)
+        own = [await self._measure(layer) for layer in self.done[: len(self.done) - self.inherited]]
         if self.limits.storage_mb is not None:
             size = self.limits.storage_mb * _MEGABYTE
         else:  # a size that does not change with every file on the disk
             size = 1 << (shutil.disk_usage(self.runtime.store.root).free.bit_length() - 1)
         inodes = self.limits.inodes or 0
-        used_bytes = sum(layer.used[0] for layer in own)
-        used_inodes = sum(layer.used[1] for layer in own)
+        used_bytes, used_inodes = (sum(used[part] for used in own) for part in (0, 1))
         return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
 
     def finish_current(self) -> None:
@@ -149,11 +145,14 @@ class Files:
         self.done = (self._current(), *self.done)
         self.current = None
 
-    async def _measure(self, layer: Layer) -> None:
-        if layer.volume and not layer.measured:
-            answer = await self.runtime.launcher.task({"op": "use-of-volume", "name": layer.volume})
-            layer.used = (answer["used"][0] - layer.used[0], answer["used"][1] - layer.used[1])
-            layer.measured = True
+    async def _measure(self, layer: Layer) -> tuple[int, int]:
+        volume = layer.volume
+        if volume is None:
+            return (0, 0)
+        if layer.used is None:
+            used = (await self.runtime.launcher.task({"op": "use-of-volume", "name": volume.name}))["used"]
+            layer.used = (used[0] - volume.used[0], used[1] - volume.used[1])
+        return layer.used
 
     async def copy_current(self, name: str) -> tuple[Layer, ...]:
         """A copy of the written layer on top of shared ones, for someone else to build on."""
@@ -200,11 +199,11 @@ class Files:
         answer = await self.runtime.launcher.task({"op": "changes", "stacks": stacks})
         return [(*item[:5], tuple(item[5])) for item in answer["records"]]
 
-    async def release(self) -> None:
+    def release(self) -> None:
         """Let go of every layer; what nobody uses any more is removed."""
         layers = (*((self.current,) if self.current else ()), *self.done)
         self.current, self.done = None, ()
-        await release(self.runtime.launcher, layers)
+        release(self.runtime, layers)
 
     def _current(self) -> Layer:
         if self.current is None:
@@ -219,21 +218,17 @@ def share(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-async def release(launcher: Launcher, layers: Sequence[Layer]) -> None:
+def release(runtime: Runtime, layers: Sequence[Layer]) -> None:
     """Count one user less of each layer; those without are removed, which nobody waits for."""
     unused = []
     for layer in layers:
         layer.users -= 1
-        if layer.users == 0:
-            unused.append(layer)
-    if unused and not launcher.closed:  # it has removed everything
-        launcher.post(
-            {
-                "op": "remove",
-                "locations": [layer.folder for layer in unused],
-                "volumes": [layer.volume for layer in unused if layer.volume],
-            }
-        )
+        if layer.users == 0 and layer.volume:
+            runtime.spares.give_back(layer.volume)
+        elif layer.users == 0:
+            unused.append(layer.folder)
+    if unused and not runtime.launcher.closed:  # it has removed everything
+        runtime.launcher.post({"op": "remove", "locations": unused, "volumes": []})
 
 
 def _left(limit: int, used: int, smallest: int) -> int:

@@ -42,6 +42,12 @@ _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _PROC_HIDDEN: Final = ("kcore", "keys", "timer_list", "sched_debug", "latency_stats")
 
 
+def volume_of(location: str) -> str:
+    """The name of the volume that a location of a plan lies in; empty where it lies in none."""
+    kind, _, rest = location.partition(":")
+    return rest.partition("/")[0] if kind == "volume" else ""
+
+
 def prepare() -> None:
     """Make what is the same for every sandbox, in this process's own mount namespace."""
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)

@@ -332,10 +332,10 @@ class LocalSandbox(Sandbox):
         if groups.folders:
             await anyio.to_thread.run_sync(groups.remove)
         if files is not None:
-            await files.release()
+            files.release()
         if self._layers:  # never started
             layers, self._layers = self._layers, ()
-            await release((await self._backend.runtime()).launcher, layers)
+            release(await self._backend.runtime(), layers)
 
 
 async def _processes_live(link: Link) -> bool:

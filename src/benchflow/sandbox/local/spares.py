@@ -1,19 +1,21 @@
-"""Volumes made ahead: the next sandbox of the same size finds its file system ready.
+"""Volumes that nobody uses: made ahead, or cleared when a sandbox was done with them.
 
-One is kept per kind of volume, made while nobody waits for it. Those that are left at the end go with the zygote.
+Making a file system and mounting it takes longer than starting a sandbox, so the next one of the same size finds its
+own ready. Those that are left at the end go with the zygote.
 """
 
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from typing import Final
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 from benchflow.sandbox.local.launcher import Launcher, expect, next_message
 from benchflow.sandbox.local.store import Owner, Store
 
-_MOST: Final = 4
-"""Kinds of which one is kept; a driver that needs more has its volumes made when they are needed."""
+_MOST: Final = 16
+"""How many are kept; a driver that needs more has its volumes made when they are needed."""
 _GONE: Final = "The helper process of the local sandbox is gone."
 
 
@@ -31,49 +33,72 @@ class Volume:
     """A mounted file system of limited size."""
 
     name: str
+    kind: Kind
     folder: str
     """The location in the store that holds its image."""
     used: tuple[int, int] = (0, 0)
+    """Bytes and inodes that it takes when it is empty."""
 
 
 class Spares:
-    """The volumes of one driver that nobody uses yet."""
+    """The volumes of one driver that nobody uses."""
 
     def __init__(self, launcher: Launcher, store: Store, owner: Owner) -> None:
         self._launcher = launcher
         self._store = store
         self._owner = owner
-        self._waiting: dict[Kind, tuple[Volume, socket.socket]] = {}
+        self._waiting: defaultdict[Kind, list[tuple[Volume, socket.socket]]] = defaultdict(list)
+        """Each with where its use will be told once it is ready."""
         self._number = 0
 
     async def take(self, kind: Kind) -> Volume:
-        """A volume of that kind, from here on the caller's to remove; after an error there is none."""
-        volume, reply = self._waiting.pop(kind) if kind in self._waiting else self._make(kind)
+        """A volume of that kind, from here on the caller's to give back; after an error there is none."""
+        waiting = self._waiting[kind]
+        volume, reply = waiting.pop(0) if waiting else self._make(kind)
         try:
             with reply:
                 answer, _ = await next_message(reply)
             used = expect(answer, _GONE)["used"]
         except BaseException:
-            if not self._launcher.closed:
-                self._launcher.post({"op": "remove", "locations": [volume.folder], "volumes": [volume.name]})
+            self._remove(volume)
             raise
-        return Volume(volume.name, volume.folder, (used[0], used[1]))
+        return replace(volume, used=(used[0], used[1]))
 
     def prepare(self, kind: Kind) -> None:
-        """Have one made for whoever comes next; returns at once."""
-        if not self._launcher.closed and kind not in self._waiting and len(self._waiting) < _MOST:
-            self._waiting[kind] = self._make(kind)
+        """Have one made for whoever comes next, unless there is one; returns at once."""
+        if not self._waiting[kind] and self._has_room():
+            self._waiting[kind].append(self._make(kind))
+
+    def give_back(self, volume: Volume) -> None:
+        """Have a volume cleared or removed; nothing may write to it any more. Returns at once."""
+        if self._has_room():
+            message = {"op": "clear-volume", "empty": volume.used[0], **self._description(volume)}
+            self._waiting[volume.kind].append((volume, self._launcher.request(message)))
+        else:
+            self._remove(volume)
 
     def close(self) -> None:
         """Wait for none of them any more."""
-        while self._waiting:
-            self._waiting.popitem()[1][1].close()
+        for waiting in self._waiting.values():
+            for _, reply in waiting:
+                reply.close()
+        self._waiting.clear()
+
+    def _has_room(self) -> bool:
+        return not self._launcher.closed and sum(map(len, self._waiting.values())) < _MOST
+
+    def _remove(self, volume: Volume) -> None:
+        if not self._launcher.closed:  # it has removed everything
+            self._launcher.post({"op": "remove", "locations": [volume.folder], "volumes": [volume.name]})
 
     def _make(self, kind: Kind) -> tuple[Volume, socket.socket]:
         self._number += 1
         part = f"volume-{self._number}"
         folder = self._owner.location(part)
         self._store.path(folder).mkdir()
-        volume = Volume(f"{self._owner.name}-{part}", folder)
-        message = {"op": "make-volume", "name": volume.name, "size": kind.size, "inodes": kind.inodes}
-        return volume, self._launcher.request({**message, "folders": kind.folders, "image": f"{folder}/image"})
+        volume = Volume(f"{self._owner.name}-{part}", kind, folder)
+        return volume, self._launcher.request({"op": "make-volume", **self._description(volume)})
+
+    @staticmethod
+    def _description(volume: Volume) -> dict[str, Any]:
+        return {"name": volume.name, "image": f"{volume.folder}/image", **asdict(volume.kind)}

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
-import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,26 +23,25 @@ if TYPE_CHECKING:
 
 Task = Callable[[wire.Message, "Zygote"], wire.Message]
 
-
-def run(message: wire.Message, zygote: Zygote, reply: socket.socket) -> int:
-    """Do what the message asks and answer. Deep trees are read with one descriptor per level and layer."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wire.send(reply, TASKS[message["op"]](message, zygote))
-    return 0
+_WORTH_CLEARING: Final = 16 << 20
+"""The image of a volume keeps the size it once had."""
 
 
 def remove(message: wire.Message, zygote: Zygote) -> wire.Message:
     """Remove trees and volumes; those that are gone already are fine."""
     for name in message["volumes"]:
-        for path in (f"{rootfs.VOLUMES}/{name}", f"{rootfs.PLAIN_VOLUMES}/{name}"):
-            with contextlib.suppress(OSError):
-                sc.unmount(path)
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+        _unmount_volume(name)
     for location in message["locations"]:
         remove_tree(Path(zygote.plain(location)))
     return {}
+
+
+def _unmount_volume(name: str) -> None:
+    for path in (f"{rootfs.VOLUMES}/{name}", f"{rootfs.PLAIN_VOLUMES}/{name}"):
+        with contextlib.suppress(OSError):
+            sc.unmount(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
 
 def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
@@ -61,6 +58,21 @@ def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     for folder in message["folders"]:
         os.makedirs(f"{plain}/{folder}", 0o755)
     zygote.hold(plain, shifted)
+    return {"used": _used(plain)}
+
+
+def clear_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make a volume as it was when it was new; one in which much was written is replaced."""
+    plain = f"{rootfs.PLAIN_VOLUMES}/{message['name']}"
+    if _used(plain)[0] - message["empty"] > _WORTH_CLEARING:
+        _unmount_volume(message["name"])
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(zygote.plain(message["image"]))
+        return make_volume(message, zygote)
+    for name in os.listdir(plain):
+        remove_tree(f"{plain}/{name}")
+    for folder in message["folders"]:
+        os.makedirs(f"{plain}/{folder}", 0o755)
     return {"used": _used(plain)}
 
 
@@ -138,6 +150,7 @@ def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
 TASKS: Final[Mapping[str, Task]] = {
     "remove": remove,
     "make-volume": make_volume,
+    "clear-volume": clear_volume,
     "use-of-volume": use_of_volume,
     "copy": copy,
     "changes": changes,
@@ -146,5 +159,17 @@ TASKS: Final[Mapping[str, Task]] = {
     "publish-layer": publish_layer,
 }
 
-AT_ONCE: Final = frozenset({"use-of-volume"})
-"""Tasks that take less time than a child for them."""
+
+def trees_of(message: wire.Message, zygote: Zygote) -> list[str] | None:
+    """The trees whose size says how long a task takes; None where it takes long for other reasons."""
+    match message["op"]:
+        case "use-of-volume":
+            return []
+        case "clear-volume":
+            return [f"{rootfs.PLAIN_VOLUMES}/{message['name']}"]
+        case "remove":
+            return [zygote.plain(location) for location in message["locations"]]
+        case "changes":
+            return [zygote.plain(location) for stack in message["stacks"] for location in stack["written"]]
+        case _:
+            return None

@@ -1,12 +1,13 @@
 """Does the file work of a driver in a process of its own beside the zygote, with the same mounts and user ids.
 
-What sandboxes are cloned from stays small that way. Removing a small tree takes less time than forking a child for it;
+What sandboxes are cloned from stays small that way. Work on small trees takes less time than forking a child for it;
 everything else gets a child, so that nobody waits for it.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,13 +18,18 @@ from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.supervisor import answer
 
 if TYPE_CHECKING:
+    from benchflow.sandbox.local.tasks import Task
     from benchflow.sandbox.local.zygote import Zygote
 
 _SMALL: Final = 300
+_BLOCKS: Final = 128
+"""How many of 512 bytes take as long to read as an entry takes to look at."""
 
 
 def run(zygote: Zygote, requests: socket.socket) -> NoReturn:
-    """Serve until the driver or the zygote is gone."""
+    """Serve until the driver or the zygote is gone. Deep trees are read with one descriptor per level and layer."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.setpgid(0, 0)
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     poll = select.poll()
@@ -43,10 +49,8 @@ def run(zygote: Zygote, requests: socket.socket) -> NoReturn:
 def _serve(message: wire.Message, zygote: Zygote, reply: socket.socket) -> None:
     from benchflow.sandbox.local import tasks  # not needed by sandboxes, which are cloned from the zygote
 
-    at_once = message["op"] in tasks.AT_ONCE
-    if message["op"] == "remove":
-        at_once = sum(_entries(zygote.plain(item)) for item in message["locations"]) <= _SMALL
-    if at_once:
+    trees = tasks.trees_of(message, zygote)
+    if trees is not None and sum(map(_weight, trees)) <= _SMALL:
         try:
             answer(reply, tasks.TASKS[message["op"]](message, zygote))
         except OSError as error:
@@ -54,20 +58,25 @@ def _serve(message: wire.Message, zygote: Zygote, reply: socket.socket) -> None:
     elif os.fork() == 0:
         sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        children.run(reply, lambda: tasks.run(message, zygote, reply))
+        children.run(reply, lambda: _work(tasks.TASKS[message["op"]], message, zygote, reply))
 
 
-def _entries(path: str) -> int:
-    """How much there is to remove, as far as it matters."""
-    count = 0
+def _work(task: Task, message: wire.Message, zygote: Zygote, reply: socket.socket) -> int:
+    wire.send(reply, task(message, zygote))
+    return 0
+
+
+def _weight(path: str) -> int:
+    """How much work a tree is, as far as it matters."""
+    weight = 0
     waiting = [path]
-    while waiting and count <= _SMALL:
+    while waiting and weight <= _SMALL:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    count += 1
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
+                    weight += 1 + entry.stat(follow_symlinks=False).st_blocks // _BLOCKS
         except OSError:
             continue
-    return count
+    return weight

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from benchflow.sandbox.local import children, rootfs, wire, worker
@@ -214,30 +215,29 @@ class Zygote:
         locations = [location for overlay in plan.overlays for location in (overlay.upper, *overlay.lowers)]
         for location in locations:
             self.locate(location)
-        trees = self._trees(plan)
+        volumes = sorted({rootfs.volume_of(location) for location in locations} - {""})
+        trees = self._trees(plan, volumes)
         try:
-            blank = self._take_blank(any(location.startswith("volume:") for location in locations))
+            blank = self._take_blank()
             with blank.inbox:
                 process = os.pidfd_open(blank.pid)
                 try:
                     wire.send(reply, {"pid": blank.pid}, (process,))
                 finally:
                     os.close(process)
-                wire.send(blank.inbox, planned, (*fds, *trees))
+                wire.send(blank.inbox, {"plan": planned, "volumes": volumes}, (*fds, *trees))
         finally:
             self.sparing = True
             for fd in trees:
                 os.close(fd)
 
-    def _take_blank(self, new_volume: bool) -> Blank:
-        """The spare one where it sees all that is needed, else a new one: mounts made later are not in it."""
-        spare = self.spare
-        if spare is None or new_volume:
-            return self._clone_blank()
-        self.spare = None
-        if spare.held == len(self.held):
+    def _take_blank(self) -> Blank:
+        """The spare one where it sees all that is needed, else a new one: folders held later are not in it."""
+        spare, self.spare = self.spare, None
+        if spare is not None and spare.held == len(self.held):
             return spare
-        spare.inbox.close()
+        if spare is not None:
+            spare.inbox.close()
         return self._clone_blank()
 
     def _make_spare(self) -> None:
@@ -261,12 +261,14 @@ class Zygote:
             raise
         return Blank(pid, ours, len(self.held))
 
-    def _trees(self, plan: Plan) -> list[int]:
+    def _trees(self, plan: Plan, volumes: Sequence[str]) -> list[int]:
+        """Detached mounts of the volumes, which may be younger than the process that gets them, and of attachments."""
+        sources = [f"{rootfs.VOLUMES}/{name}" for name in volumes] + [item.source for item in plan.attachments]
         trees: list[int] = []
         try:
-            for attachment in plan.attachments:
-                tree = sc.open_tree(attachment.source)
-                trees.append(tree)
+            for source in sources:
+                trees.append(sc.open_tree(source))  # noqa: PERF401 - those that are open are closed after an error
+            for tree in trees[len(volumes) :]:
                 sc.set_mount_attributes(tree, user_namespace=self.owners, read_only=True)
         except OSError:
             for tree in trees:
@@ -302,14 +304,14 @@ class Zygote:
                 self._prepare_blank()
             except OSError as error:
                 trouble = error
-            planned, fds = wire.receive(requests)
-            if planned is None:
+            message, fds = wire.receive(requests)
+            if message is None:
                 os._exit(0)
             requests.close()
             reply = socket.socket(fileno=fds[0])
             if trouble is not None:
                 raise trouble
-            self._supervise(Plan.from_dict(planned), reply, fds)
+            self._supervise(Plan.from_dict(message["plan"]), message["volumes"], reply, fds)
         except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
             if reply is not None:
                 answer(reply, children.failure(error))
@@ -328,10 +330,14 @@ class Zygote:
         rootfs.loopback_up()
         rootfs.prepare()
 
-    def _supervise(self, plan: Plan, reply: socket.socket, fds: list[int]) -> NoReturn:
-        """`fds`: reply, control, then control groups, then the mounts of attachments."""
+    def _supervise(self, plan: Plan, volumes: list[str], reply: socket.socket, fds: list[int]) -> NoReturn:
+        """`fds`: reply, control, then control groups, then the mounts of volumes and of attachments."""
         end = len(fds) - len(plan.attachments)
-        groups, trees = tuple(fds[2:end]), fds[end:]
+        start = end - len(volumes)
+        groups, trees = tuple(fds[2:start]), fds[end:]
+        for name, tree in zip(volumes, fds[start:end], strict=True):
+            sc.attach_tree(tree, f"{rootfs.VOLUMES}/{name}")
+            os.close(tree)
         entrance = Entrance(self.entry, [os.dup(fd) for fd in groups])
         entrance.prepare()
         socket.sethostname(plan.hostname)
