@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from benchflow.errors import EnvironmentFailure, InfrastructureFailure
+from benchflow.errors import EnvironmentFailure, InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.local.plan import Identity
@@ -170,6 +171,38 @@ async def test_closing_a_backend_ends_sandboxes_that_still_run(tmp_path: Path, i
     await box.stop()
 
 
+def worker_of(helper: int) -> int:
+    """The child that does the file work: the one that is in no namespace of processes of its own."""
+    children = Path(f"/proc/{helper}/task/{helper}/children").read_text().split()
+    status = {pid: Path(f"/proc/{pid}/status").read_text() for pid in children}
+    [found] = [pid for pid, text in status.items() if re.search(r"^NSpid:\s\d+$", text, re.MULTILINE)]
+    return int(found)
+
+
+@pytest.mark.parametrize("victim", ["helper", "worker"])
+async def test_a_helper_that_is_killed_costs_its_sandboxes_and_no_others(
+    tmp_path: Path, identity: Identity, victim: str
+) -> None:
+    store = tmp_path / "store"
+    backend = LocalBackend(store, identity=identity)
+    lost = backend.create(SandboxSpec(limits=Limits(storage_mb=8)))
+    await lost.start()
+    helper = (await backend.runtime()).launcher.pid
+    os.kill(helper if victim == "helper" else worker_of(helper), signal.SIGKILL)
+    with pytest.raises(SandboxFailure, match="not running|ended|gone"):
+        await lost.exec("sleep 60")
+    await lost.stop()
+    async with backend.create(SandboxSpec(limits=Limits(storage_mb=8))) as box:
+        assert (await box.exec("echo new")).stdout == b"new\n"
+        assert (await backend.runtime()).launcher.pid != helper
+    await backend.close()
+    after = LocalBackend(store, identity=identity)
+    async with after.create(SandboxSpec()):
+        assert len(list((store / "owners").glob("*.lock"))) == 1
+    await after.close()
+    assert not any((store / "owners").iterdir())
+
+
 async def test_trees_of_any_depth_and_permission_are_removed(backend: LocalBackend, store: Path) -> None:
     before = parts(store)
     dig = "import os\nfor _ in range(1200):\n os.mkdir('d'); os.chdir('d')\nopen('f', 'w').close(); os.chmod('.', 0)"
@@ -205,6 +238,15 @@ async def test_a_store_that_cannot_be_made_is_said_in_a_sentence(tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureFailure, match="BENCHCUBE_STORE"):
         await LocalBackend(tmp_path / "file" / "store").create(SandboxSpec()).start()
+
+
+async def test_what_was_unusable_once_is_tried_again(tmp_path: Path, identity: Identity) -> None:
+    (tmp_path / "store").write_text("in the way")
+    backend = LocalBackend(tmp_path / "store", identity=identity)
+    assert not (await backend.status()).usable
+    (tmp_path / "store").unlink()
+    assert (await backend.status()).usable
+    await backend.close()
 
 
 async def test_status_is_found_by_trying(backend: LocalBackend, identity: Identity) -> None:

@@ -60,8 +60,8 @@ class LocalBackend(SandboxBackend):
         return expected(self._launcher.identity) if self._launcher else frozenset()
 
     async def runtime(self) -> Runtime:
-        """The running helper, with leftovers of drivers that died removed."""
-        if self._launcher is None:
+        """The running helper, with leftovers of drivers that died removed. One that was ended gets a successor."""
+        if self._launcher is None or self._launcher.gone:
             leftovers = await anyio.to_thread.run_sync(self._open)
             await self._collect(leftovers)
         launcher, owner, spares = self._launcher, self._owner, self._spares
@@ -71,8 +71,9 @@ class LocalBackend(SandboxBackend):
 
     def _open(self) -> list[Owner]:
         with self._lock:
-            if self._launcher is not None:
+            if self._launcher is not None and not self._launcher.gone:
                 return []
+            self._let_go()
             self.store.prepare()
             leftovers = self.store.abandoned()
             owner = self.store.claim()
@@ -147,9 +148,9 @@ class LocalBackend(SandboxBackend):
 
     async def status(self) -> BackendStatus:
         async with self._preparing.setdefault("status", anyio.Lock()):
-            if self._probed is None:
-                self._probed = await probe(self)
-        found = self._probed
+            found = self._probed or await probe(self)
+            if found.reason is None:  # what failed once may work next time
+                self._probed = found
         return BackendStatus(self.name, found.reason is None, found.reason, found.capabilities, found.missing)
 
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, upper: Path | None = None) -> LocalSandbox:
@@ -191,13 +192,16 @@ class LocalBackend(SandboxBackend):
 
     def _close(self) -> None:
         with self._lock:
-            launcher, owner, spares = self._launcher, self._owner, self._spares
-            self._launcher = self._owner = self._spares = None
-            self._snapshots.clear()
-            if launcher is None or owner is None:
-                return
-            if spares is not None:
-                spares.close()
-            launcher.close()
-            cgroups.leftovers(self.machine.hierarchies, owner.name).remove()
-            os.close(owner.lock)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        launcher, owner, spares = self._launcher, self._owner, self._spares
+        self._launcher = self._owner = self._spares = None
+        self._snapshots.clear()
+        if launcher is None or owner is None:
+            return
+        if spares is not None:
+            spares.close()
+        launcher.close()
+        cgroups.leftovers(self.machine.hierarchies, owner.name).remove()
+        os.close(owner.lock)

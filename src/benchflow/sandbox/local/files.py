@@ -227,7 +227,7 @@ def release(runtime: Runtime, layers: Sequence[Layer]) -> None:
             runtime.spares.give_back(layer.volume)
         elif layer.users == 0:
             unused.append(layer.folder)
-    if unused and not runtime.launcher.closed:  # it has removed everything
+    if unused and not runtime.launcher.gone:  # with it went everything
         runtime.launcher.post({"op": "remove", "locations": unused, "volumes": []})
 
 

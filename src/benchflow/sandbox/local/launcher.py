@@ -5,6 +5,7 @@ Every request has its own reply socket; nothing is shared but the sending end, s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -34,6 +35,7 @@ class Launcher:
         """
         self.identity: Identity = identity
         self.closed = False
+        self._lost = False
         self._worker: socket.socket | None = None
         """Does the file work, so that the zygote has time for sandboxes."""
         self._requests, theirs = wire.channel()
@@ -84,6 +86,7 @@ class Launcher:
             wire.send(helper, message, (theirs.fileno(), *fds))
         except OSError as error:
             mine.close()
+            self._lost = True
             raise SandboxFailure("The helper process of the local sandbox is gone.", code="helper-gone") from error
         finally:
             theirs.close()
@@ -99,7 +102,18 @@ class Launcher:
 
     def post(self, message: wire.Message) -> None:
         """Have a task done without waiting for it; what it leaves undone goes with the zygote."""
-        self.request(message).close()
+        with contextlib.suppress(SandboxFailure):
+            self.request(message).close()
+
+    @property
+    def pid(self) -> int:
+        """The zygote's process id."""
+        return self._process.pid
+
+    @property
+    def gone(self) -> bool:
+        """Whether the zygote or its worker has ended, whatever ended it."""
+        return self.closed or self._lost or self._process.poll() is not None
 
     def close(self) -> None:
         """End it; idempotent. The sandboxes it started end too, and the driver's part of the store goes with them."""

@@ -127,7 +127,6 @@ def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket
     processes.kill_all()
     supervisor.reap(until_none=True)
     wire.send(reply, {})
-    supervisor.entrance.prepare()
     return False
 
 

@@ -6,11 +6,13 @@ own ready. Those that are left at the end go with the zygote.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from benchflow.errors import SandboxFailure
 from benchflow.sandbox.local.launcher import Launcher, expect, next_message
 from benchflow.sandbox.local.store import Owner, Store
 
@@ -67,15 +69,17 @@ class Spares:
     def prepare(self, kind: Kind) -> None:
         """Have one made for whoever comes next, unless there is one; returns at once."""
         if not self._waiting[kind] and self._has_room():
-            self._waiting[kind].append(self._make(kind))
+            with contextlib.suppress(SandboxFailure):  # whoever comes next is told
+                self._waiting[kind].append(self._make(kind))
 
     def give_back(self, volume: Volume) -> None:
         """Have a volume cleared or removed; nothing may write to it any more. Returns at once."""
-        if self._has_room():
-            message = {"op": "clear-volume", "empty": volume.used[0], **self._description(volume)}
-            self._waiting[volume.kind].append((volume, self._launcher.request(message)))
-        else:
+        if not self._has_room():
             self._remove(volume)
+            return
+        message = {"op": "clear-volume", "empty": volume.used[0], **self._description(volume)}
+        with contextlib.suppress(SandboxFailure):
+            self._waiting[volume.kind].append((volume, self._launcher.request(message)))
 
     def close(self) -> None:
         """Wait for none of them any more."""
@@ -85,10 +89,10 @@ class Spares:
         self._waiting.clear()
 
     def _has_room(self) -> bool:
-        return not self._launcher.closed and sum(map(len, self._waiting.values())) < _MOST
+        return not self._launcher.gone and sum(map(len, self._waiting.values())) < _MOST
 
     def _remove(self, volume: Volume) -> None:
-        if not self._launcher.closed:  # it has removed everything
+        if not self._launcher.gone:  # with it went everything
             self._launcher.post({"op": "remove", "locations": [volume.folder], "volumes": [volume.name]})
 
     def _make(self, kind: Kind) -> tuple[Volume, socket.socket]:

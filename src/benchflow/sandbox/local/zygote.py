@@ -205,6 +205,8 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 self.sandboxes.discard(pid)
+                if pid == self.worker:  # nothing can be cleared away any more; the driver gets a new one of us
+                    self.end()
                 if self.spare is not None and self.spare.pid == pid:
                     self.spare.inbox.close()
                     self.spare = None
