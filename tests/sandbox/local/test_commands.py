@@ -11,7 +11,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.local.plan import Identity
 from benchflow.sandbox.local.sandbox import LocalSandbox
-from benchflow.sandbox.protocol import SandboxSpec
+from benchflow.sandbox.protocol import Limits, SandboxSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -158,6 +158,26 @@ async def test_what_a_finished_process_left_running_ends_when_it_is_killed(box: 
     assert "sleep 1212" in await output(box, "ps axo args")
     await process.kill()
     assert "sleep 1212" not in await output(box, "ps axo args")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without control groups nothing of ours runs inside")
+async def test_what_starts_commands_goes_on_after_someone_inside_stopped_it(backend: LocalBackend) -> None:
+    oldest = "ls /proc | grep -x '[0-9]*' | sort -n | sed -n 2p"
+    async with backend.create(SandboxSpec(limits=Limits(pids=30))) as box:
+        before = await output(box, oldest)
+        await box.exec(["kill", "-STOP", "-1"], user="root", timeout=60)
+        assert await output(box, oldest) == before
+
+
+async def test_a_copy_made_after_everything_was_ended_leaves_a_new_command_alone(box: LocalSandbox) -> None:
+    await box.kill_processes()
+    process = await box.process("echo up; sleep 60; echo never")
+    assert await anext(process.stdout()) == b"up\n"
+    copy = await box.fork()
+    assert await output(box, "pgrep -c sleep") == "1"
+    assert await copy.has_processes() is False
+    await copy.stop()
+    await process.kill()
 
 
 async def test_many_commands_run_at_once(box: LocalSandbox) -> None:

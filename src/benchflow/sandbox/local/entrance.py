@@ -187,6 +187,7 @@ class Entrance:
         tag = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
         try:
             with _Listing(inside, words) as listing:
+                os.kill(self.porter, signal.SIGCONT)  # root inside may have stopped it
                 if not self._joined:
                     self._number(door)
                     self._joined = True

@@ -78,6 +78,10 @@ class LocalSandbox(Sandbox):
         """Held while commands are started and while the layers below them are exchanged."""
         self._resting = False
         """Forked without a process inside, and not needed since: nothing of it runs."""
+        self._asked = 0
+        """How often something was asked of what runs inside."""
+        self._stilled = -1
+        """The same when every process had just been ended: while both agree, none can have started since."""
         self._processes: list[LocalProcess] = []
         """Whose streams may still be open."""
 
@@ -215,6 +219,7 @@ class LocalSandbox(Sandbox):
             if self._resting:
                 self._resting = False
                 await self._come_up_again()
+            self._asked += 1
             return self.link
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
@@ -235,7 +240,10 @@ class LocalSandbox(Sandbox):
     async def kill_processes(self) -> None:
         if self._resting:
             return
-        await (await self._quiet_link()).call({"op": "kill-all"})
+        link = await self._quiet_link()
+        asked = self._asked
+        await link.call({"op": "kill-all"})
+        self._stilled = asked
 
     async def has_processes(self) -> bool:
         return not self._resting and await _processes_live(await self._quiet_link())
@@ -279,7 +287,7 @@ class LocalSandbox(Sandbox):
             ended.set()
             return share(files.done)
         link = self.link
-        if files.kept or await _processes_live(link):
+        if files.kept or (self._stilled != self._asked and await _processes_live(link)):
             ended.set()
             return await self._copy_still(files, link)
         self._link = None
