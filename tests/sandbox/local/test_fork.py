@@ -73,6 +73,44 @@ async def test_the_written_layer_is_shared_not_copied(box: LocalSandbox, store: 
     await fork.stop()
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(storage_mb=32, inodes=200)], ids=["unlimited", "limited"])
+async def test_copies_that_are_gone_leave_the_layers_as_they_were(
+    backend: LocalBackend, store: Path, limits: Limits
+) -> None:
+    async with backend.create(SandboxSpec(limits=limits)) as box:
+        await sh(box, "mkdir kept")
+        copy = await box.fork()
+        await copy.stop()
+        await sh(box, "true")
+        before = len(list(store.glob("owners/*/*")))
+        for number in range(25):
+            copy = await box.fork()
+            await sh(copy, f"test ! -e {number}; rm -r kept; echo other > {number - 1}")
+            await copy.stop()
+            await sh(box, f"echo {number} > {number}; mv {number} kept/; ln kept/{number} {number}")
+        assert await sh(box, "cat kept/0 24; ls | wc -l; ls kept | wc -l") == "0\n24\n26\n25"
+        assert len(list(store.glob("owners/*/*"))) < before + 10
+        assert {path: kind for path, kind in (await changed(box)).items() if kind != "added"} == {}
+
+
+async def test_what_a_living_copy_or_a_snapshot_shows_does_not_change(backend: LocalBackend) -> None:
+    async with backend.create(SandboxSpec()) as box:
+        await sh(box, "echo 1 > file")
+        snapshot = await box.snapshot()
+        await sh(box, "echo 2 > file")
+        copy = await box.fork()
+        await sh(box, "echo 3 > file")
+        gone = await box.fork()
+        await gone.stop()
+        await sh(box, "echo 4 > file")
+        restored = backend.create(SandboxSpec(), snapshot=snapshot)
+        await restored.start()
+        assert [await sh(item, "cat file") for item in (restored, copy, box)] == ["1", "2", "4"]
+        await copy.stop()
+        await restored.stop()
+        await backend.discard(snapshot)
+
+
 async def test_a_sandbox_with_running_processes_forks_as_it_stands(box: LocalSandbox) -> None:
     writer = "i=0; while true; do i=$((i+1)); echo $i > t; mv t a; echo $i > t; mv t b; done"
     process = await box.process(writer)

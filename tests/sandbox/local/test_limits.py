@@ -73,17 +73,20 @@ async def test_a_storage_limit_alone_leaves_room_for_many_small_files(backend: L
 async def test_the_next_sandbox_with_a_storage_limit_finds_nothing_of_the_last_one(
     backend: LocalBackend, store: Path, written: int
 ) -> None:
+    for size in range(8, 26):  # kinds that were used before leave room for this one
+        async with backend.create(SandboxSpec(limits=Limits(storage_mb=size))):
+            pass
     spec = SandboxSpec(limits=Limits(storage_mb=48))
     fill = f"mkdir -p a/b; head -c {written}M /dev/zero > a/b/c; chmod 0 a/b/c; chmod 111 a; touch /tmp/d"
     async with backend.create(spec) as box:
         await sh(box, fill)
-    volumes = sorted(store.glob("owners/*/volume-*"))
+    volumes = set(store.glob("owners/*/volume-*"))
     for _ in range(3):
         async with backend.create(spec) as box:
             assert await box.changes() == []
             assert await sh(box, "ls -A . /tmp | grep -v :") == ""
             assert await sh(box, "head -c 45M /dev/zero > all; stat -c %s all") == str(45 << 20)
-    assert sorted(store.glob("owners/*/volume-*")) == volumes
+    assert set(store.glob("owners/*/volume-*")) <= volumes
 
 
 async def test_limits_that_cannot_be_kept_are_refused_before_anything_starts(backend: LocalBackend) -> None:

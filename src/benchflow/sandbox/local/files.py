@@ -86,12 +86,16 @@ class Files:
     """The volume that is written to, where there are limits."""
     inherited: int = 0
     """How many of the lowest `done` layers somebody else wrote: what is in them counts for nobody's limits here."""
+    _finished: Layer | None = None
+    """The topmost of `done` where this sandbox wrote it last."""
     _number: int = field(default=0)
 
     async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
-        """A new layer to write to; gives the mounts of the whole."""
+        """A layer to write to; gives the mounts of the whole. It is a new one unless the last one is nobody else's."""
         works = [f"w{number}" for number in range(len(self.environment.targets))]
-        if self.limits.storage_mb is not None or self.limits.inodes is not None:
+        if self._finished is not None and self._finished.users == 1:
+            base = await self._go_on(self._finished, works)
+        elif self.limits.storage_mb is not None or self.limits.inodes is not None:
             uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
             self.kind = Kind(*await self._room(), (*uppers, *works))
             volume = await self.runtime.spares.take(self.kind)
@@ -99,6 +103,7 @@ class Files:
             base = f"volume:{volume.name}"
         else:
             base = self._make_folders(name, works, upper)
+        self._finished = None
         self.kept = upper is not None
         top = self._current().location
         return tuple(
@@ -124,6 +129,14 @@ class Files:
             store.path(f"{folder}/{work}").mkdir()
         return folder
 
+    async def _go_on(self, layer: Layer, works: list[str]) -> str:
+        """Write to the last layer again; what the kernel keeps beside it is made anew. Gives where that lies."""
+        base = f"volume:{layer.volume.name}" if layer.volume else layer.folder
+        await self.runtime.launcher.task({"op": "renew", "locations": [f"{base}/{work}" for work in works]})
+        self.current, self.done = layer, self.done[1:]
+        layer.used = None
+        return base
+
     def prepare_next(self) -> None:
         """Have the file system made for the next sandbox like this one."""
         if self.kind is not None:
@@ -141,8 +154,9 @@ class Files:
         return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
 
     def finish_current(self) -> None:
-        """Make the written layer one that is done; nothing may write to it any more."""
-        self.done = (self._current(), *self.done)
+        """Make the written layer one that is done; nothing may write to it while somebody shares it."""
+        self._finished = self._current()
+        self.done = (self._finished, *self.done)
         self.current = None
 
     async def _measure(self, layer: Layer) -> tuple[int, int]:

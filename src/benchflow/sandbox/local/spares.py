@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from benchflow.sandbox.local.launcher import Launcher, expect, next_message
 from benchflow.sandbox.local.store import Owner, Store
 
 _MOST: Final = 16
-"""How many are kept; a driver that needs more has its volumes made when they are needed."""
+"""How many are kept: of the kinds that were used last."""
 _GONE: Final = "The helper process of the local sandbox is gone."
 
 
@@ -49,14 +48,16 @@ class Spares:
         self._launcher = launcher
         self._store = store
         self._owner = owner
-        self._waiting: defaultdict[Kind, list[tuple[Volume, socket.socket]]] = defaultdict(list)
-        """Each with where its use will be told once it is ready."""
+        self._waiting: list[tuple[Volume, socket.socket]] = []
+        """Oldest first, each with where its use will be told once it is ready."""
         self._number = 0
 
     async def take(self, kind: Kind) -> Volume:
         """A volume of that kind, from here on the caller's to give back; after an error there is none."""
-        waiting = self._waiting[kind]
-        volume, reply = waiting.pop(0) if waiting else self._make(kind)
+        found = next((item for item in self._waiting if item[0].kind == kind), None)
+        if found is not None:
+            self._waiting.remove(found)
+        volume, reply = found or self._make(kind)
         try:
             with reply:
                 answer, _ = await next_message(reply)
@@ -68,31 +69,30 @@ class Spares:
 
     def prepare(self, kind: Kind) -> None:
         """Have one made for whoever comes next, unless there is one; returns at once."""
-        if not self._waiting[kind] and self._has_room():
+        if not self._launcher.gone and all(volume.kind != kind for volume, _ in self._waiting):
             with contextlib.suppress(SandboxFailure):  # whoever comes next is told
-                self._waiting[kind].append(self._make(kind))
+                self._keep(*self._make(kind))
 
     def give_back(self, volume: Volume) -> None:
-        """Have a volume cleared or removed; nothing may write to it any more. Returns at once."""
-        if not self._has_room():
-            self._remove(volume)
-            return
+        """Have a volume cleared; nothing may write to it any more. Returns at once."""
         message = {"op": "clear-volume", "empty": volume.used[0], **self._description(volume)}
-        with contextlib.suppress(SandboxFailure):
-            self._waiting[volume.kind].append((volume, self._launcher.request(message)))
+        with contextlib.suppress(SandboxFailure):  # with the helper went everything
+            self._keep(volume, self._launcher.request(message))
+
+    def _keep(self, volume: Volume, reply: socket.socket) -> None:
+        self._waiting.append((volume, reply))
+        if len(self._waiting) > _MOST:
+            oldest, reply = self._waiting.pop(0)
+            reply.close()
+            self._remove(oldest)
 
     def close(self) -> None:
         """Wait for none of them any more."""
-        for waiting in self._waiting.values():
-            for _, reply in waiting:
-                reply.close()
-        self._waiting.clear()
-
-    def _has_room(self) -> bool:
-        return not self._launcher.gone and sum(map(len, self._waiting.values())) < _MOST
+        while self._waiting:
+            self._waiting.pop()[1].close()
 
     def _remove(self, volume: Volume) -> None:
-        if not self._launcher.gone:  # with it went everything
+        if not self._launcher.gone:
             self._launcher.post({"op": "remove", "locations": [volume.folder], "volumes": [volume.name]})
 
     def _make(self, kind: Kind) -> tuple[Volume, socket.socket]:

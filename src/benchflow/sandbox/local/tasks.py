@@ -76,6 +76,15 @@ def clear_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {"used": _used(plain)}
 
 
+def renew(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make folders that are new and empty."""
+    for location in message["locations"]:
+        path = zygote.plain(location)
+        remove_tree(path)
+        os.mkdir(path, 0o755)
+    return {}
+
+
 def use_of_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     """Bytes and inodes taken."""
     del zygote
@@ -151,6 +160,7 @@ TASKS: Final[Mapping[str, Task]] = {
     "remove": remove,
     "make-volume": make_volume,
     "clear-volume": clear_volume,
+    "renew": renew,
     "use-of-volume": use_of_volume,
     "copy": copy,
     "changes": changes,
@@ -167,7 +177,7 @@ def trees_of(message: wire.Message, zygote: Zygote) -> list[str] | None:
             return []
         case "clear-volume":
             return [f"{rootfs.PLAIN_VOLUMES}/{message['name']}"]
-        case "remove":
+        case "remove" | "renew":
             return [zygote.plain(location) for location in message["locations"]]
         case "changes":
             return [zygote.plain(location) for stack in message["stacks"] for location in stack["written"]]
