@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -87,12 +88,12 @@ def make_groups(
             settings = _settings(hierarchy, limits, cpus)
             if not settings:
                 continue
-            folder = hierarchy.folder / f"{group_prefix(owner)}{sandbox}"
-            folder.mkdir()
-            folders.append(folder)
+            folder = f"{hierarchy.folder}/{group_prefix(owner)}{sandbox}"
+            os.mkdir(folder)
+            folders.append(Path(folder))
             for name, value in settings.items():
-                (folder / name).write_text(value)
-            members.append(os.open(folder / _MEMBERS[hierarchy.version], os.O_WRONLY | os.O_CLOEXEC))
+                _write(f"{folder}/{name}", value)
+            members.append(os.open(f"{folder}/{_MEMBERS[hierarchy.version]}", os.O_WRONLY | os.O_CLOEXEC))
     except OSError:
         groups = Groups(tuple(folders), tuple(members))
         groups.close()
@@ -113,8 +114,7 @@ def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> di
     if "memory" in hierarchy.controllers and limits.memory_mb is not None:
         size = str(limits.memory_mb << 20)
         values["memory.max" if modern else "memory.limit_in_bytes"] = size
-        swap = hierarchy.folder / "memory.memsw.limit_in_bytes"
-        if not modern and swap.exists():
+        if not modern and _has(hierarchy.folder, "memory.memsw.limit_in_bytes"):
             values["memory.memsw.limit_in_bytes"] = size
     if "pids" in hierarchy.controllers and limits.pids is not None:
         values["pids.max"] = str(limits.pids + 1)  # the one that starts the others is ours
@@ -123,9 +123,27 @@ def _settings(hierarchy: Hierarchy, limits: Limits, cpus: tuple[int, ...]) -> di
         values |= {"cpu.max": f"{quota} {_PERIOD}"} if modern else {"cpu.cfs_quota_us": str(quota)}
     if "cpuset" in hierarchy.controllers and cpus:
         if not modern:
-            values["cpuset.mems"] = (hierarchy.folder / "cpuset.mems").read_text().strip()
+            values["cpuset.mems"] = _memory_nodes(hierarchy.folder)
         values["cpuset.cpus"] = ",".join(map(str, cpus))
     return values
+
+
+def _write(path: str, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+@functools.cache
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).exists()
+
+
+@functools.cache
+def _memory_nodes(folder: Path) -> str:
+    return (folder / "cpuset.mems").read_text().strip()
 
 
 def _own_groups(text: str) -> Mapping[str, str]:
