@@ -10,6 +10,7 @@ import zipfile
 import pytest
 
 from benchflow.verifier.kit import rewardkit as rk
+from benchflow.verifier.kit.rewardkit.scoring import KitError, score_folder
 from benchflow.verifier.kit.rewardkit.session import SESSION
 
 
@@ -96,3 +97,34 @@ def test_a_check_that_gives_no_score_is_an_error(workspace):
 
     with pytest.raises(TypeError, match="truth value"):
         SESSION.criteria.pop().grade(workspace)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "scores", "weights", "reward"),
+    [
+        ("all-pass", (1, 0.99), (1, 1), 0),
+        ("all_pass", (1, 1), (1, 1), 1),
+        ("any-pass", (0.9, 0.2), (1, 1), 0),
+        ("any-pass", (1, 0), (1, 1), 1),
+        ("required-pass", (1, 0.5), (1, 0), 0),
+        ("required_pass", (1, 1), (1, 1), 1),
+        ("weighted-sum", (1, 1), (1, -0.25), 0.75),
+        ("threshold", (1, 0.5), (1, 1), 1),
+        ("weighted-mean", (1, 0.5), (3, 1), 0.875),
+    ],
+)
+def test_checks_combine_as_the_settings_say(tmp_path, aggregation, scores, weights, reward):
+    lines = ["from benchflow.verifier.kit import rewardkit as rk", "@rk.criterion", "def gives(_, score): return score"]
+    for score, weight in zip(scores, weights, strict=True):
+        lines.append(f"gives({score}, weight={weight})")
+    (tmp_path / "checks.py").write_text("\n".join(lines))
+    (tmp_path / "reward.toml").write_text(f'[[reward]]\naggregation = "{aggregation}"\n')
+    assert score_folder(tmp_path, tmp_path)[0] == pytest.approx(reward)
+
+
+def test_a_weight_below_zero_is_refused_where_it_means_nothing(tmp_path):
+    (tmp_path / "checks.py").write_text(
+        "from benchflow.verifier.kit import rewardkit as rk\nrk.file_exists('checks.py', weight=-1)\n"
+    )
+    with pytest.raises(KitError, match="weighted-sum"):
+        score_folder(tmp_path, tmp_path)

@@ -88,10 +88,12 @@ def _combine(parts: list[tuple[str, float, float]], settings: dict[str, Any]) ->
     weighted = sum(score * weight for _, score, weight in parts)
     if method == "weighted_sum":
         return min(max(weighted, 0.0), 1.0)
-    if method in ("all_pass", "required_pass"):
-        return 1.0 if all(score >= 0.5 for score in scores) else 0.0
+    if any(weight < 0 for _, _, weight in parts):
+        raise KitError("a weight below 0 needs the aggregation weighted-sum")
+    if method in ("all_pass", "required_pass"):  # no check written in Python is optional
+        return 1.0 if all(score >= 1.0 for score in scores) else 0.0
     if method == "any_pass":
-        return 1.0 if any(score >= 0.5 for score in scores) else 0.0
+        return 1.0 if any(score >= 1.0 for score in scores) else 0.0
     if total <= 0:
         raise KitError("the weights of the criteria add up to nothing")
     mean = weighted / total
