@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -20,6 +19,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from benchflow.files.locks import free_lock, new_lock
 
 _guard: Final = threading.Lock()
 _own: dict[int, Path] = {}
@@ -64,30 +65,20 @@ def _claim() -> Path:
     while True:
         root = _place() / f"{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            lock = os.open(root.with_suffix(".lock"), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            lock = new_lock(root.with_suffix(".lock"))
         except FileNotFoundError:
             continue  # the last of the other processes has just taken the place along
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if root.with_suffix(".lock").stat().st_ino == os.fstat(lock).st_ino:  # else a collector was faster
-                root.mkdir(mode=0o700)
-                atexit.register(_remove, root, lock, os.getpid())
-                return root
-        os.close(lock)
+        if lock is not None:
+            root.mkdir(mode=0o700)
+            atexit.register(_remove, root, lock, os.getpid())
+            return root
 
 
 def _collect(place: Path) -> None:
     """Remove what processes left that are gone."""
     for path in place.glob("*.lock"):
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-        else:
+        lock = free_lock(path)
+        if lock is not None:
             _remove(path.with_suffix(""), lock, os.getpid())
 
 

@@ -7,7 +7,6 @@ carries it as its tag, so a second build is a look-up.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Final
 import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
+from benchflow.files.locks import try_lock
 from benchflow.sandbox.dockerignore import IgnoreRules, parse_dockerignore
 from benchflow.sandbox.engine.client import EngineClient, last_words
 from benchflow.sandbox.engine.images import find_image
@@ -77,7 +77,7 @@ class Builder:
             self._locks_folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                while not _try_lock(lock):  # noqa: ASYNC110 - another process holds it, which sets no event here
+                while not try_lock(lock):  # noqa: ASYNC110 - another process holds it, which sets no event here
                     await anyio.sleep(_RETRY_SEC)
                 yield
             finally:
@@ -177,11 +177,3 @@ def last_lines(text: str) -> str:
     """The end of a build's output."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-_LAST_LINES:])
-
-
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

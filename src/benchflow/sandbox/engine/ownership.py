@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from benchflow.files.locks import free_lock
 from benchflow.sandbox.engine.anchor import program
 
 OWNED: Final = "benchcube.owner"
@@ -90,16 +91,9 @@ def dead_owners(state: Path, endpoint: str) -> Iterator[DeadOwner]:
     for folder in sorted(owners.iterdir()) if owners.is_dir() else []:
         if folder.name.startswith(".") or _endpoint(folder) != endpoint:
             continue
-        try:
-            lock = os.open(folder / "lease", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            continue
-        yield DeadOwner(folder, lock)
+        lock = free_lock(folder / "lease")
+        if lock is not None:
+            yield DeadOwner(folder, lock)
 
 
 def _endpoint(folder: Path) -> str | None:

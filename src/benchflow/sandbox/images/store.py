@@ -9,7 +9,6 @@ them makes it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +18,7 @@ from typing import Final
 import anyio
 
 from benchflow.errors import InfrastructureFailure
+from benchflow.files.locks import try_lock
 from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.removal import remove_tree
 
@@ -75,7 +75,7 @@ class LayerStore:
         descriptor = os.open(self._locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             pause = 0.005
-            while not _try_lock(descriptor):
+            while not try_lock(descriptor):
                 await anyio.sleep(pause)
                 pause = min(pause * 2, 0.25)
             yield
@@ -105,7 +105,7 @@ class LayerStore:
             except FileNotFoundError:
                 continue
             try:
-                if not _try_lock(descriptor):
+                if not try_lock(descriptor):
                     return True
             finally:
                 os.close(descriptor)
@@ -120,14 +120,6 @@ class LayerStore:
             except FileNotFoundError:
                 return
             await self.work.run(remove_tree, doomed)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import InfrastructureFailure
+from benchflow.files.locks import free_lock, new_lock
 
 _GET_FLAGS: Final = 0x8000_6601 | struct.calcsize("l") << 16
 _SET_FLAGS: Final = 0x4000_6602 | struct.calcsize("l") << 16
@@ -77,30 +78,19 @@ class Store:
         """A part of the store for this driver, locked until its last process has ended."""
         while True:
             name = secrets.token_hex(6)
-            path = self.owners / f"{name}.lock"
-            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == os.fstat(fd).st_ino:  # else a collector took the file in between
-                    (self.owners / name).mkdir()
-                    _spread(self.owners / name)
-                    return Owner(name, fd)
-            os.close(fd)
+            lock = new_lock(self.owners / f"{name}.lock")
+            if lock is not None:
+                (self.owners / name).mkdir()
+                _spread(self.owners / name)
+                return Owner(name, lock)
 
     def abandoned(self) -> list[Owner]:
         """Parts whose driver is gone, proven by their free locks; the caller removes them, then calls `forget`."""
         found = []
         for path in sorted(self.owners.glob("*.lock")):
-            try:
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(fd)
-                continue
-            found.append(Owner(path.stem, fd))
+            lock = free_lock(path)
+            if lock is not None:
+                found.append(Owner(path.stem, lock))
         return found
 
     def forget(self, owner: Owner) -> None:
