@@ -1,5 +1,9 @@
 """Models asked over real HTTP: answers, retries, and a sentence for every way a provider fails."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from benchflow.models import ChatModel, ModelFailure
@@ -106,22 +110,37 @@ async def test_a_server_that_is_not_there_cannot_be_reached():
     assert caught.value.code == "model-unreachable"
 
 
+KEYS = [name for name in os.environ if name.endswith(("_API_KEY", "_AUTH_TOKEN"))]
+
+
 @pytest.mark.parametrize(
     ("model", "code", "said"),
     [
         ("gpt-4o", "key-missing", "needs the variable OPENAI_API_KEY, which is not set"),
         ("anthropic/claude-sonnet-4-5", "key-missing", "needs the variable ANTHROPIC_API_KEY"),
         ("claude-of-the-future", "key-missing", "needs the variable ANTHROPIC_API_KEY"),
-        ("google/gemini-of-the-future", "key-missing", "GEMINI_API_KEY"),
+        ("google/gemini-of-the-future", "key-missing", "needs the variable GEMINI_API_KEY"),
+        ("groq/some-model", "key-missing", "needs the variable GROQ_API_KEY"),
+        ("openai", "model-unknown", "name it PROVIDER/MODEL"),
         ("no-such-model", "model-unknown", "name it PROVIDER/MODEL, such as openai/no-such-model"),
         ("nobody/model", "model-unknown", "is not known"),
     ],
 )
 async def test_a_missing_key_and_an_unknown_model_are_said_before_anything_is_sent(model, code, said, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
-    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    for variable in KEYS:
+        monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ModelFailure, match=said) as caught:
         await ChatModel(model, {}).check()
     assert (caught.value.code, caught.value.setup) == (code, True)
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-of-the-future", "google/gemini-of-the-future"])
+def test_a_missing_key_of_a_usual_provider_is_said_before_the_client_is_loaded(model):
+    code = (
+        "import sys\nfrom benchflow.models import ChatModel, ModelFailure\n"
+        "try: ChatModel(sys.argv[1], {}).check_now()\n"
+        "except ModelFailure as failure: print(failure.code, 'litellm' in sys.modules)"
+    )
+    environ = {name: value for name, value in os.environ.items() if name not in KEYS}
+    done = subprocess.run([sys.executable, "-c", code, model], env=environ, capture_output=True, text=True)
+    assert done.stdout == "key-missing False\n", done.stderr

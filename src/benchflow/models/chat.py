@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from benchflow.models import library
 from benchflow.models.failure import ModelFailure
-from benchflow.models.provider import Provider, resolve
+from benchflow.models.provider import Provider, require_key, resolve
 
 RETRIES: Final = 5
 _LONGEST_PAUSE: Final = 60.0
@@ -88,6 +88,8 @@ class ChatModel:
 
     def check_now(self) -> None:
         """As `check`, for callers outside of an event loop."""
+        library.require()
+        require_key(self.name, self._environ)
         self._litellm = library.load()
         self._provider = resolve(self._litellm, self.name, self._environ)
 

@@ -13,10 +13,15 @@ from benchflow.models.failure import ModelFailure
 _lock: Final = threading.Lock()  # the first two users may come at once
 
 
-def load() -> Any:
-    """The module. It takes seconds the first time, so call it in a worker thread."""
+def require() -> None:
+    """Raise `ModelFailure` when it is not installed."""
     if find_spec("litellm") is None:
         raise ModelFailure("Models need the extra models: pip install 'benchcube[models]'.", code="extra-missing")
+
+
+def load() -> Any:
+    """The module. It takes seconds the first time, so call it in a worker thread."""
+    require()
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own dependencies, and not ours to mend
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,12 @@ from benchflow.models.failure import ModelFailure
 
 _FAMILIES: Final = {"claude": "anthropic", "gemini": "gemini", "gpt-": "openai"}
 _OTHER_KEYS: Final = {"gemini": ("GOOGLE_API_KEY",)}
+_KEYS: Final = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openai": ("OPENAI_API_KEY",),
+}
+"""The variables of the usual providers, any of which is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,14 @@ class Provider:
     api_base: str | None
     key_variable: str
     """Where the key is looked for first."""
+
+
+def require_key(model: str, environ: Mapping[str, str]) -> None:
+    """Raise `ModelFailure` when a model of a usual provider has no key: LiteLLM, which knows all, loads for seconds."""
+    provider, named, _ = _with_family(model).partition("/")
+    variables = _KEYS.get(provider, ()) if named else ()
+    if variables and not any(environ.get(variable) or os.environ.get(variable) for variable in variables):
+        raise _missing(model, variables[:1])
 
 
 def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
@@ -51,13 +66,17 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
             variable for variable in litellm.validate_environment(model)["missing_keys"] if not environ.get(variable)
         ]
         if missing:
-            plural = "s" if len(missing) > 1 else ""
-            raise ModelFailure(
-                f"The model '{asked}' needs the variable{plural} {', '.join(missing)}, which "
-                f"{'are' if plural else 'is'} not set.",
-                code="key-missing",
-            )
+            raise _missing(asked, missing)
     return Provider(model, name, key, base, variable)
+
+
+def _missing(model: str, variables: Sequence[str]) -> ModelFailure:
+    plural = len(variables) > 1
+    return ModelFailure(
+        f"The model '{model}' needs the variable{'s' if plural else ''} {', '.join(variables)}, which "
+        f"{'are' if plural else 'is'} not set.",
+        code="key-missing",
+    )
 
 
 def _with_family(model: str) -> str:
