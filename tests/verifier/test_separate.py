@@ -9,7 +9,7 @@ SEPARATE = "verifier: {environment_mode: separate}\n"
 
 
 async def test_only_declared_paths_are_taken_over(bench, package):
-    frontmatter = f"{SEPARATE}artifacts: [answer.txt, {{source: /data/out, exclude: ['*.tmp']}}]\n"
+    frontmatter = f"{SEPARATE}artifacts: [answer.txt, {{source: /data/out, exclude: ['*.tmp', cache, sub/b]}}]\n"
     script = """\
         #!/bin/sh
         find /app /data /usr/local/bin/x /tmp/agent* -type f 2>/dev/null | sort
@@ -17,11 +17,16 @@ async def test_only_declared_paths_are_taken_over(bench, package):
         """
     async with bench(package(frontmatter, {"verifier/test.sh": script})) as it:
         await it.agent("echo 1 > answer.txt; echo x > other.txt; touch /tmp/agent-file")
-        await it.agent("mkdir -p /data/out/sub; touch /data/out/sub/a /data/out/b.tmp /usr/local/bin/x", user="root")
+        await it.agent(
+            "mkdir -p /data/out/sub/b /data/out/sub/cache /data/out/b; cd /data/out; "
+            "touch sub/a sub/b/c sub/cache/d b/e b.tmp /usr/local/bin/x",
+            user="root",
+        )
         found = await it.verify()
         assert found.verdict.reward == 1
         assert found.record()["isolation"] == "separate"
-        assert (it.output / "test-stdout.txt").read_text().split() == ["/app/answer.txt", "/data/out/sub/a"]
+        there = (it.output / "test-stdout.txt").read_text().split()
+        assert there == ["/app/answer.txt", "/data/out/b/e", "/data/out/sub/a"]
 
 
 async def test_deleted_files_of_a_declared_folder_stay_deleted_and_links_are_left_out(bench, package):

@@ -82,18 +82,21 @@ async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer]
 
 def _strip(copy: Path, exclude: tuple[str, ...]) -> None:
     """Remove links and what is excluded, by name or by path below the source."""
-    for folder, folders, files in os.walk(copy):
-        for name in [*folders, *files]:
-            path = Path(folder) / name
-            relative = path.relative_to(copy).as_posix()
+    pending = [(str(copy), "")] if copy.is_dir() else []
+    while pending:
+        folder, prefix = pending.pop()
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            name, relative = entry.name, prefix + entry.name
+            inner = entry.is_dir(follow_symlinks=False)
             unwanted = any(fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(relative, pattern) for pattern in exclude)
-            if path.is_symlink():
-                path.unlink()
-            elif unwanted and path.is_dir():
-                shutil.rmtree(path)
-            elif unwanted:
-                path.unlink()
-        folders[:] = [name for name in folders if (Path(folder) / name).is_dir()]
+            if unwanted and inner:
+                shutil.rmtree(entry.path)
+            elif unwanted or entry.is_symlink():
+                Path(entry).unlink()
+            elif inner:
+                pending.append((entry.path, f"{relative}/"))
 
 
 async def verifier_spec(
