@@ -20,6 +20,16 @@ _SANDBOXES = {"backend", "bench", "containers"}
 """Fixtures behind which sandboxes are started."""
 
 
+_LONGEST_ID = 80
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a test after the beginning of a long text: its name is sent around, and kept in the environment."""
+    if isinstance(val, str | bytes) and len(val) > _LONGEST_ID:
+        return ascii(val[:_LONGEST_ID])[1:-1]
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tell unit tests from those that start sandboxes."""
     for item in items:
