@@ -27,11 +27,16 @@ help:  ## show this list
 demo: $(INSTALLED)  ## set up and run the main job
 	@$(BIN)/python examples/demo.py
 
+# One worker more than cores, for many tests wait for what they started; and code is compiled once, not by every process.
+test: WORKERS ?= 3
+unit: WORKERS ?= 2
+test unit: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(DEV) system lint  ## set up, lint, check types and import directions, run all tests
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 unit: $(DEV)  ## the quick tests only
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not engine and not sandbox"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"
 
 lint: $(DEV)  ## style, types, import directions
 	@$(BIN)/ruff check .
