@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchflow.agents import AgentContext, create_agent
-from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.protocol import Mount, SandboxSpec
 
 HERE = Path(__file__).parent
@@ -27,23 +26,6 @@ class Recorder:
 
     def of(self, kind):
         return [event for event in self.events if event["type"] == kind]
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def local_store(tmp_path_factory):
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture
-async def backend(local_store):
-    backend = LocalBackend(local_store)
-    yield backend
-    await backend.close()
 
 
 @pytest.fixture

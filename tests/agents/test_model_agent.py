@@ -10,7 +10,7 @@ from benchflow.errors import AgentFailure, InfrastructureFailure, UsageError
 from benchflow.models import ToolCall as Called
 from benchflow.testing import Answer, Fault, ModelServer, Silence, ToolCall, Usage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the client takes seconds to load
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
 
 
 def calls(*pairs, text=None, **fields):

@@ -9,7 +9,7 @@ from counter_cube.benchmark import CounterBenchmarkConfig
 from cube.core import ActionSchema, ImageContent, Observation, TextContent
 from cube.task import STOP_ACTION
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the client takes seconds to load
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
 ACTIONS = [ActionSchema(name="press", description="Press a button.", parameters={"type": "object", "properties": {}})]
 
 

@@ -66,22 +66,6 @@ def make_package(tmp_path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def invoke(tmp_path, monkeypatch, capfd):
-    """Run `bench` inside this process, in the test's folder: exit code, stdout, stderr."""
-    from benchflow.cli import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        printed = capfd.readouterr()
-        assert "Traceback" not in printed.err
-        return code, printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
 def make_split(tmp_path) -> Callable[..., Path]:
     """Write a valid package in the split layout below the test's folder."""
 

@@ -119,9 +119,9 @@ def test_cubes_run_in_the_same_engine(tmp_path):
         ["tasks"],
     ],
 )
-def test_wrong_usage_ends_with_two_and_leaves_nothing(tasks, arguments):
-    result = bench("eval", "run", *arguments, "--json", cwd=tasks)
-    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+def test_wrong_usage_ends_with_two_and_leaves_nothing(tasks, invoke, arguments):
+    code, out, err = invoke("eval", "run", *arguments, "--json")
+    assert (code, out) == (2, ""), err
     assert not list((tasks / "jobs").glob("*"))
 
 

@@ -1,5 +1,7 @@
 """Rescoring for real: jobs scored again by changed verifiers, without the agent, with every earlier verdict kept."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ import time
 import jsonschema
 import pytest
 
+from benchflow.cli import main
 from benchflow.rollout.record import result_schema
 
 BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
@@ -17,9 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
 SAYS = "grep -q right /app/answer.txt && r=1 || r=0; echo $r > /logs/verifier/reward.txt"
 
 
-def bench(*arguments, cwd, **options):
-    command = [*BENCH, *(str(argument) for argument in arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False, **options)
+def bench(*arguments, cwd):
+    """Run `bench` inside this process: what it does is the same, and it is loaded once."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def package(folder, name, verifier=SAYS, more="", files=None):
@@ -44,8 +50,8 @@ def run(cwd, *arguments, agent="oracle"):
     return json.loads(done.stdout)
 
 
-def rescore(cwd, *arguments, **options):
-    done = bench("eval", "rescore", "job", "--json", *arguments, cwd=cwd, **options)
+def rescore(cwd, *arguments):
+    done = bench("eval", "rescore", "job", "--json", *arguments, cwd=cwd)
     assert done.stdout, done.stderr
     return done, json.loads(done.stdout)
 
@@ -228,17 +234,18 @@ def test_a_damaged_workspace_keeps_the_verdict_and_says_so(tmp_path, damage):
     assert report["summary"]["mean_reward"]["value"] == 1.0
 
 
-def test_secrets_are_not_in_what_is_kept(tmp_path):
+def test_secrets_are_not_in_what_is_kept(tmp_path, monkeypatch):
     package(tmp_path / "tasks", "a", more="benchflow: {secrets: [{name: TASK_TOKEN, scope: agent}]}\n")
     script = tmp_path / "agent.sh"
     script.write_text('echo "right $TASK_TOKEN" > answer.txt; touch "name-$TASK_TOKEN"\n')
-    environment = {**os.environ, "TASK_TOKEN": "hush-hush-hush"}
+    monkeypatch.setenv("TASK_TOKEN", "hush-hush-hush")
     arguments = ["tasks", "--agent", f"script:{script}", "--sandbox", "local", "--name", "job", "--json"]
-    done = bench("eval", "run", *arguments, cwd=tmp_path, env=environment)
+    done = bench("eval", "run", *arguments, cwd=tmp_path)
     assert json.loads(done.stdout)["scored"] == 1, done.stdout
     [archive] = tmp_path.rglob("workspace.tar.gz")
     unpacked = subprocess.run(["gzip", "-dc", archive], capture_output=True, check=True).stdout
     assert b"hush-hush" not in unpacked
     assert b"right [redacted]" in unpacked
+    monkeypatch.delenv("TASK_TOKEN")
     done, report = rescore(tmp_path)
     assert report["summary"]["mean_reward"]["value"] == 1.0, report

@@ -9,13 +9,8 @@ import pytest
 from benchflow.models import ChatModel, ModelFailure
 from benchflow.testing import Answer, Disconnect, Fault, Malformed, ModelServer, Silence, ToolCall, Usage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the client takes seconds to load
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]  # the client loads for seconds
 QUESTION = [{"role": "user", "content": "hello there"}]
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 def chat(server, **settings):

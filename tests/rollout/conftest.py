@@ -1,4 +1,4 @@
-"""Real packages and a real local sandbox; agents that do what a test tells them."""
+"""Real packages, and agents that do what a test tells them."""
 
 import os
 from dataclasses import dataclass, field
@@ -8,27 +8,8 @@ import pytest
 from benchflow.agents.protocol import Agent, TurnResult
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.lines import read_lines
-from benchflow.sandbox.local.backend import LocalBackend
 
 VERIFIER = "if grep -q done /app/answer.txt 2>/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def local_store(tmp_path_factory):
-    """One store for all tests of a process, so that the host profile is composed once."""
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture
-async def backend(local_store):
-    backend = LocalBackend(local_store)
-    yield backend
-    await backend.close()
 
 
 @pytest.fixture

@@ -1,12 +1,8 @@
-"""Sandboxes for tests: the backends of the conformance suite, a local backend with a store of its own, small packages.
-
-`BENCHCUBE_TEST_IDENTITY` settles how user ids are isolated, for runs as an ordinary user.
-"""
+"""Sandboxes for tests: the backends of the conformance suite, a running sandbox, small packages."""
 
 from __future__ import annotations
 
 import io
-import os
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,17 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from engines import ACCOUNTS, BARE_ACCOUNTS, BARE_IMAGE, BASE_IMAGE, Engines, EngineUnavailable, base_rootfs
 
-ENGINE_MARKS = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 BACKENDS = [
-    pytest.param("docker", marks=ENGINE_MARKS),
-    pytest.param("podman", marks=ENGINE_MARKS),
+    *(pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")),
     pytest.param("local", marks=pytest.mark.xdist_group("local-conformance")),
 ]
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="session")
@@ -104,19 +93,6 @@ async def box(bench: Bench) -> AsyncIterator[Sandbox]:
     """A running sandbox that the tests of a module share; each keeps to files of its own."""
     async with bench.sandbox(env={"FROM_SPEC": "a b"}) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def local_store(tmp_path_factory):
-    """One store for all tests of a process, so that the host profile is composed once."""
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture
-async def backend(local_store):
-    backend = LocalBackend(local_store, identity=os.environ.get("BENCHCUBE_TEST_IDENTITY"))
-    yield backend
-    await backend.close()
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import pytest
 
 from benchflow.environment import Environment
@@ -18,19 +17,6 @@ CHECK = """\
 #!/bin/sh
 if [ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBackend]:
-    """One backend for all tests of a process; nothing may be left of it."""
-    opened = LocalBackend(tmp_path_factory.mktemp("store"))
-    yield opened
-    anyio.run(opened.close)
 
 
 Package = Callable[..., Path]

@@ -14,7 +14,11 @@ from benchflow.rewards import Scored
 from benchflow.testing import Fault, ModelServer
 from benchflow.verifier.submission import complete_submission
 
-pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.xdist_group("models"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 HYBRID = """\
     ---

@@ -9,7 +9,11 @@ import pytest
 from benchflow.rewards import Scored
 from benchflow.testing import Answer, Fault, Malformed, ModelServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.xdist_group("models"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 RUBRIC = """\
     [judge]

@@ -12,7 +12,7 @@ from benchflow.sandbox.factory import choose_backend, task_package
 from benchflow.verifier import Verifier
 
 ENGINES = [
-    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group("engine")]) for name in ("docker", "podman")
+    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")
 ]
 pytestmark = [
     pytest.mark.anyio,

@@ -14,7 +14,7 @@ from benchflow.sandbox.engine.ownership import OWNED
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
 ENGINES = [
-    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group("engine")]) for name in ("docker", "podman")
+    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")
 ]
 pytestmark = [
     pytest.mark.anyio,

@@ -12,11 +12,6 @@ from benchflow.sandbox.protocol import ExecResult
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
 def store(tmp_path):
     store = LayerStore(tmp_path / "store")
     store.prepare()

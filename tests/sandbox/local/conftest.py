@@ -1,13 +1,12 @@
 """Real sandboxes for the tests of the local backend.
 
-`BENCHCUBE_TEST_IDENTITY` settles how user ids are isolated; `test_as_user` runs this folder again with it, as an
-ordinary user.
+`test_as_user` runs this folder again as an ordinary user, with `BENCHCUBE_TEST_IDENTITY`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -20,29 +19,16 @@ from benchflow.sandbox.protocol import SandboxSpec
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
+def identity(backend: LocalBackend) -> Identity:
+    """How the sandboxes of this run isolate user ids: as told, and for root in the best way."""
+    found = anyio.run(backend.runtime).launcher.identity
+    assert found == (os.environ.get("BENCHCUBE_TEST_IDENTITY") or ("idmap" if os.geteuid() == 0 else found))
+    return found
 
 
 @pytest.fixture(scope="session")
-def identity() -> Identity:
-    """How the sandboxes of this run isolate user ids."""
-    chosen = os.environ.get("BENCHCUBE_TEST_IDENTITY") or ("idmap" if os.geteuid() == 0 else "single")
-    assert chosen in ("idmap", "identity", "range", "single")
-    return chosen  # type: ignore[return-value]
-
-
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture(scope="session")
-def backend(store: Path, identity: Identity) -> Iterator[LocalBackend]:
-    opened = LocalBackend(store, identity=identity)
-    yield opened
-    anyio.run(opened.close)
-    assert list((store / "owners").iterdir()) == [], "a test left a sandbox behind"
+def store(local_store: Path) -> Path:
+    return local_store
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""What the tests of all packages share: the event loop they run in, local sandboxes of one backend, the command.
+
+`BENCHCUBE_TEST_IDENTITY` settles how user ids are isolated, for runs as an ordinary user.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from benchflow.sandbox.local.backend import LocalBackend
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def local_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all tests of a process, so that the host profile is composed once."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="session")
+def backend(local_store: Path) -> Iterator[LocalBackend]:
+    """One backend for all tests of a process; nothing of a test may be left in it."""
+    identity = os.environ.get("BENCHCUBE_TEST_IDENTITY")
+    opened = LocalBackend(local_store, identity=identity)  # type: ignore[arg-type]
+    yield opened
+    anyio.run(opened.close)
+    assert list((local_store / "owners").iterdir()) == [], "a test left a sandbox behind"
+
+
+@pytest.fixture
+def invoke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `bench` inside this process, in the test's folder: exit code, stdout, stderr."""
+    from benchflow.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        printed = capfd.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out, printed.err
+
+    return run
