@@ -7,6 +7,7 @@ import signal
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _cache = tempfile.mkdtemp(prefix="cube-cache-")
 os.environ["CUBE_CACHE_DIR"] = _cache
@@ -15,6 +16,10 @@ atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores interrupts, and so would everything the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 _SANDBOXES = {"backend", "bench", "containers"}
 """Fixtures behind which sandboxes are started."""

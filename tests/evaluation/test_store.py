@@ -76,7 +76,7 @@ def test_what_is_appended_is_there_in_order(tmp_path):
     assert list_jobs(tmp_path) == ["job"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cut=st.integers(0, 400))
 def test_a_torn_tail_is_cut_and_nothing_else_changes(tmp_path_factory, cut):
     folder = tmp_path_factory.mktemp("jobs")

@@ -27,7 +27,7 @@ def test_more_values_make_a_new_redactor():
     assert first.text("alpha beta") == f"{MARK} beta"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([b"secret", b"secre", b"t", b"s", b" ", b"another-key", b"xyz"]), max_size=12),
     st.lists(st.integers(0, 12), max_size=6),

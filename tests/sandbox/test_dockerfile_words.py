@@ -104,7 +104,7 @@ parts = st.sampled_from(
 
 
 @given(st.lists(parts, min_size=1, max_size=5).map("".join))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_expansion_agrees_with_the_shell(word):
     shell = subprocess.run(
         ["bash", "-c", f"printf %s {word}"],

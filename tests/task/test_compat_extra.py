@@ -45,7 +45,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(names, trees, max_size=4))
 def test_what_is_split_apart_is_joined_again(data):
     known, extra = split_unknown(TaskConfig, data)

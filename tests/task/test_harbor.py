@@ -29,7 +29,7 @@ def has_null_item(value):
     return isinstance(value, list) and any(item is None or has_null_item(item) for item in value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(texts, values, max_size=4))
 def test_any_metadata_that_yaml_can_hold_is_written_or_named(metadata):
     read = YamlSource(dump_yaml({"metadata": metadata})).value

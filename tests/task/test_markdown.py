@@ -108,7 +108,7 @@ _lines = st.sampled_from(
 
 
 @given(st.lists(_lines | st.text("#\\` ~ab:\n", max_size=10), max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_text_survives_escaping(lines: list[str]) -> None:
     text = "\n".join(lines)
     body = split_sections(escape_headings(text))

@@ -19,7 +19,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(texts, values, max_size=5))
 @example({"a": "one\ntwo\n"})
 @example({"a": "one\n\n  two"})

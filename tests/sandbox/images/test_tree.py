@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchflow.errors import EnvironmentFailure
@@ -151,7 +151,7 @@ def lay(folder, content):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 @given(st.lists(trees, min_size=2, max_size=3))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 def test_any_stack_looks_as_the_kernel_shows_it(stack):
     base = Path(tempfile.mkdtemp())
     try:

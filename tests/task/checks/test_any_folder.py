@@ -44,7 +44,7 @@ contents = st.sampled_from([text.encode() for text in TEXTS]) | st.binary(max_si
 kinds = st.sampled_from(["file", "folder", "link", "pipe"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     entries=st.dictionaries(st.sampled_from(NAMES), st.tuples(kinds, contents), max_size=8),
     level=st.sampled_from(sorted(LEVELS)),
