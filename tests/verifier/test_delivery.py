@@ -10,7 +10,11 @@ from benchflow.rewards import Scored
 from benchflow.sandbox.local.sandbox import LocalSandbox
 from benchflow.testing import ModelServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.xdist_group("models"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 ROLE = """\
     ---
