@@ -63,6 +63,18 @@ def test_there_is_nothing_between_scored_and_unscored(values):
         result(**values)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), True, "1"])
+def test_a_reward_is_a_finite_number(value):
+    with pytest.raises(ValueError, match="finite number"):
+        result(reward=value)
+    with pytest.raises(ValueError, match="speed"):
+        Result.from_dict({**result().to_dict(), "rewards": {"reward": 1.0, "speed": value}})
+
+
+def test_usage_that_is_no_number_is_not_written():
+    assert result(usage={"cost_usd": float("nan"), "steps": 2}).to_dict()["usage"] == {"steps": 2}
+
+
 def test_what_is_appended_is_there_in_order(tmp_path):
     store = JobStore.create(tmp_path, "job", {"agent": "oracle"})
     for number in range(3):

@@ -145,4 +145,5 @@ def _notes(result: Result) -> list[str]:
         notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
     if result.sandbox["fidelity"] == "substituted":
         notes.append(f"  note: ran on {result.sandbox['base']} instead of the image that the package names")
-    return notes
+    failed = result.extra.get("cleanup", [])
+    return notes + [f"  note: the {part['what']} was not cleaned up: {printable(part['message'])}" for part in failed]
