@@ -39,14 +39,19 @@ class JobRequest:
     max_steps: int | None = None
     max_cost_usd: float | None = None
     agent_timeout_sec: float | None = None
+    timeout_sec: float | None = None
+    """The deadline of a whole rollout."""
     keep_workspace: bool = True
     """Whether what agents leave is kept, so that it can be scored again."""
 
     def settings(self) -> dict[str, Any]:
         """What besides the task and the attempt decides an outcome."""
-        return {
-            key: value for key, value in asdict(self).items() if key not in ("sources", "attempts", "keep_workspace")
-        }
+        settings = asdict(self)
+        for name in ("sources", "attempts", "keep_workspace"):
+            del settings[name]
+        if self.timeout_sec is None:
+            del settings["timeout_sec"]  # left out, it does not count
+        return settings
 
     @classmethod
     def from_job(cls, job: Mapping[str, Any]) -> JobRequest:

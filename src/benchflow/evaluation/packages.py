@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,6 @@ import anyio
 from benchflow.agents.installation import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
-from benchflow.errors import BenchflowError
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.record import Result
@@ -64,7 +64,7 @@ class PackageRunner:
         package: TaskPackage = task.payload
         try:
             await prepare(package, await self.backend(package), base_image=self._request.base_image)
-        except BenchflowError:
+        except Exception:  # noqa: BLE001  # whatever it is: the rollout meets it again, and says whose trouble it is
             return
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
@@ -72,7 +72,8 @@ class PackageRunner:
         request = self._request
         backend: str | SandboxBackend = request.sandbox
         if package.valid:
-            backend = await self.backend(package)
+            with suppress(Exception):  # the rollout looks for a backend itself then, and says whose trouble it is
+                backend = await self.backend(package)
         config = RolloutConfig(
             task=package,
             agent=request.agent,
@@ -83,6 +84,7 @@ class PackageRunner:
             key=item.key,
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
             agent_timeout_sec=request.agent_timeout_sec,
+            timeout_sec=request.timeout_sec,
             task_path=item.task.path,
             keep_workspace=request.keep_workspace,
             durable=False,

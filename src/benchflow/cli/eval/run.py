@@ -44,7 +44,20 @@ building_option = click.option(
 @click.option("--base-image", metavar="host|NAME", help="What to take for a base image that nobody has.")
 @click.option("--max-steps", type=click.IntRange(min=1), help="Steps that an agent may take.")
 @click.option("--max-cost", "max_cost_usd", type=click.FloatRange(min=0), help="US dollars that a rollout may cost.")
-@click.option("--agent-timeout", "agent_timeout_sec", type=click.FloatRange(min=0, min_open=True), help="Seconds.")
+@click.option(
+    "--timeout",
+    "timeout_sec",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SEC",
+    help="Time of a whole rollout.",
+)
+@click.option(
+    "--agent-timeout",
+    "agent_timeout_sec",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SEC",
+    help="Time of the agent.",
+)
 @click.option(
     "--workspaces/--no-workspaces",
     "keep_workspace",
