@@ -92,6 +92,15 @@ class CubeRunner:
         write_atomic(folder / "result.json", _json(result.to_dict()), sync=False)
         return result
 
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        """The state of a cube's task ends with its episode."""
+        del item, folder, result
+        return False
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        del item, folder, result
+        return None
+
     async def _benchmark(self, name: str) -> Benchmark[Any]:
         async with self._starting:
             if name not in self._live:

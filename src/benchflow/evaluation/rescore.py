@@ -185,6 +185,14 @@ class _Scorer:
         self.outcomes[item.rollout] = (item, result)
         return result
 
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        del item, folder, result
+        return True
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        del result
+        return await self.run(item, folder)
+
 
 class _Known:
     """The packages of a job as they are now."""
