@@ -183,14 +183,14 @@ def test_a_reward_that_is_no_finite_number_is_no_score_and_leaves_readable_recor
 
 
 def test_an_action_that_does_not_end_is_left_behind_when_time_is_over(cube):
-    result = only_result(cube("time.sleep(1000)")("--agent-timeout", "0.2"))
+    result = only_result(cube("time.sleep(1000)")("--agent-timeout", "3"))
     assert (result["error"]["category"], result["error"]["code"]) == ("environment", "timeout")
     assert "press" in result["error"]["message"]
     assert result["agent"]["timed_out"] is True
 
 
 def test_an_action_that_ends_soon_after_the_agents_time_is_scored(cube):
-    result = only_result(cube("time.sleep(0.5)", reward="1.0")("--agent-timeout", "0.2"))
+    result = only_result(cube("time.sleep(3)", reward="1.0")("--agent-timeout", "2"))
     assert (result["reward"], result["agent"]["timed_out"]) == (1.0, True)
 
 
