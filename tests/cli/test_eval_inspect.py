@@ -53,6 +53,35 @@ def test_list_shows_state_and_score(jobs):
     assert "3/9" in bench("eval", "list", cwd=jobs).stdout
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("results.jsonl", b'{"schema": "other"}\n', "results.jsonl, line 1 is damaged"),
+        ("results.jsonl", b"\xff\xfe\n", "results.jsonl, line 1 is damaged"),
+        ("job.json", b"{", "job.json cannot be read"),
+        ("job.json", b"[]", "job.json is no JSON object"),
+        ("job.json", b'{"planned": "three"}', "cannot be read"),
+    ],
+)
+def test_a_damaged_job_is_a_row_that_says_so_beside_the_others(jobs, file, content, why):
+    (jobs / "jobs" / "one" / file).write_bytes(content)
+    shown = bench("eval", "list", cwd=jobs)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "3/9" in shown.stdout
+    assert "one is damaged: " in shown.stdout
+    assert why in shown.stdout
+    rows = {row["job"]: row for row in json.loads(bench("eval", "list", "--json", cwd=jobs).stdout)["jobs"]}
+    assert (rows["one"]["state"], rows["one"]["scored"], rows["two"]["scored"]) == ("damaged", None, 3)
+    assert why in rows["one"]["problem"]
+    assert rows["two"]["problem"] is None
+
+
+def test_a_file_is_no_folder_of_jobs(jobs):
+    (jobs / "file").write_text("")
+    result = bench("eval", "list", "--jobs-dir", "file", cwd=jobs)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", "bench: file is no folder.\n")
+
+
 def test_an_empty_folder_says_how_to_start(tmp_path):
     result = bench("eval", "list", cwd=tmp_path)
     assert (result.returncode, "bench eval run" in result.stdout) == (0, True)

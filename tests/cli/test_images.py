@@ -5,6 +5,9 @@ import tarfile
 
 import pytest
 
+from benchflow.errors import EnvironmentFailure
+from benchflow.sandbox.protocol import BackendStatus
+
 
 @pytest.fixture
 def images(bench, tmp_path):
@@ -42,6 +45,51 @@ def test_a_tar_is_added_in_words(images, rootfs, tmp_path):
     assert added.returncode == 0
     assert added.stdout.startswith("mine:1  sha256:")
     assert "1 layer" in added.stdout
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """Engines of which only some answer; gives the list of those that were asked for an image, and fail."""
+    asked = []
+
+    def set_up(*usable):
+        class Engine:
+            def __init__(self, name):
+                self.name = name
+
+            async def status(self):
+                works = self.name in usable
+                reason = None if works else f"{self.name} does not answer."
+                return BackendStatus(self.name, works, reason, frozenset())
+
+            async def close(self):
+                pass
+
+        async def save(registry, name, engine):
+            asked.append(engine)
+            raise EnvironmentFailure(f"{engine} save {name} ended with exit code 125:\nError: {name}: not known\x07")
+
+        monkeypatch.setattr("benchflow.sandbox.backends.load_backend", Engine)
+        monkeypatch.setattr("benchflow.sandbox.images.sources.add_from_engine", save)
+        return asked
+
+    return set_up
+
+
+def test_the_engine_that_runs_is_asked_and_what_it_says_is_readable(invoke, engines):
+    asked = engines("podman")
+    code, out, err = invoke("images", "add", "x", "--engine")
+    assert (code, out, asked) == (1, "", ["podman"])
+    assert err == "bench: podman save x ended with exit code 125:\n  Error: x: not known\\x07\n"
+
+
+@pytest.mark.parametrize("chosen", [[], ["docker"]])
+def test_an_engine_that_does_not_run_is_told_in_one_sentence(invoke, engines, chosen):
+    asked = engines(*(["podman"] if chosen else []))
+    code, _, err = invoke("images", "add", "x", "--engine", *chosen)
+    assert (code, asked) == (1, [])
+    assert "No container engine can be used: docker does not answer." in err
+    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,9 @@ def test_contents_render_for_people_and_for_models():
     assert text.to_llm_message() == {"role": "user", "content": "## log\nhi"}
     assert table.to_markdown() == '```json\n{\n  "a": 1\n}\n```'
     assert table.to_llm_message() == {"role": "tool", "tool_call_id": "c", "content": '{"a": 1}'}
-    assert Observation(contents=[text, table]).to_markdown() == "\n\n".join([text.to_markdown(), table.to_markdown()])
+    both = Observation(contents=[text, table])
+    assert both.to_markdown() == "\n\n".join([text.to_markdown(), table.to_markdown()])
+    assert both.to_llm_messages() == [text.to_llm_message(), table.to_llm_message()]
     assert AudioContent(data=b"123", duration_seconds=2).to_markdown() == "[audio: 3 bytes, 2 s]"
 
 

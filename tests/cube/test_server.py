@@ -58,6 +58,14 @@ def test_a_task_is_played_over_json_rpc(task_url):
         task.close()
 
 
+def test_a_server_says_whether_it_lives():
+    process, url = make_task_rpc_server(config())
+    with process, TaskClient(url) as task:
+        task.reset()
+        assert process.is_alive()
+    assert not process.is_alive()
+
+
 def test_errors_reach_the_client_as_errors_and_the_server_goes_on(task_url):
     with TaskClient(task_url) as task:
         with pytest.raises(RpcError, match="There is no method 'cube/fly'") as caught:

@@ -1,10 +1,12 @@
 """Many rollouts: concurrency, building once, retries, cancelling, resuming."""
 
+from dataclasses import replace
+
 import anyio
 import anyio.lowlevel
 import pytest
 
-from benchflow.evaluation.engine import Engine, Observer, last_results, remaining
+from benchflow.evaluation.engine import Engine, Observer, last_results, remaining, unjudged
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef, plan_items
@@ -25,11 +27,32 @@ class NullRunner:
         self.running = self.most = 0
         self.prepared = []
         self.ran = []
+        self.scored_again = []
+        self.keeps = True
         self.gate = None
 
     async def prepare(self, task):
         self.prepared.append(task.environment)
         await anyio.sleep(0.01)
+
+    def can_score_again(self, item, folder, result):
+        return self.keeps
+
+    async def score_again(self, item, folder, result):
+        """Scripted like a run, without one."""
+        self.scored_again.append((item.task.name, folder.name))
+        pending = self.failures.get(item.task.name, [])
+        category = pending.pop(0) if pending else None
+        if category == "not-kept":
+            return None
+        error = category and ErrorRecord(category, "x", "verify", "m")
+        return replace(
+            result,
+            status="unscored" if error else "scored",
+            reward=None if error else 0.5,
+            error=error or None,
+            extra={"rescore": {}},
+        )
 
     async def run(self, item, folder):
         self.running += 1
@@ -105,6 +128,43 @@ def test_trouble_is_retried_by_its_category_and_every_try_is_kept(store):
     summary = job_summary(store)
     assert (summary["total"], summary["scored"]) == (3, 1)
     assert summary["unscored_by"] == {"infrastructure": 1, "verifier": 1}
+
+
+def test_the_work_of_an_agent_is_scored_again_when_its_judge_fails_and_not_done_again(store):
+    runner = NullRunner({"t0": ["judge", "sandbox"], "t1": ["judge", "not-kept"], "t2": ["judge"] * 9})
+    run(store, runner, plan_items(tasks(3), 1, SETTINGS))
+    assert sorted(name for name, _ in runner.ran) == ["t0", "t1", "t2"]
+    assert sorted(name for name, _ in runner.scored_again) == ["t0", "t0", "t1", "t2", "t2"]
+    lines = [(rollout, result.task["name"], result.status) for rollout, result in store.results()]
+    assert len({rollout for rollout, _, _ in lines}) == 3, "a rollout is one however often it is scored"
+    assert sorted(line[1:] for line in lines) == [("t0", "scored")] + [("t0", "unscored")] * 2 + [
+        ("t1", "unscored"),
+        *[("t2", "unscored")] * 3,
+    ]
+    assert {result["task"]["name"]: result["reward"] for result in job_summary(store)["results"]} == {
+        "t0": 0.5,
+        "t1": None,
+        "t2": None,
+    }
+
+
+def test_an_agent_does_not_make_good_for_a_judge_when_its_work_was_not_kept(store):
+    runner = NullRunner({"t0": ["judge"]})
+    runner.keeps = False
+    run(store, runner, plan_items(tasks(1), 1, SETTINGS))
+    assert (len(runner.ran), len(runner.scored_again), len(list(store.results()))) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("keeps", "ran", "scored_again"), [(True, 0, 1), (False, 1, 0)])
+def test_resume_scores_what_only_wants_a_judge_and_runs_it_where_it_was_not_kept(store, keeps, ran, scored_again):
+    items = list(plan_items(tasks(1), 1, SETTINGS))
+    run(store, NullRunner({"t0": ["judge"] * 9}), iter(items))
+    again = NullRunner()
+    again.keeps = keeps
+    latest = last_results(store)
+    run(store, again, remaining(iter(items), store), unjudged=unjudged(latest))
+    assert (len(again.ran), len(again.scored_again)) == (ran, scored_again)
+    assert [result.status for _, result in last_results(store).values()] == ["scored"]
 
 
 def test_resume_runs_what_is_missing_and_what_may_have_passed(store):

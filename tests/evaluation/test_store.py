@@ -1,5 +1,6 @@
 """Nothing is lost: jobs on disk, through kills, torn lines and second processes."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -61,6 +62,51 @@ def test_a_result_survives_json_and_fits_its_schema(values):
 def test_there_is_nothing_between_scored_and_unscored(values):
     with pytest.raises(ValueError, match="exactly when"):
         result(**values)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), True, "1"])
+def test_a_reward_is_a_finite_number(value):
+    with pytest.raises(ValueError, match="finite number"):
+        result(reward=value)
+    with pytest.raises(ValueError, match="speed"):
+        Result.from_dict({**result().to_dict(), "rewards": {"reward": 1.0, "speed": value}})
+
+
+def test_usage_that_is_no_number_is_not_written():
+    assert result(usage={"cost_usd": float("nan"), "steps": 2}).to_dict()["usage"] == {"steps": 2}
+
+
+@pytest.mark.parametrize(
+    "left", [[], ["rollouts/"], ["rollouts/", ".lock"], ["rollouts/", ".lock", ".benchflow-1.tmp"]]
+)
+def test_a_job_that_was_killed_before_it_began_leaves_its_name_free(tmp_path, left):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for name in left:
+        (folder / name).mkdir() if name.endswith("/") else (folder / name).write_text("")
+    store = JobStore.create(tmp_path, "job", {"agent": "oracle"})
+    store.append(result(), "r")
+    store.close()
+    assert list_jobs(tmp_path) == ["job"]
+    assert JobStore.read(tmp_path, "job").job["agent"] == "oracle"
+
+
+def test_a_job_that_is_about_to_begin_is_not_taken(tmp_path):
+    (tmp_path / "job").mkdir()
+    with (tmp_path / "job" / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another process"):
+            JobStore.create(tmp_path, "job", {})
+
+
+@pytest.mark.parametrize("file", ["notes.txt", "results.jsonl", "rollouts/a__1__00000000/result.json"])
+def test_a_folder_of_something_else_is_never_taken_for_a_job(tmp_path, file):
+    path = tmp_path / "job" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(UsageError, match="is no job; choose another name"):
+        JobStore.create(tmp_path, "job", {})
+    assert not (tmp_path / "job" / "job.json").exists()
 
 
 def test_what_is_appended_is_there_in_order(tmp_path):

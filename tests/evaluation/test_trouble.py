@@ -145,6 +145,52 @@ def test_a_kill_at_any_moment_loses_nothing_and_repeats_nothing(tmp_path, seed):
     assert left_behind(tmp_path) == []
 
 
+def test_the_deadline_of_a_rollout_holds_in_a_job_and_on_resume(tmp_path):
+    package(tmp_path / "tasks", "a", "sleep 600")
+    arguments = ["tasks", "--agent", "nop", "--sandbox", "local", "--name", "job", "--timeout", 3, "--json"]
+    late = bench("eval", "run", *arguments, cwd=tmp_path)
+    for done in (late, bench("eval", "resume", "job", "--json", cwd=tmp_path)):
+        [line] = json.loads(done.stdout)["results"]
+        assert (line["error"]["category"], line["error"]["code"]) == ("infrastructure", "deadline"), done.stderr
+
+
+STOP_FAILS = """
+import sys
+from benchflow.cli import main
+from benchflow.environment import Environment
+
+stop, failed = Environment.stop, []
+
+async def fail_once(self):
+    await stop(self)
+    if not failed:
+        failed.append(self)
+        raise RuntimeError("the helper is gone")
+
+Environment.stop = fail_once
+sys.exit(main())
+"""
+
+
+def test_a_clean_up_that_fails_costs_no_verdict_and_no_other_rollout(tmp_path):
+    for name in "abc":
+        package(tmp_path / "tasks", name)
+    arguments = ["eval", "run", "tasks", "--agent", "nop", "--sandbox", "local", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", STOP_FAILS, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert [line["reward"] for line in results] == [1.0] * 3
+    [noted] = [line["cleanup"] for line in results if "cleanup" in line]
+    assert [(note["what"], "the helper is gone" in note["message"]) for note in noted] == [("environment", True)]
+
+
 @pytest.mark.parametrize(
     ("agent", "variable"),
     [("model:gpt-4o", "OPENAI_API_KEY"), ("claude", "ANTHROPIC_API_KEY"), ("goose", "OPENROUTER_API_KEY")],

@@ -6,7 +6,8 @@ import jsonschema
 import pytest
 
 from benchflow.agents.protocol import TurnResult
-from benchflow.errors import AgentFailure, InfrastructureFailure
+from benchflow.environment import Environment
+from benchflow.errors import AgentFailure, InfrastructureFailure, SandboxFailure
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.record import result_schema
 
@@ -31,6 +32,30 @@ async def test_an_agent_that_solves_the_task_scores(run, make_package, tmp_path,
     assert [event["type"] for event in events()] == ["user_message", "agent_message"]
     assert json.loads((out / "config.json").read_text())["plan"]["mode"] == "single-shot"
     assert json.loads((out / "rewards.jsonl").read_text())["type"] == "terminal"
+
+
+@pytest.mark.parametrize("error", [SandboxFailure("The helper is gone.", code="helper-gone"), ValueError("odd")])
+async def test_a_clean_up_that_fails_is_noted_and_the_verdict_stays(run, make_package, tmp_path, monkeypatch, error):
+    stop = Environment.stop
+
+    async def stop_and_fail(self):
+        await stop(self)
+        raise error
+
+    monkeypatch.setattr(Environment, "stop", stop_and_fail)
+    result = await run(make_package(OFFLINE), "oracle")
+    assert (result.status, result.reward) == ("scored", 1.0)
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    jsonschema.validate(document, result_schema())
+    [note] = document["cleanup"]
+    assert (note["what"], note["category"]) == ("environment", "sandbox")
+    assert str(error) in note["message"]
+
+
+async def test_a_failure_that_nobody_foresaw_ends_its_own_rollout_only(run, make_package, monkeypatch):
+    monkeypatch.setattr("benchflow.rollout.rollout.Execution", lambda *_: {}["nothing"])
+    result = await run(make_package(OFFLINE), "oracle")
+    assert (result.status, result.error.category, result.error.code) == ("unscored", "infrastructure", "crashed")
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])

@@ -100,6 +100,8 @@ FULL: dict[str, Any] = {
 
 def test_every_key_is_accepted_and_kept() -> None:
     config = TaskConfig.model_validate(FULL)
+    assert config.task is not None
+    assert f"{config.task.org}/{config.task.short_name}" == config.task.name
     assert config.environment.cpus == 2.0
     assert config.environment.os == "linux"
     assert config.environment.storage_mb == 1024

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
+
+from benchflow.errors import UsageError
+
+_WITHOUT_MODEL: Final = frozenset({"oracle", "nop", "script", "debug"})
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,6 +44,13 @@ def package_path(command: Command) -> Command:
 def json_option(command: Command) -> Command:
     """`--json`: one JSON document on stdout and nothing else there."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def refuse_model(agent: str, model: str | None) -> None:
+    """Refuse a model for an agent that has no use for one."""
+    name = agent.partition(":")[0]
+    if model is not None and name in _WITHOUT_MODEL:
+        raise UsageError(f"The agent '{name}' takes no model; leave --model out.", code="no-model")
 
 
 def sandbox_option(command: Command) -> Command:

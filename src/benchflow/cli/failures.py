@@ -103,7 +103,10 @@ def _unforeseen(error: Exception) -> int:
 
 
 def _say(sentence: str) -> None:
-    note(f"{style('bench:', 'red', sys.stderr)} {printable(sentence)}")
+    """The sentence, and below it what a program said that was run, if that is part of it."""
+    first, *output = sentence.splitlines() or [""]
+    lines = [f"{style('bench:', 'red', sys.stderr)} {printable(first)}", *(f"  {printable(line)}" for line in output)]
+    note("\n".join(lines))
 
 
 def _silence_stdout() -> None:

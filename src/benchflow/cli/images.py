@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +16,8 @@ from benchflow.errors import InfrastructureFailure, UsageError
 if TYPE_CHECKING:
     from benchflow.sandbox.images import ImageRecord, ImageRegistry
 
+AUTO: Final = "auto"
+ENGINES: Final = ("docker", "podman")
 Add = Callable[["ImageRegistry"], Awaitable["ImageRecord"]]
 
 
@@ -62,12 +64,30 @@ def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None,
     if suite is not None:
         ways.append(lambda registry: sources.add_debootstrap(registry, name, suite))
     if engine is not None:
-        if engine not in ("auto", "docker", "podman"):
-            raise UsageError(f"There is no engine {engine!r}; known are docker and podman.")
-        ways.append(lambda registry: sources.add_from_engine(registry, name, None if engine == "auto" else engine))
+        if engine not in (AUTO, *ENGINES):
+            raise UsageError(f"There is no engine {engine!r}; known are {' and '.join(ENGINES)}.")
+        ways.append(lambda registry: _add_from_engine(registry, name, engine))
     if len(ways) != 1:
         raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap and --engine.")
     return ways[0]
+
+
+async def _add_from_engine(registry: ImageRegistry, name: str, engine: str) -> ImageRecord:
+    """From the engine that was named, else from the first that works here."""
+    from benchflow.sandbox.backends import load_backend
+    from benchflow.sandbox.images.sources import add_from_engine
+
+    reasons = []
+    for candidate in ENGINES if engine == AUTO else (engine,):
+        backend = load_backend(candidate)
+        try:
+            status = await backend.status()
+        finally:
+            await backend.close()
+        if status.usable:
+            return await add_from_engine(registry, name, candidate)
+        reasons.append(status.reason or f"{candidate} does not work here.")
+    raise InfrastructureFailure(f"No container engine can be used: {' '.join(reasons)}", code="tool-missing")
 
 
 def _registered(add_image: Add) -> ImageRecord:

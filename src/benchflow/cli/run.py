@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from benchflow.cli.arguments import PATH, json_option
+from benchflow.cli.arguments import PATH, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
+from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
     from benchflow.rollout.config import RolloutConfig
@@ -53,6 +55,8 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     from benchflow.cli.tasks.selection import one_package
     from benchflow.task.package import load_package
 
+    refuse_model(options["agent"], options["model"])
+    _require_place(out)
     loaded = load_package(one_package(package))
     result, folder = _run(loaded, _config(loaded, options), out)
     if as_json:
@@ -60,6 +64,15 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     else:
         emit("\n".join(_lines(result, folder)))
     return GOOD if result.status == "scored" else FAILED
+
+
+def _require_place(out: Path) -> None:
+    """Refuse a folder that cannot be made, before anything is started."""
+    place = next((path for path in (out, *out.absolute().parents) if os.path.lexists(path)), Path("/"))
+    if not place.is_dir():
+        raise UsageError(f"--out {out} cannot be a folder: {place} is none.", code="out-unwritable")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {out} cannot be written: {place} is not yours to write.", code="out-unwritable")
 
 
 def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
@@ -134,7 +147,8 @@ def _lines(result: Result, folder: Path) -> list[str]:
         lines.append(f"  the agent ended with exit code {result.agent['exit_code']}")
     lines += _notes(result)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
-    return [*lines, *([f"  {spent}"] if spent else []), f"  {printable(str(folder))}"]
+    where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
+    return [*lines, *([f"  {spent}"] if spent else []), *where]
 
 
 def _notes(result: Result) -> list[str]:
@@ -145,4 +159,5 @@ def _notes(result: Result) -> list[str]:
         notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
     if result.sandbox["fidelity"] == "substituted":
         notes.append(f"  note: ran on {result.sandbox['base']} instead of the image that the package names")
-    return notes
+    failed = result.extra.get("cleanup", [])
+    return notes + [f"  note: the {part['what']} was not cleaned up: {printable(part['message'])}" for part in failed]

@@ -1,6 +1,7 @@
 """Installed cubes as a source of tasks: a policy plays one episode per item, with the same records as packages.
 
-`debug` plays with the agent of the cube's own debug module; every other agent is a policy of the agent registry.
+`debug` plays with the agent of the cube's own debug module; every other agent is a policy of the agent registry. What a
+cube does runs in threads that can be left behind, so that limits of time and interrupts hold whatever it is.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import anyio.to_thread
 
 from benchflow.agents.protocol import AgentLimits, Policy
 from benchflow.agents.registry import create_policy
-from benchflow.errors import AgentFailure, Category, UsageError
+from benchflow.errors import AgentFailure, Category, EnvironmentFailure, UsageError
+from benchflow.evaluation.own_thread import OwnThread
+from benchflow.evaluation.step_errors import trouble_of
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files import write_atomic
-from benchflow.rewards import attribute
+from benchflow.rewards import Attributed, RewardError, Unscored, attribute, attributed
+from benchflow.rewards.numbers import finite, shown
+from benchflow.rollout.plan import time_for_agents
 from benchflow.rollout.record import ErrorRecord, Phase, Result
 from benchflow.rollout.redaction import make_redactor, secret_values
 from benchflow.rollout.trajectory import Trajectory
@@ -38,6 +43,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_STEPS: Final = 100
 DEBUG: Final = "debug"
+GRACE_SEC: Final = 5.0
+"""How long an action that is under way when the agent's time is over may take, so that its state can be scored."""
+CLOSE_SEC: Final = 10.0
+"""How long a task or a benchmark may take to close before it is left behind."""
 
 
 class CubeRunner:
@@ -48,6 +57,7 @@ class CubeRunner:
         self._request: Final = request
         self._configs: dict[str, BenchmarkConfig[Any]] = {}
         self._live: dict[str, Benchmark[Any]] = {}
+        self._thread: Final = OwnThread("benchmarks")
         self._starting: Final = anyio.Lock()
         """A benchmark is set up once, however many of its tasks begin at the same time."""
 
@@ -69,28 +79,41 @@ class CubeRunner:
         await anyio.Path(folder).mkdir(parents=True)
         name, task_config = item.task.payload
         episode = _Episode(item, self._request, folder)
-        try:
-            benchmark = await self._benchmark(name)
-            policy = _policy(name, task_config.task_id, self._request)
-            await episode.play(benchmark, task_config, policy)
-        except Exception as error:  # noqa: BLE001  # the boundary: every failure becomes one unscored result
-            episode.fail(error)
+        with anyio.move_on_after(self._request.timeout_sec) as deadline:
+            try:
+                benchmark = await self._benchmark(name)
+                policy = _policy(name, task_config.task_id, self._request)
+                await episode.play(benchmark, task_config, policy)
+            except Exception as error:  # noqa: BLE001  # the boundary: every failure becomes one unscored result
+                episode.fail(error)
+        if deadline.cancelled_caught:
+            episode.out_of_time()
         result = episode.result()
         write_atomic(folder / "result.json", _json(result.to_dict()), sync=False)
         return result
 
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        """The state of a cube's task ends with its episode."""
+        del item, folder, result
+        return False
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        del item, folder, result
+        return None
+
     async def _benchmark(self, name: str) -> Benchmark[Any]:
         async with self._starting:
             if name not in self._live:
-                self._live[name] = await anyio.to_thread.run_sync(self._configs[name].make)
+                self._live[name] = await self._thread.run(self._configs[name].make)
         return self._live[name]
 
     async def close(self) -> None:
         """Close the benchmarks."""
-        with anyio.CancelScope(shield=True):
-            for benchmark in self._live.values():
-                await anyio.to_thread.run_sync(close_quietly, benchmark)
+        for benchmark in self._live.values():
+            with anyio.move_on_after(CLOSE_SEC, shield=True):
+                await self._thread.run(close_quietly, benchmark)
         self._live.clear()
+        self._thread.close()
 
 
 class _Episode:
@@ -101,7 +124,10 @@ class _Episode:
         self._request = request
         self._started = datetime.now(UTC)
         self._clock = time.monotonic()
-        self._trajectory = Trajectory(folder / "trajectory.jsonl", make_redactor(secret_values(os.environ)))
+        self._began = anyio.current_time()
+        self._redactor = make_redactor(secret_values(os.environ))
+        self._trajectory = Trajectory(folder / "trajectory.jsonl", self._redactor)
+        self._thread = OwnThread(item.task.name)
         self._phase: Phase = "plan"
         self._error: ErrorRecord | None = None
         self._output: EnvironmentOutput | None = None
@@ -112,38 +138,62 @@ class _Episode:
     async def play(self, benchmark: Benchmark[Any], config: TaskConfig[Any], policy: Policy) -> None:
         """Reset, act until done or out of steps, evaluate; the task is closed whatever happens."""
         self._enter("environment")
-        task = await anyio.to_thread.run_sync(benchmark.spawn, config)
+        task = await self._thread.run(benchmark.spawn, config)
         try:
-            observation, _ = await anyio.to_thread.run_sync(task.reset)
+            observation, _ = await self._thread.run(task.reset)
             self._trajectory("user_message", text=observation.to_markdown())
             self._enter("agent")
             policy.reset()
-            with anyio.move_on_after(self._request.agent_timeout_sec) as limit:
-                await self._act(task, policy, observation)
-            self._timed_out = limit.cancelled_caught
+            await self._act(task, policy, observation, self._agents_until())
             self._usage = dict(policy.usage)
             self._enter("verify")
             if self._output is None or not self._output.done:
-                reward, info = await anyio.to_thread.run_sync(task.evaluate)
+                reward, info = await self._thread.run(task.evaluate)
                 self._output = EnvironmentOutput(obs=Observation(), reward=reward, done=True, info=info)
+            if finite(self._output.reward) is None:
+                raise RewardError(f"The cube gave the reward {shown(self._output.reward)}, which is no finite number.")
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(task.close)
+            with anyio.move_on_after(CLOSE_SEC, shield=True):
+                await self._thread.run(task.close)
+            self._thread.close()
 
-    async def _act(self, task: Task[Any], policy: Policy, observation: Observation) -> None:
+    def _agents_until(self) -> float:
+        """When an agent that begins now has to end; a deadline of the whole leaves time to evaluate."""
+        whole, limit = self._request.timeout_sec, self._request.agent_timeout_sec
+        latest = math.inf if whole is None else self._began + time_for_agents(whole, whole)
+        return latest if limit is None else min(latest, anyio.current_time() + limit)
+
+    async def _act(self, task: Task[Any], policy: Policy, observation: Observation, until: float) -> None:
         most = self._request.max_steps or task.metadata.recommended_max_steps or DEFAULT_MAX_STEPS
         for _ in range(most):
-            actions = await policy.act(observation, task.action_set)
-            if not actions:
+            with anyio.CancelScope(deadline=until) as limit:
+                actions = await policy.act(observation, task.action_set)
+            self._timed_out = limit.cancelled_caught or anyio.current_time() >= until
+            if self._timed_out or not actions:
                 return
             for action in actions:
                 self._trajectory("tool_call", tool=action.name, arguments=action.arguments, tool_call_id=action.id)
-            self._output = output = await anyio.to_thread.run_sync(task.step, actions)
+            self._output = output = await self._step(task, actions, until)
             observation = output.obs
             error = output.error.exception_str if output.error else None
             self._trajectory("tool_result", text=observation.to_markdown(), reward=output.reward, error=error)
+            trouble = trouble_of(output.error) if output.error else None
+            if trouble is not None:
+                raise Attributed(trouble)
             if output.done:
                 return
+
+    async def _step(self, task: Task[Any], actions: list[Action], until: float) -> EnvironmentOutput:
+        """One step; one that does not end leaves a state that nobody can score."""
+        with attributed("environment", "agent"):
+            with anyio.CancelScope(deadline=until + GRACE_SEC):
+                return await self._thread.run(task.step, actions)
+            self._timed_out = True
+            called = ", ".join(action.name for action in actions)
+            raise EnvironmentFailure(
+                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time was over.",
+                code="timeout",
+            )
 
     def _enter(self, phase: Phase) -> None:
         now = time.monotonic()
@@ -153,7 +203,15 @@ class _Episode:
     def fail(self, error: Exception) -> None:
         boundary: Mapping[Phase, Category] = {"agent": "agent", "verify": "verifier", "environment": "environment"}
         verdict = attribute(error, boundary.get(self._phase, "infrastructure"), self._phase)
-        self._error = ErrorRecord(verdict.category, verdict.code, self._phase, verdict.reason)
+        self._tell(verdict)
+
+    def out_of_time(self) -> None:
+        message = f"The rollout took longer than its {self._request.timeout_sec:g} s."
+        self._tell(Unscored("infrastructure", self._phase, "deadline", message))
+
+    def _tell(self, verdict: Unscored) -> None:
+        reason = self._redactor.text(verdict.reason)
+        self._error = ErrorRecord(verdict.category, verdict.code, self._phase, reason)
 
     def result(self) -> Result:
         self._enter("record")

@@ -1,8 +1,8 @@
 """Runs the items of a job: so many at a time, what must be built first built once, trouble retried, every result kept.
 
 Workers pull items one by one, so that a job of ten thousand costs no more per item than one of ten. A result is in the
-store before the next item begins. Cancelling ends what runs; what was cut short leaves no line and is run again on
-resume.
+store before the next item begins. Where only the judge failed, the agent's work is scored again instead of done again.
+Cancelling ends what runs; what was cut short leaves no line and is run again on resume.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ DEFAULT_RETRIES: Final[Mapping[str, int]] = MappingProxyType({"infrastructure": 
 """How often a result of this error category is tried again; other categories are not."""
 FINAL_CATEGORIES: Final = frozenset({"package", "unsupported"})
 """Errors that another try cannot change."""
+
+Left = tuple[str, Result]
+"""A rollout that ended, by name, and its result."""
 
 
 class Observer:
@@ -55,6 +58,8 @@ class Engine:
     backoff: Callable[[int], float] = exponential_backoff
     counts: Callable[[Result], bool] = lambda _: True
     """Which results go into the store."""
+    unjudged: Mapping[str, Left] = field(default_factory=dict)
+    """Rollouts of earlier runs that only a judge kept from a score, by key; see `unjudged`."""
     _builds: dict[str, anyio.Event] = field(default_factory=dict)
 
     async def run(self, items: Iterator[WorkItem]) -> None:
@@ -90,27 +95,60 @@ class Engine:
 
     async def _run_with_retries(self, item: WorkItem) -> None:
         tries = 0
-        while True:
-            self.observer.started(item)
-            rollout = item.folder_name()
-            result = await self.runner.run(item, self.store.rollout_folder(rollout))
-            if self.counts(result):
-                self.store.append(result, rollout)
+        self.observer.started(item)
+        following: Left | None = await self._begin(item)
+        while following is not None:
+            last, following = following, None
             tries += 1
-            if result.error is None or tries > self.retries.get(result.error.category, 0):
-                self.observer.finished(item, result, rollout)
-                return
-            delay = self.backoff(tries)
-            self.observer.retrying(item, result, delay)
-            await anyio.sleep(delay)
+            if self._may_try_again(item, last, tries):
+                delay = self.backoff(tries)
+                self.observer.retrying(item, last[1], delay)
+                await anyio.sleep(delay)
+                self.observer.started(item)
+                following = await (self._score_again(item, last) if _is_unjudged(last[1]) else self._run(item))
+        rollout, result = last
+        self.observer.finished(item, result, rollout)
+
+    def _may_try_again(self, item: WorkItem, last: Left, tries: int) -> bool:
+        """Whether the trouble is of a kind to pass, and it would not take an agent to make good for a judge."""
+        error = last[1].error
+        if error is None or tries > self.retries.get(error.category, 0):
+            return False
+        return not _is_unjudged(last[1]) or self._can_score_again(item, last)
+
+    async def _begin(self, item: WorkItem) -> Left:
+        left = self.unjudged.get(item.key)
+        scored = None
+        if left is not None and self._can_score_again(item, left):
+            scored = await self._score_again(item, left)
+        return scored or await self._run(item)
+
+    async def _run(self, item: WorkItem) -> Left:
+        rollout = item.folder_name()
+        result = await self.runner.run(item, self.store.rollout_folder(rollout))
+        return self._kept(rollout, result)
+
+    def _can_score_again(self, item: WorkItem, left: Left) -> bool:
+        rollout, result = left
+        return self.runner.can_score_again(item, self.store.rollout_folder(rollout), result)
+
+    async def _score_again(self, item: WorkItem, left: Left) -> Left | None:
+        rollout, result = left
+        again = await self.runner.score_again(item, self.store.rollout_folder(rollout), result)
+        return None if again is None else self._kept(rollout, again)
+
+    def _kept(self, rollout: str, result: Result) -> Left:
+        if self.counts(result):
+            self.store.append(result, rollout)
+        return rollout, result
 
 
-def last_results(store: JobStore) -> dict[str, tuple[str, Result]]:
+def last_results(store: JobStore) -> dict[str, Left]:
     """The result that counts for each key: a scored one if there is one, else the last try.
 
     Of a rollout that was scored again, the newest verdict is its result.
     """
-    latest: dict[str, tuple[str, Result]] = {}
+    latest: dict[str, Left] = {}
     for rollout, result in store.results():
         known = latest.get(result.key)
         if known is None or known[0] == rollout or known[1].status == "unscored" or result.status == "scored":
@@ -118,11 +156,29 @@ def last_results(store: JobStore) -> dict[str, tuple[str, Result]]:
     return latest
 
 
+def unjudged(latest: Mapping[str, Left]) -> dict[str, Left]:
+    """Of the results that count, those whose agent's work is there and only wants a judge."""
+    return {key: (rollout, result) for key, (rollout, result) in latest.items() if _is_unjudged(result)}
+
+
+def _is_unjudged(result: Result) -> bool:
+    """Whether a judge failed, or something else while the work was scored again for that reason."""
+    error = result.error
+    if error is None:
+        return False
+    return error.category == "judge" or (error.category in DEFAULT_RETRIES and "rescore" in result.extra)
+
+
 def remaining(items: Iterator[WorkItem], store: JobStore) -> Iterator[WorkItem]:
     """The items that a resumed job has to run: those without a result, and those whose trouble may have passed."""
+    return not_done(items, last_results(store))
+
+
+def not_done(items: Iterator[WorkItem], latest: Mapping[str, Left]) -> Iterator[WorkItem]:
+    """`remaining`, for whoever knows the results that count."""
     done = {
         known
-        for key, (_, result) in last_results(store).items()
+        for key, (_, result) in latest.items()
         if result.error is None or result.error.category in FINAL_CATEGORIES
         for known in (key, result.extra.get("rescore", {}).get("key"))
     }

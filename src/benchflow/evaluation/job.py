@@ -6,6 +6,7 @@ writes the summary; what was cut short is run again on resume.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,11 +19,13 @@ import anyio
 from anyio import CancelScope
 
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.evaluation.engine import Engine, Observer, remaining
+from benchflow.evaluation.engine import Engine, Observer, last_results, not_done, remaining, unjudged
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
+from benchflow.rollout.redaction import make_redactor, secret_values
+from benchflow.task.package import TaskPackage
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,26 @@ class JobRequest:
     max_steps: int | None = None
     max_cost_usd: float | None = None
     agent_timeout_sec: float | None = None
+    timeout_sec: float | None = None
+    """The deadline of a whole rollout."""
     keep_workspace: bool = True
     """Whether what agents leave is kept, so that it can be scored again."""
 
     def settings(self) -> dict[str, Any]:
         """What besides the task and the attempt decides an outcome."""
-        return {
-            key: value for key, value in asdict(self).items() if key not in ("sources", "attempts", "keep_workspace")
-        }
+        settings = asdict(self)
+        for name in ("sources", "attempts", "keep_workspace"):
+            del settings[name]
+        if self.timeout_sec is None:
+            del settings["timeout_sec"]  # left out, it does not count
+        return settings
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Whatever of it is text, by name."""
+        for key, value in asdict(self).items():
+            if isinstance(value, str):
+                yield key.replace("_", " "), value
+        yield from (("source", source) for source in self.sources)
 
     @classmethod
     def from_job(cls, job: Mapping[str, Any]) -> JobRequest:
@@ -70,11 +85,29 @@ def plan_job(request: JobRequest) -> tuple[Sources, list[TaskRef]]:
 
 
 def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[TaskRef]) -> JobStore:
-    """The store of a new job, its request kept for a later resume."""
+    """The store of a new job, its request kept for a later resume; a request that holds a secret is refused."""
+    _refuse_secrets(request, tasks)
     sources = [source if source.startswith("cube:") else str(Path(source).absolute()) for source in request.sources]
     started = datetime.now(UTC).isoformat(timespec="seconds")
     job = {**asdict(request), "sources": sources, "planned": len(tasks) * request.attempts, "created_at": started}
     return JobStore.create(jobs_dir, name, job)
+
+
+def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
+    """A request is kept as it is, so nothing secret can be part of it."""
+    packages = [task.payload for task in tasks if isinstance(task.payload, TaskPackage)]
+    documents = [package.document for package in packages if package.document is not None]
+    declared = {secret.env or secret.name for document in documents for secret in document.namespace.secrets}
+    known = secret_values(os.environ, declared=declared)
+    for name, value in os.environ.items():
+        redactor = make_redactor({value} & known)
+        told = next((key for key, text in request.texts() if redactor.text(text) != text), None)
+        if told is not None:
+            message = (
+                f"The {told} of the job holds the value of {name}, which job.json would keep: leave it out, and let "
+                f"the package declare {name} under benchflow.secrets with scope agent, or take an agent that reads it."
+            )
+            raise UsageError(message, code="secret-in-request")
 
 
 async def run_job(
@@ -88,8 +121,16 @@ async def run_job(
     observer: Observer,
 ) -> bool:
     """Run what of a job is not done yet; whether it came to its end. The summary is written either way."""
-    items = remaining(plan_items(tasks, request.attempts, request.settings()), store)
-    engine = Engine(store, sources, concurrency=concurrency, build_concurrency=build_concurrency, observer=observer)
+    latest = last_results(store)
+    items = not_done(plan_items(tasks, request.attempts, request.settings()), latest)
+    engine = Engine(
+        store,
+        sources,
+        concurrency=concurrency,
+        build_concurrency=build_concurrency,
+        observer=observer,
+        unjudged=unjudged(latest),
+    )
     try:
         async with sources:
             return await run_until_stopped(engine, items)

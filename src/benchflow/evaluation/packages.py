@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,15 +14,18 @@ import anyio
 from benchflow.agents.installation import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
-from benchflow.errors import BenchflowError
 from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.record import Result
-from benchflow.sandbox.backends import load_backend
-from benchflow.sandbox.factory import AUTO, choose_backend, needs_image, prepare
+from benchflow.rollout.parts import VERIFIER, package_parts
+from benchflow.rollout.record import ErrorRecord, Result
+from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.sandbox.backends import ENGINES, load_backend
+from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import TaskPackage, load_package
+from benchflow.task.runtime_capabilities import validate_task_runtime_support
 from benchflow.verifier.staging import Staging
 
 if TYPE_CHECKING:
@@ -33,7 +38,7 @@ class PackageRunner:
     def __init__(self, paths: Sequence[Path], request: JobRequest) -> None:
         self._paths: Final = list(paths)
         self._request: Final = request
-        self._backends: dict[str, SandboxBackend] = {}
+        self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
         self._staging: Final = Staging()
@@ -64,7 +69,7 @@ class PackageRunner:
         package: TaskPackage = task.payload
         try:
             await prepare(package, await self.backend(package), base_image=self._request.base_image)
-        except BenchflowError:
+        except Exception:  # noqa: BLE001  # whatever it is: the rollout meets it again, and says whose trouble it is
             return
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
@@ -72,7 +77,8 @@ class PackageRunner:
         request = self._request
         backend: str | SandboxBackend = request.sandbox
         if package.valid:
-            backend = await self.backend(package)
+            with suppress(Exception):  # the rollout looks for a backend itself then, and says whose trouble it is
+                backend = await self.backend(package)
         config = RolloutConfig(
             task=package,
             agent=request.agent,
@@ -83,6 +89,7 @@ class PackageRunner:
             key=item.key,
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
             agent_timeout_sec=request.agent_timeout_sec,
+            timeout_sec=request.timeout_sec,
             task_path=item.task.path,
             keep_workspace=request.keep_workspace,
             durable=False,
@@ -91,9 +98,29 @@ class PackageRunner:
         )
         return await run_rollout(config, folder)
 
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        package: TaskPackage = item.task.payload
+        return package.valid and why_not(folder, result, package) is None
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        """The kept workspace before the verifier; trouble on the way there is told as the result of this try."""
+        package: TaskPackage = item.task.payload
+        note = {"verifier_digest": package_parts(package)[VERIFIER], "package_digest": package.digest, "changed": []}
+        try:
+            backend = await self.backend(package)
+            rescore = Rescore(folder, result, package, backend, base_image=self._request.base_image, note=note)
+            again = await rescore_rollout(rescore)
+        except NotRescoredError:
+            return None
+        except Exception as error:  # noqa: BLE001  # the boundary: what fails here is one more unscored try
+            trouble = attribute(error, "infrastructure", "verify")
+            record = ErrorRecord(trouble.category, trouble.code, trouble.phase, trouble.reason)
+            again = replace(result, error=record)
+        return again if counts(again) else replace(again, extra={**again.extra, "rescore": note})
+
     async def backend(self, package: TaskPackage) -> SandboxBackend:
-        """The backend for a package; all that need the same kind share one."""
-        kind = f"{self._request.sandbox}:{needs_image(package)}"
+        """The backend for a package; all for which the choice is the same share one."""
+        kind = self._kind(package)
         async with self._choosing:
             if kind not in self._backends:
                 chosen = await choose_backend(package, self._request.sandbox, base_image=self._request.base_image)
@@ -103,6 +130,13 @@ class PackageRunner:
                 self._backends[kind] = known or chosen
                 self._installations.setdefault(chosen.name, Installations(self._backends[kind]))
         return self._backends[kind]
+
+    def _kind(self, package: TaskPackage) -> tuple[object, ...]:
+        """All that `choose_backend` looks at in a package."""
+        if self._request.sandbox != AUTO or not needs_image(package):
+            return ()
+        refused = (bool(validate_task_runtime_support(package, sandbox=name)) for name in ENGINES)
+        return (compose_file(package) is not None, *refused)
 
     async def close(self) -> None:
         """End the backends."""

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.errors import Category, InfrastructureFailure
+from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.engine import Engine, Observer, last_results
 from benchflow.evaluation.job import JobRequest, run_until_stopped, write_summary
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files import write_atomic
+from benchflow.rewards import attribute
 from benchflow.rollout.parts import VERIFIER, changed_parts, package_parts
 from benchflow.rollout.record import ErrorRecord, Result
 from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, discard_unfinished, rescore_rollout, why_not
@@ -174,12 +175,23 @@ class _Scorer:
             backend = await self._packages.backend(package)
             rescore = Rescore(folder, item.result, package, backend, base_image=self._base_image, note=item.note)
             result = await rescore_rollout(rescore)
-        except (NotRescoredError, OSError) as error:
-            category: Category = "unsupported" if isinstance(error, NotRescoredError) else "infrastructure"
-            reason = ErrorRecord(category, "not-rescored", "verify", str(error))
+        except NotRescoredError as error:
+            reason = ErrorRecord("unsupported", "not-rescored", "verify", str(error))
+            result = replace(item.result, status="unscored", reward=None, rewards={}, error=reason)
+        except Exception as error:  # noqa: BLE001  # the boundary: one rollout keeps its verdict, the others go on
+            trouble = attribute(error, "infrastructure", "verify")
+            reason = ErrorRecord(trouble.category, trouble.code, "verify", trouble.reason)
             result = replace(item.result, status="unscored", reward=None, rewards={}, error=reason)
         self.outcomes[item.rollout] = (item, result)
         return result
+
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        del item, folder, result
+        return True
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        del result
+        return await self.run(item, folder)
 
 
 class _Known:

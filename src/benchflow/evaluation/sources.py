@@ -43,6 +43,12 @@ class Sources:
     async def run(self, item: WorkItem, folder: Path) -> Result:
         return await self._owners[item.task].run(item, folder)
 
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        return self._owners[item.task].can_score_again(item, folder, result)
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        return await self._owners[item.task].score_again(item, folder, result)
+
     async def __aenter__(self) -> Self:
         return self
 

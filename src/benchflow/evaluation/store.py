@@ -33,21 +33,24 @@ class JobStore:
 
     @classmethod
     def create(cls, jobs_dir: Path, name: str, job: Mapping[str, Any]) -> JobStore:
-        """A new job; refused when one of that name is there."""
+        """A new job; refused when one of that name is there.
+
+        What a kill left of one that never began, a folder without `job.json` that nobody holds, is no job and is taken.
+        """
         folder = jobs_dir / safe_job_name(name)
-        if folder.exists():
-            raise UsageError(
-                f"Job '{name}' exists in {jobs_dir}. Go on with it: bench eval resume {name}", code="job-exists"
-            )
+        _require_free(folder)
         try:
-            (folder / "rollouts").mkdir(parents=True)
-        except FileExistsError:
-            raise UsageError(f"Job '{name}' was just started by another process.", code="job-exists") from None
+            (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InfrastructureFailure(
                 f"Cannot create {folder}: {error.strerror}.", code="store-unwritable"
             ) from error
         store = cls(folder, _locked(folder))
+        try:
+            _require_free(folder)  # another process may have been faster until now
+        except UsageError:
+            store.close()
+            raise
         try:
             write_atomic(folder / "job.json", _pretty({"schema": JOB_SCHEMA, "name": name, **job}))
         except OSError as error:
@@ -74,11 +77,13 @@ class JobStore:
     @property
     def job(self) -> dict[str, Any]:
         try:
-            job: dict[str, Any] = json.loads((self.folder / "job.json").read_bytes())
+            job = json.loads((self.folder / "job.json").read_bytes())
         except (OSError, ValueError) as error:
             raise InfrastructureFailure(
                 f"{self.folder / 'job.json'} cannot be read: {error}.", code="job-damaged"
             ) from error
+        if not isinstance(job, dict):
+            raise InfrastructureFailure(f"{self.folder / 'job.json'} is no JSON object.", code="job-damaged")
         return job
 
     def rollout_folder(self, name: str) -> Path:
@@ -161,6 +166,21 @@ def safe_job_name(name: str) -> str:
     if not name or name in (".", "..") or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
         raise UsageError(f"'{name}' cannot be a job's name: it must be a plain folder name.", code="job-name")
     return name
+
+
+def _require_free(folder: Path) -> None:
+    """Refuse the place of a job when there is one, or anything else that would be mixed up with it."""
+    if (folder / "job.json").exists():
+        message = f"Job '{folder.name}' exists in {folder.parent}. Go on with it: bench eval resume {folder.name}"
+        raise UsageError(message, code="job-exists")
+    if os.path.lexists(folder) and not (folder.is_dir() and _never_began(folder)):
+        raise UsageError(f"{folder} exists and is no job; choose another name.", code="job-exists")
+
+
+def _never_began(folder: Path) -> bool:
+    """Whether nothing is there but what comes before `job.json`, itself half written at most."""
+    left = {path.name for path in folder.iterdir() if path.suffix != ".tmp"}
+    return left <= {".lock", "rollouts"} and not any((folder / "rollouts").glob("*"))
 
 
 def _existing(jobs_dir: Path, name: str) -> Path:

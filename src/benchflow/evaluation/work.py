@@ -54,6 +54,12 @@ class Runner(Protocol):
     async def run(self, item: WorkItem, folder: Path) -> Result:
         """One try, its record written into `folder`. Raises only when it is cancelled."""
 
+    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        """Whether the agent's work of a rollout was kept."""
+
+    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+        """A new result for the kept work of a rollout, without its agent; None when there cannot be one."""
+
 
 def plan_items(tasks: Sequence[TaskRef], attempts: int, settings: Mapping[str, Any]) -> Iterator[WorkItem]:
     """All items of a job: the first attempt at every task, then the second, so that early results cover all tasks."""

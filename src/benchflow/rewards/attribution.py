@@ -16,6 +16,7 @@ from benchflow.errors import BenchflowError, Category, RuntimeFailure
 from benchflow.rewards.verdict import Phase, Unscored
 
 MAX_REASON: Final = 2_000
+CANCELLED: Final = "It was cancelled before it came to its end."
 
 _MACHINE: Final[Mapping[int, str]] = {
     errno.ENOSPC: "disk-full",
@@ -90,6 +91,10 @@ def _boundary_of(error: BaseException, boundary: Category) -> tuple[Category, st
 
 def _reason(error: BaseException) -> str:
     """One line: the sentence of an error that has one, else its type and what it says."""
+    from asyncio import CancelledError
+
+    if isinstance(error, CancelledError | GeneratorExit):
+        return CANCELLED  # the exception itself speaks of scopes and tasks of the event loop
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - an exception of unknown origin may not even print

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from benchflow.errors import Category
+from benchflow.rewards.numbers import finite, shown
 
 SCHEMA_ID: Final = "benchcube.result.v1"
 SCHEMA_FILE: Final = Path(__file__).with_name("result.schema.json")
@@ -62,6 +64,9 @@ class Result:
             self.error is not None
         ):
             raise ValueError("A result has a reward exactly when it is scored, and an error exactly when it is not.")
+        for name, value in (("reward", self.reward), *self.rewards.items()):
+            if value is not None and finite(value) is None:
+                raise ValueError(f"A reward is a finite number, and {name} is {shown(value)}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The document, in the order people read it."""
@@ -80,7 +85,7 @@ class Result:
             else {"category": error.category, "code": error.code, "phase": error.phase, "message": error.message},
             "verifier": None if self.verifier is None else dict(self.verifier),
             "timing": {name: round(seconds, 6) for name, seconds in self.timing.items()},
-            "usage": dict(self.usage),
+            "usage": {name: value for name, value in self.usage.items() if isfinite(value)},
             **self.extra,
             "key": self.key,
             "started_at": self.started_at,

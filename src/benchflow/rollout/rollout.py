@@ -2,15 +2,15 @@
 
 plan ──> environment ──> agent ──> freeze ──> verify ──> record ──> clean up
 
-Whatever fails becomes an unscored result of exactly one boundary. Cancelling ends everything at once, leaves a record
-that says so, and goes on as a cancellation.
+Whatever fails becomes an unscored result of exactly one boundary; a clean-up that fails is noted beside the verdict.
+Cancelling ends everything at once, leaves a record that says so, and goes on as a cancellation.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +90,7 @@ class Rollout:
             if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
                 raise error.__cause__ from None
             verdict = self._told_plainly(error.verdict)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
             verdict = self._told_plainly(attribute(error, "infrastructure", draft.phase))
         except BaseException as error:
             if self.folder.is_dir():
@@ -185,7 +185,7 @@ class Rollout:
             yield backend
         finally:
             with anyio.CancelScope(shield=True):
-                await backend.close()
+                await self._clean_up("backend", backend.close)
 
     @asynccontextmanager
     async def _environment(self, planned: _Planned, backend: SandboxBackend) -> AsyncIterator[Environment]:
@@ -210,9 +210,18 @@ class Rollout:
             finally:
                 with anyio.CancelScope(shield=True):
                     if environment is not None:
-                        await environment.stop()
+                        await self._clean_up("environment", environment.stop)
                     if config.installations is None:
-                        await installations.close()
+                        await self._clean_up("installations", installations.close)
+
+    async def _clean_up(self, what: str, end: Callable[[], Awaitable[None]]) -> None:
+        """End something; what fails there is noted, and neither changes the verdict nor keeps the rest from ending."""
+        try:
+            await end()
+        except Exception as error:  # noqa: BLE001  # whatever a backend raises when it ends
+            failure = attribute(error, "sandbox", self._draft.phase)
+            note = {"what": what, "category": failure.category, "code": failure.code, "message": failure.reason}
+            self._draft.extra.setdefault("cleanup", []).append(note)
 
     async def _prepared(self, planned: _Planned, backend: SandboxBackend, stack: ExitStack) -> Preparation:
         """What the sandbox is made from: with the secrets of the environment, without skills that are not allowed."""

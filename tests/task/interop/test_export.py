@@ -10,6 +10,7 @@ from benchflow.task.export import build_compatibility_export_report, export_task
 from benchflow.task.filemap import scan
 from benchflow.task.imports import import_task_config_toml
 from benchflow.task.migrate import migrate_task_to_task_md
+from benchflow.task.package import load_package
 
 
 def toml(folder):
@@ -59,6 +60,7 @@ def test_a_report_alone_writes_nothing(native, look):
     before = look(native.parent)
     report = build_compatibility_export_report(native)
     assert (report.emitted_files, dict(report.output_hashes)) == ((), {})
+    assert load_package(native).compatibility_export_report(target="harbor") == report
     assert look(native.parent) == before
 
 

@@ -9,6 +9,7 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.terminal import emit, emit_json, printable
+from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines, table
 from benchflow.evaluation.statistics import Outcome
@@ -25,6 +26,8 @@ jobs_dir_option = click.option(
 @json_option
 def list_command(jobs_dir: Path, as_json: bool) -> int:
     """Show the jobs of a folder."""
+    if jobs_dir.exists() and not jobs_dir.is_dir():
+        raise UsageError(f"{jobs_dir} is no folder.", code="not-a-folder")
     rows = [_row(jobs_dir, name) for name in list_jobs(jobs_dir)]
     if as_json:
         emit_json({"jobs": rows})
@@ -37,17 +40,31 @@ def list_command(jobs_dir: Path, as_json: bool) -> int:
             row["job"],
             row["agent"] or "",
             row["state"],
-            f"{row['scored']}/{max(row['total'], row['planned'] or 0)}",
+            "–" if row["problem"] else f"{row['scored']}/{max(row['total'], row['planned'] or 0)}",
             _mean(row["mean_reward"]),
         )
         for row in rows
     ]
     for line in table(("job", "agent", "state", "scored", "mean reward"), cells):
         emit(printable(line))
+    for row in rows:
+        if row["problem"]:
+            emit(printable(f"{row['job']} is damaged: {row['problem']}"))
     return 0
 
 
 def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
+    try:
+        return _sound_row(jobs_dir, name)
+    except BenchflowError as error:
+        problem = str(error)
+    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:  # a document of another shape
+        problem = f"Its records cannot be read: {type(error).__name__}: {error}"
+    nothing = dict.fromkeys(("agent", "model", "planned", "total", "scored", "mean_reward"))
+    return {"job": name, **nothing, "state": "damaged", "problem": problem}
+
+
+def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
     store = JobStore.read(jobs_dir, name)
     summary = job_summary(store)
     planned = store.job.get("planned")
@@ -62,6 +79,7 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
         "total": summary["total"],
         "scored": summary["scored"],
         "mean_reward": summary["mean_reward"]["value"],
+        "problem": None,
     }
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import anyio
 import click
 
-from benchflow.cli.arguments import json_option
+from benchflow.cli.arguments import json_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.errors import UsageError
 from benchflow.evaluation.job import JobRequest, count_remaining, create_job, default_name, plan_job, run_job
 from benchflow.evaluation.report import summary_lines
-from benchflow.evaluation.sources import Sources
+from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef
@@ -44,7 +45,20 @@ building_option = click.option(
 @click.option("--base-image", metavar="host|NAME", help="What to take for a base image that nobody has.")
 @click.option("--max-steps", type=click.IntRange(min=1), help="Steps that an agent may take.")
 @click.option("--max-cost", "max_cost_usd", type=click.FloatRange(min=0), help="US dollars that a rollout may cost.")
-@click.option("--agent-timeout", "agent_timeout_sec", type=click.FloatRange(min=0, min_open=True), help="Seconds.")
+@click.option(
+    "--timeout",
+    "timeout_sec",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SEC",
+    help="Time of a whole rollout.",
+)
+@click.option(
+    "--agent-timeout",
+    "agent_timeout_sec",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SEC",
+    help="Time of the agent.",
+)
 @click.option(
     "--workspaces/--no-workspaces",
     "keep_workspace",
@@ -69,6 +83,7 @@ def run_command(
     PATH is a package, a folder above packages, or cube:NAME for an installed cube.
     """
     request = JobRequest(sources=sources, **options)
+    _refuse_unused(request)
     planned, tasks = plan_job(request)
     store = create_job(jobs_dir, name or default_name(), request, tasks)
     return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
@@ -86,6 +101,15 @@ def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir:
     request = JobRequest.from_job(store.job)
     planned, tasks = plan_job(request)
     return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
+
+
+def _refuse_unused(request: JobRequest) -> None:
+    """Nothing that was said is ignored."""
+    refuse_model(request.agent, request.model)
+    if all(source.startswith(CUBE_PREFIX) for source in request.sources):
+        for option, value in (("--sandbox", request.sandbox != "auto"), ("--base-image", request.base_image)):
+            if value:
+                raise UsageError(f"{option} is for packages; a cube brings what it runs in.", code="cube-option")
 
 
 def _run(
