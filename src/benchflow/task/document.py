@@ -20,7 +20,7 @@ from benchflow.task.markdown import Body, MarkdownError, decode, normalise, spli
 from benchflow.task.namespace import Namespace
 from benchflow.task.presets import expand_authoring
 from benchflow.task.records import FrozenMap
-from benchflow.task.root import PROFILE_KEYS, DocumentRoot
+from benchflow.task.root import DocumentRoot
 from benchflow.task.scenes import check_roles, derive_mode, resolve_scenes
 from benchflow.task.yaml_source import YamlError, YamlSource
 
@@ -82,10 +82,6 @@ class TaskDocument:
         folder = Path(path)
         package = load_package(folder.parent if folder.name == TASK_MD else folder)
         return _accept(package.document, list(package.document_issues))
-
-    def profile_paths(self) -> dict[str, str]:
-        """The profiles that are referenced: root key to path as written."""
-        return {key: str(self.frontmatter[key]) for key in PROFILE_KEYS if self.frontmatter.get(key)}
 
 
 def _accept(document: TaskDocument | None, issues: list[Issue]) -> TaskDocument:

@@ -238,7 +238,7 @@ class LocalSandbox(Sandbox):
         return _as_changes(await self._open_files().changes())
 
     async def kill_processes(self) -> None:
-        if self._resting:
+        if self._resting or (self._link is not None and self._stilled == self._asked):
             return
         link = await self._quiet_link()
         asked = self._asked

@@ -101,8 +101,3 @@ class Egress:
     def attempts(self) -> tuple[Attempt, ...]:
         """The newest attempts to get out, oldest first."""
         return self._audit.attempts
-
-    @property
-    def dropped_attempts(self) -> int:
-        """How many older attempts are no longer kept; `on_attempt` saw them all."""
-        return self._audit.dropped
