@@ -21,6 +21,7 @@ from benchflow.files import write_atomic
 from benchflow.rollout.record import Result
 
 JOB_SCHEMA: Final = "benchcube.job.v1"
+_LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class JobStore:
@@ -93,7 +94,7 @@ class JobStore:
         """Add a result; it is on disk when this returns."""
         if self._lock is None:
             raise RuntimeError("A job that is only read cannot be written.")
-        line = json.dumps({**result.to_dict(), "rollout": rollout}, ensure_ascii=False, separators=(",", ":"))
+        line = _LINE.encode({**result.to_dict(), "rollout": rollout})
         try:
             if self._results is None:
                 self._results = (self.folder / "results.jsonl").open("ab", buffering=0)

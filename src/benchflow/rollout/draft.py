@@ -19,6 +19,7 @@ from benchflow.rollout.trajectory import timestamp
 
 RESULT: Final = "result.json"
 OnPhase = Callable[[str], None]
+_JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 class Draft:
@@ -98,5 +99,6 @@ class Draft:
 
 def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
     """A JSON document with one line per key, whole or not at all. Raises `OSError`."""
-    lines = (f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items())
+    encode = _JSON.encode
+    lines = [f"  {encode(key)}: {encode(value)}" for key, value in document.items()]
     write_atomic(path, "{\n" + ",\n".join(lines) + "\n}\n", sync=sync)
