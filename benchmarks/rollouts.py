@@ -11,6 +11,7 @@ import argparse
 import gc
 import itertools
 import json
+import os
 import resource
 import statistics
 import sys
@@ -67,6 +68,7 @@ class Runner:
         self.task = TaskRef(package.name, str(package.path), package.digest, payload=package)
         self._package, self._backend, self._agent = package, backend, agent
         self._staging = Staging()
+        self._machine = dict(os.environ)
 
     async def prepare(self, task: TaskRef) -> None: ...
 
@@ -77,6 +79,7 @@ class Runner:
             sandbox=self._backend,
             attempt=item.attempt,
             key=item.key,
+            machine=self._machine,
             durable=False,
             staging=self._staging,
         )

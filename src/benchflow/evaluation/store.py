@@ -29,6 +29,7 @@ class JobStore:
 
     def __init__(self, folder: Path, lock: IO[bytes] | None) -> None:
         self.folder = folder
+        self._rollouts: Final = folder / "rollouts"
         self._lock = lock
         self._results: IO[bytes] | None = None
 
@@ -88,7 +89,7 @@ class JobStore:
         return job
 
     def rollout_folder(self, name: str) -> Path:
-        return self.folder / "rollouts" / name
+        return self._rollouts / name
 
     def append(self, result: Result, rollout: str) -> None:
         """Add a result; it is on disk when this returns."""

@@ -15,7 +15,11 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 def temporary_sibling(path: Path) -> Path:
     """A fresh hidden name in the folder of `path`, short enough for any file system and never guessable."""
-    return path.parent / f".benchflow-{os.urandom(8).hex()}.tmp"
+    return path.parent / _temporary_name()
+
+
+def _temporary_name() -> str:
+    return f".benchflow-{os.urandom(8).hex()}.tmp"
 
 
 def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync: bool = True) -> None:
@@ -26,7 +30,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync
     process loses nothing, a crash of the machine may. Raises `OSError`.
     """
     content = data.encode() if isinstance(data, str) else data
-    temporary = temporary_sibling(path)
+    temporary = f"{path.parent}/{_temporary_name()}"
     wanted = _permissions(path) if mode is None else mode
     descriptor = os.open(temporary, _NEW, 0o666)
     try:
@@ -38,9 +42,9 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        temporary.replace(path)
+        os.replace(temporary, path)  # noqa: PTH105 - records are written often, and text needs no parsing
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
     if sync:
         sync_folder(path.parent)

@@ -98,7 +98,12 @@ class Draft:
 
 
 def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
-    """A JSON document with one line per key, whole or not at all. Raises `OSError`."""
+    """A JSON document with one line per key, whole or not at all; its folder is made. Raises `OSError`."""
     encode = _JSON.encode
     lines = [f"  {encode(key)}: {encode(value)}" for key, value in document.items()]
-    write_atomic(path, "{\n" + ",\n".join(lines) + "\n}\n", sync=sync)
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    try:
+        write_atomic(path, text, sync=sync)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text, sync=sync)

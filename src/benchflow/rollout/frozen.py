@@ -217,7 +217,8 @@ def _pack(
             tar.addfile(_info(MANIFEST, Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
             return sum(_add(tar, contents, present[path], rights[path], redactor) for path in sorted(present))
 
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    if not archive.parent.is_dir():
+        archive.parent.mkdir(parents=True)
     if isinstance(contents, _InMemory):
         plain = io.BytesIO()
         size = fill(plain)

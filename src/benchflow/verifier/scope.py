@@ -101,8 +101,9 @@ class Scope:
     def file(self, relative: str) -> Path | None:
         """A file of the verifier, where the topmost folder has it."""
         for folder in reversed(self.folders):
-            if (folder / relative).is_file():
-                return folder / relative
+            place = folder / relative
+            if place.is_file():
+                return place
         return None
 
     def network(self, inherited: NetworkPolicy) -> NetworkPolicy:
