@@ -50,6 +50,8 @@ def read_reward(folder: Path, *, reward_range: RewardRange = UNIT, policy: Aggre
         policy=policy,
     )
     details, problem = _details(folder / REWARD_DETAILS)
+    if details is None and problem is None:
+        return scored
     diagnostics = scored.diagnostics if problem is None else (*scored.diagnostics, problem)
     return replace(scored, details=details, diagnostics=diagnostics)
 

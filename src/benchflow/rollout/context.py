@@ -107,6 +107,6 @@ def make_agent(config: RolloutConfig, name: str, model: str | None, machine: Map
 
 def keeps_processes(plan: RolloutPlan, step: StepPlan) -> bool:
     """Whether what the agent started lives on into verification."""
-    from benchflow.verifier.scope import opt_outs_of
+    from benchflow.verifier.scope import config_of
 
-    return opt_outs_of(plan.view, step.name).keep_processes
+    return config_of(plan.view, step.name).hardening.keep_processes

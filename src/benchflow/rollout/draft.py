@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,7 +101,7 @@ class Draft:
 def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
     """A JSON document with one line per key, whole or not at all; its folder is made. Raises `OSError`."""
     encode = _JSON.encode
-    lines = [f"  {encode(key)}: {encode(value)}" for key, value in document.items()]
+    lines = [f"  {encode_basestring(key)}: {encode(value)}" for key, value in document.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     try:
         write_atomic(path, text, sync=sync)

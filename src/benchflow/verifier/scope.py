@@ -117,7 +117,7 @@ class Scope:
 
 def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
     """The verifier of a task, or of the step called `step`."""
-    config, folders, document = _config_of(view, step), [view.verifier_dir], view.verifier_document
+    config, folders, document = config_of(view, step), [view.verifier_dir], view.verifier_document
     artifacts, prompt = view.config.artifacts, view.prompt
     if step is not None:
         found = _step_of(view, step)
@@ -131,12 +131,8 @@ def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
     return Scope(view, config, present, document, artifacts, prompt, _opt_outs(config), step)
 
 
-def opt_outs_of(view: TaskRuntimeView, step: str | None = None) -> OptOuts:
-    """What a task, or the step called `step`, lets act on its verifier."""
-    return _opt_outs(_config_of(view, step))
-
-
-def _config_of(view: TaskRuntimeView, step: str | None) -> VerifierConfig:
+def config_of(view: TaskRuntimeView, step: str | None = None) -> VerifierConfig:
+    """The settings of the verifier of a task, or of the step called `step`."""
     config = view.config.verifier
     return config if step is None else _inherit(_step_of(view, step).config.verifier, config)
 
