@@ -1,10 +1,11 @@
 """A file is replaced whole or not at all."""
 
+import os
 import stat
 
 import pytest
 
-from benchflow.files import write_atomic
+from benchflow.files import write_atomic, write_unseen
 
 
 def names(folder):
@@ -52,3 +53,29 @@ def test_names_of_the_greatest_length_can_be_written(tmp_path):
     target = tmp_path / ("n" * 255)
     write_atomic(target, "x")
     assert target.read_text() == "x"
+
+
+@pytest.mark.parametrize("before", [None, "", "a longer text than what comes", "x"])
+def test_an_unseen_file_holds_exactly_what_was_written_last(tmp_path, before):
+    target = tmp_path / "file"
+    if before is not None:
+        target.write_text(before)
+    write_unseen(target, "grün\r\n")
+    assert target.read_bytes() == "grün\r\n".encode()
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("lead", [os.symlink, os.link])
+def test_what_an_unseen_file_shares_or_leads_to_stays(tmp_path, lead):
+    outside, target = tmp_path / "outside", tmp_path / "file"
+    outside.write_text("mine")
+    lead(outside, target)
+    write_unseen(target, "new")
+    assert (target.read_text(), outside.read_text()) == ("new", "mine")
+    assert not target.is_symlink()
+
+
+def test_a_pipe_in_the_place_of_an_unseen_file_is_replaced_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "file")
+    write_unseen(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"

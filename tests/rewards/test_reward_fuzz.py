@@ -69,7 +69,7 @@ def test_any_files_give_a_reward_or_a_reward_error(
 def check_reads_back(folder: Path, scored: Scored) -> None:
     assert 0 <= scored.reward <= 1
     assert all(0 <= value <= 1 for value in scored.metrics.values())
-    write_reward(folder, scored, sync=False)
+    write_reward(folder, scored, unseen=True)
     again = read_reward(folder)
     assert (again.reward, again.metrics, again.items) == (scored.reward, scored.metrics, scored.items)
     assert again.document == scored.document

@@ -56,5 +56,23 @@ def test_files_lose_secrets_whatever_they_are(tmp_path):
     assert not list(tmp_path.rglob(".benchflow-*"))
 
 
+def test_files_without_secrets_are_not_written_again(tmp_path):
+    (tmp_path / "clean.txt").write_text("nothing of that kind")
+    (tmp_path / "empty.txt").touch()
+    before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+    assert redact_folder(make_redactor(["hunter22-hunter22"]), tmp_path) == []
+    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("at", [0, (1 << 20) - 8, 1 << 20, (1 << 20) + 100])
+def test_a_secret_is_found_wherever_it_stands_and_the_file_keeps_its_mode(tmp_path, at):
+    file = tmp_path / "log"
+    file.write_bytes(b"." * at + b"hunter22-hunter22")
+    file.chmod(0o640)
+    assert redact_folder(make_redactor(["hunter22-hunter22"]), tmp_path) == ["log"]
+    assert file.read_bytes() == b"." * at + b"[redacted]"
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_folder_that_is_not_there_is_no_problem(tmp_path):
     assert redact_folder(make_redactor(["secret-secret"]), tmp_path / "none") == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -99,6 +100,7 @@ def _find(name: str, model: str | None, environ: Mapping[str, str] | None) -> tu
     return kind, request
 
 
+@cache
 def _load(target: str) -> AgentKind:
     module, _, attribute = target.partition(":")
     kind: AgentKind = getattr(import_module(module), attribute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +43,8 @@ class PackageRunner:
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
         self._staging: Final = Staging()
+        self._machine: Final = dict(os.environ)
+        """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is made, however many ask at once."""
 
@@ -91,6 +94,7 @@ class PackageRunner:
             agent_timeout_sec=request.agent_timeout_sec,
             timeout_sec=request.timeout_sec,
             task_path=item.task.path,
+            machine=self._machine,
             keep_workspace=request.keep_workspace,
             durable=False,
             staging=self._staging,

@@ -21,6 +21,7 @@ from benchflow.files import write_atomic
 from benchflow.rollout.record import Result
 
 JOB_SCHEMA: Final = "benchcube.job.v1"
+_LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class JobStore:
@@ -28,6 +29,7 @@ class JobStore:
 
     def __init__(self, folder: Path, lock: IO[bytes] | None) -> None:
         self.folder = folder
+        self._rollouts: Final = folder / "rollouts"
         self._lock = lock
         self._results: IO[bytes] | None = None
 
@@ -87,13 +89,13 @@ class JobStore:
         return job
 
     def rollout_folder(self, name: str) -> Path:
-        return self.folder / "rollouts" / name
+        return self._rollouts / name
 
     def append(self, result: Result, rollout: str) -> None:
         """Add a result; it is on disk when this returns."""
         if self._lock is None:
             raise RuntimeError("A job that is only read cannot be written.")
-        line = json.dumps({**result.to_dict(), "rollout": rollout}, ensure_ascii=False, separators=(",", ":"))
+        line = _LINE.encode({**result.to_dict(), "rollout": rollout})
         try:
             if self._results is None:
                 self._results = (self.folder / "results.jsonl").open("ab", buffering=0)

@@ -1,15 +1,25 @@
-"""One file, written whole: temporary name in the same folder, flushed to disk, renamed over the target."""
+"""One file, written whole: temporary name in the same folder, flushed to disk, renamed over the target.
+
+In a folder that nobody reads yet the file needs no temporary name of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+from typing import Final
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def temporary_sibling(path: Path) -> Path:
     """A fresh hidden name in the folder of `path`, short enough for any file system and never guessable."""
-    return path.parent / f".benchflow-{os.urandom(8).hex()}.tmp"
+    return path.parent / _temporary_name()
+
+
+def _temporary_name() -> str:
+    return f".benchflow-{os.urandom(8).hex()}.tmp"
 
 
 def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync: bool = True) -> None:
@@ -20,23 +30,47 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync
     process loses nothing, a crash of the machine may. Raises `OSError`.
     """
     content = data.encode() if isinstance(data, str) else data
-    temporary = temporary_sibling(path)
+    temporary = f"{path.parent}/{_temporary_name()}"
     wanted = _permissions(path) if mode is None else mode
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(temporary, _NEW, 0o666)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+        try:
+            _write_all(descriptor, content)
             if wanted is not None:
-                os.fchmod(stream.fileno(), wanted)
+                os.fchmod(descriptor, wanted)
             if sync:
-                stream.flush()
-                os.fsync(stream.fileno())
-        temporary.replace(path)
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)  # noqa: PTH105 - records are written often, and text needs no parsing
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
     if sync:
         sync_folder(path.parent)
+
+
+def write_unseen(path: Path, data: bytes | str) -> None:
+    """Make `path` hold exactly `data`, in a folder that nobody reads before it is moved to its place.
+
+    So the file is written under its own name, over a file that is there already. What is there and is no plain file of
+    its own, a link for instance, is replaced. Raises `OSError`.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        descriptor = os.open(path, _NEW, 0o666)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not os.access(path, os.W_OK):
+            write_atomic(path, content, sync=False)
+            return
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _write_all(descriptor, content)
+        if os.fstat(descriptor).st_size > len(content):
+            os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
@@ -46,6 +80,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    """All of it: one call may write less than it is given."""
+    done = os.write(descriptor, content) if content else 0
+    while done < len(content):
+        done += os.write(descriptor, memoryview(content)[done:])
 
 
 def _permissions(path: Path) -> int | None:

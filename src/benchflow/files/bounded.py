@@ -26,15 +26,27 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise RefusedFileError("is not a regular file") from error
         raise
-    with os.fdopen(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         _require_regular(status)
         if status.st_size > max_bytes:
             raise RefusedFileError(f"has {status.st_size:,} bytes, more than the {max_bytes:,} allowed")
-        data = stream.read(max_bytes + 1)
+        data = _read_all(descriptor, max_bytes + 1, expected=status.st_size)
+    finally:
+        os.close(descriptor)
     if len(data) > max_bytes:
         raise RefusedFileError(f"grew past the {max_bytes:,} bytes allowed while it was read")
     return data
+
+
+def _read_all(descriptor: int, most: int, *, expected: int) -> bytes:
+    """What can be read, up to `most` bytes; memory is taken for as many as are there."""
+    parts: list[bytes] = []
+    room = most
+    while room and (part := os.read(descriptor, min(room, max(expected + 1, 1 << 13)))):
+        parts.append(part)
+        room -= len(part)
+    return b"".join(parts)
 
 
 def _require_regular(status: os.stat_result) -> None:

@@ -67,6 +67,8 @@ class StreamRedactor:
         self._pattern = pattern
         self._hold = max(longest - 1, 0)
         self._held = b""
+        self.found = False
+        """Whether a secret was among what has been fed so far."""
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be written now."""
@@ -79,6 +81,7 @@ class StreamRedactor:
         for match in self._pattern.finditer(text):
             if match.start() >= safe:
                 break
+            self.found = True
             out += text[position : match.start()] + MARK.encode()
             position = match.end()
         keep = max(safe, position, 0)
@@ -88,4 +91,8 @@ class StreamRedactor:
     def finish(self) -> bytes:
         """The rest, once the stream has ended."""
         held, self._held = self._held, b""
-        return held if self._pattern is None else self._pattern.sub(MARK.encode(), held)
+        if self._pattern is None:
+            return held
+        text, count = self._pattern.subn(MARK.encode(), held)
+        self.found = self.found or count > 0
+        return text

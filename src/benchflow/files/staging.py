@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +29,8 @@ def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = Tr
         yield staging
         if sync:
             _sync_tree(staging)
-        _require_free(destination, overwrite=overwrite)
-        _move_in(staging, destination)
+        taken = _require_free(destination, overwrite=overwrite)
+        _move_in(staging, destination, taken=taken)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         for folder in reversed(made):
@@ -39,11 +40,18 @@ def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = Tr
         sync_folder(destination.parent)
 
 
-def _require_free(destination: Path, *, overwrite: bool) -> None:
-    if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
+def _require_free(destination: Path, *, overwrite: bool) -> bool:
+    """Whether a folder with content is there, which is to be replaced."""
+    try:
+        mode = destination.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISDIR(mode):
         raise FileExistsError(f"{destination} exists and is not a folder")
-    if not overwrite and destination.is_dir() and any(destination.iterdir()):
+    taken = any(destination.iterdir())
+    if taken and not overwrite:
         raise FileExistsError(f"{destination} already exists and is not empty")
+    return taken
 
 
 def _make_parents(parent: Path) -> list[Path]:
@@ -66,8 +74,8 @@ def _make_parents(parent: Path) -> list[Path]:
     return made
 
 
-def _move_in(staging: Path, destination: Path) -> None:
-    if not destination.is_dir() or not any(destination.iterdir()):
+def _move_in(staging: Path, destination: Path, *, taken: bool) -> None:
+    if not taken:
         staging.rename(destination)
         return
     previous = temporary_sibling(destination)

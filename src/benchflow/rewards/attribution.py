@@ -8,8 +8,8 @@ code was running.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from benchflow.errors import BenchflowError, Category, RuntimeFailure
@@ -36,18 +36,21 @@ class Attributed(RuntimeFailure):
         self.verdict = verdict
 
 
-@contextmanager
-def attributed(boundary: Category, phase: Phase) -> Iterator[None]:
+@dataclass(eq=False, slots=True)
+class attributed:  # noqa: N801 - reads as the statement that it is: with attributed("agent", "plan")
     """Attribute whatever fails in the block: it leaves as `Attributed`, from its cause.
 
     The innermost block wins. Cancellation and interrupts pass through untouched, so that they still cancel.
     """
-    try:
-        yield
-    except Attributed:
-        raise
-    except Exception as error:  # the boundary: every failure is attributed, none is swallowed
-        raise Attributed(attribute(error, boundary, phase)) from error
+
+    boundary: Category
+    phase: Phase
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, Attributed):
+            raise Attributed(attribute(error, self.boundary, self.phase)) from error
 
 
 def attribute(error: BaseException, boundary: Category, phase: Phase) -> Unscored:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure, Issue
-from benchflow.files.atomic import write_atomic
+from benchflow.files.atomic import write_atomic, write_unseen
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards.aggregate import AggregatePolicy
@@ -50,22 +50,26 @@ def read_reward(folder: Path, *, reward_range: RewardRange = UNIT, policy: Aggre
         policy=policy,
     )
     details, problem = _details(folder / REWARD_DETAILS)
+    if details is None and problem is None:
+        return scored
     diagnostics = scored.diagnostics if problem is None else (*scored.diagnostics, problem)
     return replace(scored, details=details, diagnostics=diagnostics)
 
 
-def write_reward(folder: Path, scored: Scored, *, sync: bool = True) -> None:
+def write_reward(folder: Path, scored: Scored, *, unseen: bool = False) -> None:
     """Leave the canonical `reward.json` and `reward.txt` in `folder`, each whole or as it was.
 
-    Details are written when `scored` has some and the folder does not; those of a verifier stay untouched.
+    In an `unseen` folder, which nobody reads before it is moved to its place, they are simply written. Details are
+    written when `scored` has some and the folder does not; those of a verifier stay untouched.
     Raises `InfrastructureFailure`.
     """
+    write = write_unseen if unseen else write_atomic
     try:
-        write_atomic(folder / REWARD_JSON, render_json(scored.document), sync=sync)
-        write_atomic(folder / REWARD_TEXT, f"{scored.reward!r}\n", sync=sync)
+        write(folder / REWARD_JSON, render_json(scored.document))
+        write(folder / REWARD_TEXT, f"{scored.reward!r}\n")
         details = folder / REWARD_DETAILS
         if scored.details is not None and not os.path.lexists(details):
-            write_atomic(details, render_json(scored.details), sync=sync)
+            write(details, render_json(scored.details))
     except OSError as error:
         raise InfrastructureFailure(
             f"cannot write the reward to {folder}: {error.strerror}", code="unwritable"

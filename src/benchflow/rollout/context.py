@@ -107,6 +107,6 @@ def make_agent(config: RolloutConfig, name: str, model: str | None, machine: Map
 
 def keeps_processes(plan: RolloutPlan, step: StepPlan) -> bool:
     """Whether what the agent started lives on into verification."""
-    from benchflow.verifier.scope import scope_of
+    from benchflow.verifier.scope import config_of
 
-    return scope_of(plan.view, step.name).opt_outs.keep_processes
+    return config_of(plan.view, step.name).hardening.keep_processes

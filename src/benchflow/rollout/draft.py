@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from benchflow.rollout.trajectory import timestamp
 
 RESULT: Final = "result.json"
 OnPhase = Callable[[str], None]
+_JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 class Draft:
@@ -97,6 +99,12 @@ class Draft:
 
 
 def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
-    """A JSON document with one line per key, whole or not at all. Raises `OSError`."""
-    lines = (f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in document.items())
-    write_atomic(path, "{\n" + ",\n".join(lines) + "\n}\n", sync=sync)
+    """A JSON document with one line per key, whole or not at all; its folder is made. Raises `OSError`."""
+    encode = _JSON.encode
+    lines = [f"  {encode_basestring(key)}: {encode(value)}" for key, value in document.items()]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    try:
+        write_atomic(path, text, sync=sync)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text, sync=sync)

@@ -176,9 +176,10 @@ class Execution:
             if self._branches is not None:
                 await self._branches.grow(step, conversation.points)
         finally:
-            with anyio.CancelScope(shield=True):
-                for point in conversation.points:
-                    await point.base.stop()
+            if conversation.points:
+                with anyio.CancelScope(shield=True):
+                    for point in conversation.points:
+                        await point.base.stop()
 
     def _gatekeeper(self) -> Gatekeeper:
         context = self.context

@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
-from benchflow.files.atomic import temporary_sibling
+from benchflow.files.atomic import temporary_sibling, write_atomic
 from benchflow.files.redaction import Redactor
 from benchflow.files.scratch import scratch
 from benchflow.rollout.redaction import redact_folder
@@ -42,6 +42,7 @@ _AT_HAND: Final = 1 << 20
 """Up to so many bytes in so few files are read into memory; more goes through a folder."""
 _FEW: Final = 32
 _TIMEOUT_SEC: Final = 120.0
+_Target = BinaryIO | gzip.GzipFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,22 +211,37 @@ def _pack(
     present = {change.path: change for change in changes if change.kind != "deleted"}
     deleted = [change.path for change in changes if change.kind == "deleted"]
     text = json.dumps(redactor.data({"schema": SCHEMA, "deleted": deleted}), ensure_ascii=True).encode()
-    archive.parent.mkdir(parents=True, exist_ok=True)
+
+    def fill(target: _Target) -> int:
+        with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            tar.addfile(_info(MANIFEST, Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
+            return sum(_add(tar, contents, present[path], rights[path], redactor) for path in sorted(present))
+
+    if not archive.parent.is_dir():
+        archive.parent.mkdir(parents=True)
+    if isinstance(contents, _InMemory):
+        plain = io.BytesIO()
+        size = fill(plain)
+        write_atomic(archive, gzip.compress(plain.getbuffer(), compresslevel=1, mtime=0), sync=False)
+    else:
+        size = _written(archive, fill)
+    return Kept(entries=len(changes), bytes=size)
+
+
+def _written(archive: Path, fill: Callable[[_Target], int]) -> int:
+    """Compress what `fill` writes as it comes, however much it is; gives what `fill` gives."""
     unfinished = temporary_sibling(archive)
-    size = 0
     try:
         with (
             unfinished.open("xb") as raw,
             gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, filename="", mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
-            tar.addfile(_info(MANIFEST, Rights(0o644, 0, 0, 0), len(text)), io.BytesIO(text))
-            for path in sorted(present):
-                size += _add(tar, contents, present[path], rights[path], redactor)
+            size = fill(packed)
         unfinished.replace(archive)
-    finally:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
-    return Kept(entries=len(changes), bytes=size)
+        raise
+    return size
 
 
 def _add(

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+_LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 class JsonLines:
     """Appends records to one file, which appears with the first."""
@@ -21,7 +23,7 @@ class JsonLines:
         if self._descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o666)
-        data = (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
+        data = (_LINE.encode(record) + "\n").encode(errors="replace")
         while data:
             data = data[os.write(self._descriptor, data) :]
 

@@ -184,7 +184,7 @@ def _step(package: TaskPackage, config: RolloutConfig, index: int, step: StepVie
         where = f"steps/{step.config.name}/instruction.md" if step is not None else "the task"
         raise PackageError(f"{where} has no prompt.", code="missing-prompt", path="prompt")
     phase: Phase = "oracle" if config.agent == ORACLE else "agent"
-    settled = replace(view, config=view.config.replace(agent=agent))
+    settled = view if step is None else replace(view, config=view.config.replace(agent=agent))
     timeout = config.agent_timeout_sec or agent.timeout_sec
     if config.agent == ORACLE and config.agent_timeout_sec is None:
         timeout = view.config.oracle.timeout_sec or timeout

@@ -23,6 +23,15 @@ Phase = Literal["plan", "environment", "agent", "verify", "record"]
 PHASES: Final[tuple[Phase, ...]] = ("plan", "environment", "agent", "verify", "record")
 
 
+_NAMED: Final = frozenset(
+    {
+        "schema", "task", "agent", "sandbox", "attempt", "status", "reward", "rewards", "error", "verifier",
+        "timing", "usage", "key", "started_at", "finished_at", "rollout",
+    }
+)  # fmt: skip
+"""Keys of a document that are not extra."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
     """Why there is no score: exactly one boundary, how it failed, in which phase."""
@@ -95,8 +104,6 @@ class Result:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The result of a document; raises `ValueError` when it is not one."""
-        known = {"schema", "task", "agent", "sandbox", "attempt", "status", "reward", "rewards", "error", "verifier"}
-        known |= {"timing", "usage", "key", "started_at", "finished_at", "rollout"}
         if data.get("schema") != SCHEMA_ID:
             raise ValueError(f"not a {SCHEMA_ID} document: schema is {data.get('schema')!r}")
         try:
@@ -114,7 +121,7 @@ class Result:
                 verifier=data["verifier"],
                 timing=data["timing"],
                 usage=data["usage"],
-                extra={name: value for name, value in data.items() if name not in known},
+                extra={name: value for name, value in data.items() if name not in _NAMED},
                 started_at=data["started_at"],
                 finished_at=data["finished_at"],
             )

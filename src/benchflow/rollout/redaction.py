@@ -8,12 +8,12 @@ that come out of a sandbox are looked through once they are there.
 from __future__ import annotations
 
 import base64
-import filecmp
 import os
 import re
 import stat
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,7 @@ _PLAIN_NAMES: Final = frozenset(
 )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
     """Whether a variable of this name usually holds a secret."""
     return name not in _PLAIN_NAMES and _SECRET_NAME.search(name) is not None
@@ -91,18 +92,31 @@ def redact_folder(redactor: Redactor, root: Path) -> list[str]:
 
 
 def _redact_entry(redactor: Redactor, path: Path) -> bool:
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
         target = str(path.readlink())
         if redactor.text(target) == target:
             return False
         path.unlink()
         return True
-    return stat.S_ISREG(mode) and _redact_file(redactor, path)
+    if not stat.S_ISREG(found.st_mode) or not found.st_size or not _holds_secret(redactor, path):
+        return False
+    _redact_file(redactor, path, stat.S_IMODE(found.st_mode))
+    return True
 
 
-def _redact_file(redactor: Redactor, path: Path) -> bool:
-    """Rewrite a file block by block; it is replaced only when something in it had to go."""
+def _holds_secret(redactor: Redactor, path: Path) -> bool:
+    """Most files hold none: they are read once and left as they are."""
+    stream = redactor.stream()
+    with path.open("rb") as source:
+        while not stream.found and (block := source.read(_BLOCK)):
+            stream.feed(block)
+    stream.finish()
+    return stream.found
+
+
+def _redact_file(redactor: Redactor, path: Path, mode: int) -> None:
+    """Rewrite a file block by block; it is replaced as a whole."""
     stream = redactor.stream()
     copy = temporary_sibling(path)
     try:
@@ -110,10 +124,8 @@ def _redact_file(redactor: Redactor, path: Path) -> bool:
             while block := source.read(_BLOCK):
                 target.write(stream.feed(block))
             target.write(stream.finish())
-        if filecmp.cmp(path, copy, shallow=False):
-            return False
-        copy.chmod(stat.S_IMODE(path.stat().st_mode))
+        copy.chmod(mode)
         copy.replace(path)
-        return True
-    finally:
+    except BaseException:
         copy.unlink(missing_ok=True)
+        raise

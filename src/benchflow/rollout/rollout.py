@@ -266,9 +266,9 @@ class Rollout:
         draft = self._draft
         try:
             with draft.timed("record"):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                for name in _OUTPUT_OF_SANDBOXES:
-                    redact_folder(draft.redactor, self.folder / name)
+                if draft.redactor.values:
+                    for name in _OUTPUT_OF_SANDBOXES:
+                        redact_folder(draft.redactor, self.folder / name)
                 result = draft.result(verdict)
                 write_document(self.folder / RESULT, result.to_dict(), sync=self.config.durable)
                 return result

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure, VerifierFailure
-from benchflow.files.atomic import write_atomic
+from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.protocol import ExecResult, Sandbox
@@ -68,7 +68,7 @@ class Box:
             if error.code not in ("refused", "refused-file", "too-large") or name == REWARD_DETAILS:
                 return
             raise RewardError(f"{name} cannot be used: {error}", code="reward-invalid", file=name) from error
-        await anyio.to_thread.run_sync(write_atomic, target, data)
+        await anyio.to_thread.run_sync(write_unseen, target, data)
 
 
 def timed_out(timeout: float) -> VerifierFailure:
@@ -81,4 +81,4 @@ def keep_output(result: ExecResult, folder: Path, redact: Callable[[str], str]) 
     text = redact(result.stdout.decode(errors="replace"))
     if result.dropped_bytes:
         text += f"\n[{result.dropped_bytes:,} bytes from the middle were dropped]\n"
-    write_atomic(folder / STDOUT, text, sync=False)
+    write_unseen(folder / STDOUT, text)

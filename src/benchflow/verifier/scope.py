@@ -11,7 +11,7 @@ from benchflow.errors import PackageError, UsageError
 from benchflow.rewards import UNIT, RewardRange
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.task.config import ArtifactConfig, VerifierConfig
-from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
 
@@ -101,8 +101,9 @@ class Scope:
     def file(self, relative: str) -> Path | None:
         """A file of the verifier, where the topmost folder has it."""
         for folder in reversed(self.folders):
-            if (folder / relative).is_file():
-                return folder / relative
+            place = folder / relative
+            if place.is_file():
+                return place
         return None
 
     def network(self, inherited: NetworkPolicy) -> NetworkPolicy:
@@ -116,13 +117,10 @@ class Scope:
 
 def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
     """The verifier of a task, or of the step called `step`."""
-    config, folders, document = view.config.verifier, [view.verifier_dir], view.verifier_document
+    config, folders, document = config_of(view, step), [view.verifier_dir], view.verifier_document
     artifacts, prompt = view.config.artifacts, view.prompt
     if step is not None:
-        found = next((item for item in view.steps if item.config.name == step), None)
-        if found is None:
-            raise UsageError(f"{view.name} has no step {step!r}.", code="unknown-step")
-        config = _inherit(found.config.verifier, config)
+        found = _step_of(view, step)
         artifacts = (*artifacts, *found.config.artifacts)
         prompt = found.instruction or prompt
         if found.verifier_dir is not None:
@@ -131,6 +129,19 @@ def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
                 document = load_verifier_document(found.verifier_dir)
     present = tuple(folder for folder in folders if folder is not None)
     return Scope(view, config, present, document, artifacts, prompt, _opt_outs(config), step)
+
+
+def config_of(view: TaskRuntimeView, step: str | None = None) -> VerifierConfig:
+    """The settings of the verifier of a task, or of the step called `step`."""
+    config = view.config.verifier
+    return config if step is None else _inherit(_step_of(view, step).config.verifier, config)
+
+
+def _step_of(view: TaskRuntimeView, step: str) -> StepView:
+    found = next((item for item in view.steps if item.config.name == step), None)
+    if found is None:
+        raise UsageError(f"{view.name} has no step {step!r}.", code="unknown-step")
+    return found
 
 
 def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:

@@ -88,6 +88,7 @@ class Verifier:
         self._base_image: Final = base_image
         self._staging: Final = Staging() if staging is None else staging
         self._owns_staging: Final = staging is None
+        self._scopes: Final[dict[str | None, Scope]] = {}
 
     def close(self) -> None:
         """Remove what was prepared for verifications; idempotent."""
@@ -112,7 +113,7 @@ class Verifier:
         """
         began = time.monotonic()
         try:
-            scope = scope_of(self.environment.preparation.view, step)
+            scope = self._scope(step)
             name, declared = scope.strategy(strategy)
         except UsageError:
             raise
@@ -137,6 +138,13 @@ class Verifier:
             duration_sec=time.monotonic() - began,
             step=step,
         )
+
+    def _scope(self, step: str | None) -> Scope:
+        """The verifier of a step; its document is read once, however often it verifies."""
+        found = self._scopes.get(step)
+        if found is None:
+            found = self._scopes[step] = scope_of(self.environment.preparation.view, step)
+        return found
 
     async def _judge(
         self,
@@ -188,7 +196,7 @@ class Verifier:
                 )
                 verdict = await _scored_by(load_strategy(declared.type), run)
                 if isinstance(verdict, Scored):
-                    write_reward(folder, verdict, sync=False)
+                    write_reward(folder, verdict, unseen=True)
                 else:
                     _drop_rewards(folder)
                 return verdict

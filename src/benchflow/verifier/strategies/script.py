@@ -46,7 +46,7 @@ def _command(command: str, *, declared: bool, kit: bool) -> str | list[str]:
 
 def _uses_kit(run: Run, command: str) -> bool:
     """Whether the command, or the script it names, calls `rewardkit`; one that is installed is found first."""
-    words = [command, *(word for word in command.split() if not word.startswith("-"))]
+    words = dict.fromkeys([command, *(word for word in command.split() if not word.startswith("-"))])
     scripts = (run.scope.file(word.removeprefix(f"{run.scope.mount}/").removeprefix("./")) for word in words)
     texts = [command, *(path.read_text(errors="replace") for path in scripts if path is not None)]
     return any("rewardkit" in text for text in texts)
