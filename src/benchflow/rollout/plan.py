@@ -26,6 +26,7 @@ from benchflow.task.user_runtime import UserContract
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
 SCRIPT: Final = "script"
+MODEL: Final = "model"
 RESERVED: Final = 0.25
 """The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
 _FIXED: Final = (ORACLE, NOP, SCRIPT)
@@ -114,6 +115,8 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if branches and view.manifest is not None:
         message = "benchflow.nudges.branch_execution: services of the environment cannot be forked."
         raise UnsupportedError(message, code="branch-unsupported", path="benchflow.nudges.branch_execution")
+    for step in steps:
+        _require_model_hosts(view, step)
     turns = max(len(step.turns) for step in steps)
     return RolloutPlan(
         view=view,
@@ -142,6 +145,23 @@ def make_user(
         ask = model_caller(machine)
         return ModelDocumentNudgeUser(plan.user.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
+
+
+def _require_model_hosts(view: TaskRuntimeView, step: StepPlan) -> None:
+    """Refuse an agent that would be cut off from its model: which hosts that has, nobody but the package can say."""
+    policy = view.namespace.runtime_policy
+    egress = policy.network.agent_egress if policy is not None else None
+    if egress not in ("model-only", "model-and-dependencies") or step.network != NetworkPolicy("allowlist"):
+        return
+    outside = (*_FIXED, MODEL)
+    inside = next((turn.role.agent for turn in step.turns if turn.role.agent.partition(":")[0] not in outside), None)
+    if inside is not None:
+        path = "benchflow.runtime_policy.network.agent_egress"
+        message = (
+            f"{path}: {egress} needs the hosts of the model in allowed_hosts, for the agent '{inside}' asks its model "
+            "from inside the sandbox."
+        )
+        raise UnsupportedError(message, code="model-hosts-missing", path=path)
 
 
 def _scopes(agent: str) -> tuple[str, ...]:
