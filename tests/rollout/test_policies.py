@@ -108,8 +108,7 @@ async def test_an_agent_without_network_reaches_nothing(run, make_package, event
     "rest",
     [
         "environment: {cpus: 1}\n%s{task_default: no-network}",
-        "environment: {network_mode: public}\nverifier: {network_mode: public}\n"
-        "%s{phase_overrides: {agent: no-network, verifier: no-network}}",
+        "verifier: {network_mode: public}\n%s{phase_overrides: {agent: no-network, verifier: no-network}}",
     ],
     ids=["default", "overrides"],
 )

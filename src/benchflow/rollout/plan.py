@@ -104,7 +104,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if config.agent in (ORACLE, NOP) or config.user is not None or config.prompts is not None:
         plays_user = False
     contract = declared_user if plays_user else UserContract()
-    steps = _steps(package, config, fixed=fixed)
+    steps = plan_steps(package, config, fixed=fixed)
     if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
         message = (
             "benchflow.interaction.mode: multi-round needs a user or several turns, and the package declares neither; "
@@ -185,7 +185,8 @@ def _is_one_turn(steps: tuple[StepPlan, ...]) -> bool:
     return all(len(step.turns) == 1 for step in steps)
 
 
-def _steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool) -> tuple[StepPlan, ...]:
+def plan_steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool = False) -> tuple[StepPlan, ...]:
+    """The steps in order; `fixed` for an agent that always wins over the roles of the document."""
     view = package.view
     if not view.steps:
         return (_step(package, config, 0, None, fixed=fixed),)
