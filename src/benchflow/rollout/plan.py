@@ -15,7 +15,7 @@ from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, Rollout
 from benchflow.rollout.model_call import model_caller
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
-from benchflow.sandbox.policy import Phase, network_policy
+from benchflow.sandbox.policy import Phase, in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.task.config import AgentConfig, ArtifactConfig
 from benchflow.task.package import TaskPackage
@@ -195,17 +195,13 @@ def plan_steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool = Fal
 
 def _step(package: TaskPackage, config: RolloutConfig, index: int, step: StepView | None, *, fixed: bool) -> StepPlan:
     view = package.view
-    agent = view.config.agent
-    prompt = view.prompt
-    if step is not None:
-        own = step.config.agent
-        agent = own.replace(**{name: getattr(agent, name) for name in agent.declared - own.declared})
-        prompt = step.instruction or prompt
+    settled = in_step(view, step)
+    agent = settled.config.agent
+    prompt = (step.instruction if step is not None else None) or view.prompt
     if not prompt and config.agent not in (ORACLE, NOP) and config.prompts is None:
         where = f"steps/{step.config.name}/instruction.md" if step is not None else "the task"
         raise PackageError(f"{where} has no prompt.", code="missing-prompt", path="prompt")
     phase: Phase = "oracle" if config.agent == ORACLE else "agent"
-    settled = replace(view, config=view.config.replace(agent=agent))
     timeout = config.agent_timeout_sec or agent.timeout_sec
     if config.agent == ORACLE and config.agent_timeout_sec is None:
         timeout = view.config.oracle.timeout_sec or timeout

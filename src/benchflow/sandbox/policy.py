@@ -6,6 +6,7 @@ Pure functions from a task's runtime view; what they give goes into a `SandboxSp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -15,7 +16,7 @@ from benchflow.sandbox.protocol import Healthcheck, Limits, Mount, NetworkMode, 
 
 if TYPE_CHECKING:
     from benchflow.task.config import EnvironmentConfig, HealthcheckConfig
-    from benchflow.task.runtime_view import TaskRuntimeView
+    from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 Phase = Literal["environment", "agent", "verifier", "oracle"]
 
@@ -28,6 +29,15 @@ _MODES: Final[Mapping[str, NetworkMode]] = {
     "model-only": "allowlist",
     "model-and-dependencies": "allowlist",
 }
+
+
+def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
+    """The view with the agent's settings of a step; what the step does not say, the task says."""
+    if step is None:
+        return view
+    task, own = view.config.agent, step.config.agent
+    agent = own.replace(**{name: getattr(task, name) for name in task.declared - own.declared})
+    return replace(view, config=view.config.replace(agent=agent))
 
 
 def network_policy(view: TaskRuntimeView, phase: Phase) -> NetworkPolicy:
