@@ -61,10 +61,25 @@ def test_the_page_about_training_runs_as_it_is_written(shell, tmp_path):
     [files] = blocks("sh")
     shell(files)
     page = (DOCS / "training.md").read_text()
-    first, fork, worker = blocks("python", page)
-    [told] = blocks("", page)
+    first, fork, _, worker = blocks("python", page)
+    told, _ = blocks("", page)
     code = f"{first.removesuffix('task.close()' + chr(10))}{fork}task.close()\n{worker}task.close()\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout == f"{told}0.0 1.0\n", done.stderr
+
+
+def test_the_steps_on_the_page_about_training_go_as_they_are_written():
+    page = (DOCS / "training.md").read_text()
+    first, _, steps, _ = blocks("python", page)
+    imports = "".join(line for line in first.splitlines(keepends=True) if line.startswith("from "))
+    done = subprocess.run(
+        [sys.executable, "-c", imports + steps],
+        cwd=DOCS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout == blocks("", page)[1], done.stderr

@@ -51,6 +51,18 @@ def test_networks_of_phases_and_steps(make_package):
     assert second.network == NetworkPolicy("allowlist", ("example.org",))
 
 
+def test_an_agent_inside_is_refused_when_nobody_says_where_its_model_is(make_package):
+    policy = "benchflow:\n  runtime_policy: {network: {agent_egress: model-only%s}}\n"
+    closed = make_package(policy % "")
+    for agent in ("oracle", "nop", "model:m"):
+        assert planned(closed, agent).steps[0].network.hosts == ()
+    with pytest.raises(UnsupportedError, match="needs the hosts of the model in allowed_hosts") as refused:
+        planned(closed, "claude")
+    assert refused.value.path == "benchflow.runtime_policy.network.agent_egress"
+    named = make_package(policy % ", allowed_hosts: [api.example]", name="named")
+    assert planned(named, "claude").steps[0].network == NetworkPolicy("allowlist", ("api.example",))
+
+
 def test_the_users_of_documents(make_package):
     scripted = make_package("user: {model: scripted, stop_rule: satisfied-or-3-rounds, private_facts: {a_key: b}}\n")
     config = RolloutConfig(scripted, "model:m")

@@ -104,6 +104,23 @@ async def test_an_agent_without_network_reaches_nothing(run, make_package, event
     assert "unreachable" in events()[1]["text"]
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "environment: {cpus: 1}\n%s{task_default: no-network}",
+        "verifier: {network_mode: public}\n%s{phase_overrides: {agent: no-network, verifier: no-network}}",
+    ],
+    ids=["default", "overrides"],
+)
+async def test_the_runtime_policy_closes_the_agents_phase_and_the_verifiers(run, make_package, events, rest):
+    links = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"
+    verifier = f'[ "$({links})" = lo ] && echo 1 > /logs/verifier/reward.txt\n'
+    frontmatter = rest % "benchflow:\n  runtime_policy:\n    network: " + "\n"
+    result = await run(make_package(frontmatter, verifier=verifier), commands=[links])
+    assert events()[1]["text"] == "lo\n"
+    assert result.reward == 1.0
+
+
 POLICY = OFFLINE + "benchflow:\n  agent_policy: {forbidden_tools: [deploy], %s}\n"
 
 

@@ -97,6 +97,15 @@ async def test_files_of_a_step_are_set_up_before_it(run, make_package):
     assert result.rewards["steps.two"] == 1.0
 
 
+async def test_a_step_has_its_network_after_a_verification_beside_running_processes(run, make_package, events):
+    closed = ", agent: {network_mode: no-network}"
+    live = "verifier: {network_mode: allowlist, allowed_hosts: [example.org], hardening: {keep_processes: true}}\n"
+    package = make_package(frontmatter(closed, closed, live).removeprefix(OFFLINE), files())
+    links = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"
+    await run(package, commands=[f"setsid sleep 1000 >/dev/null 2>&1 & {links}", links])
+    assert [event["text"] for event in events() if event["type"] == "agent_message"] == ["lo\n", "lo\n"]
+
+
 async def test_a_set_up_that_fails_is_the_environments_fault(run, make_package):
     package = make_package(frontmatter(), files(**{"steps/two/workdir/setup.sh": "echo broken >&2; exit 4\n"}))
     result = await run(package, "oracle")

@@ -50,6 +50,33 @@ def test_the_runtime_policy_overrides_single_phases(view):
     assert network_policy(found, "verifier").mode == "none"
 
 
+PHASES = ("environment", "agent", "verifier")
+
+
+@pytest.mark.parametrize("rest", ["", "environment: {cpus: 1}\nagent: {timeout_sec: 9}\nverifier: {timeout_sec: 9}\n"])
+def test_the_default_of_the_runtime_policy_holds_for_every_phase_without_a_network_of_its_own(view, rest):
+    found = view(f"{rest}benchflow:\n  runtime_policy: {{network: {{task_default: no-network}}}}\n")
+    assert [network_policy(found, phase).mode for phase in (*PHASES, "oracle")] == ["none"] * 4
+
+
+def test_the_default_of_the_runtime_policy_brings_its_hosts(view):
+    found = view("benchflow:\n  runtime_policy: {network: {task_default: allowlist, allowed_hosts: [a.example]}}\n")
+    assert {network_policy(found, phase) for phase in PHASES} == {NetworkPolicy("allowlist", ("a.example",))}
+
+
+@pytest.mark.parametrize(
+    ("declared", "modes"),
+    [
+        ("environment: {network_mode: public}", ["public", "public", "public"]),
+        ("agent: {network_mode: public}", ["none", "public", "none"]),
+        ("verifier: {network_mode: public}", ["none", "none", "public"]),
+    ],
+)
+def test_a_declared_network_wins_over_the_default_of_the_runtime_policy(view, declared, modes):
+    found = view(f"{declared}\nbenchflow:\n  runtime_policy: {{network: {{task_default: no-network}}}}\n")
+    assert [network_policy(found, phase).mode for phase in PHASES] == modes
+
+
 def test_declared_limits_are_kept_and_defaults_only_where_the_machine_can(view):
     environment = view("environment:\n  memory_mb: 512\n").config.environment
     assert sandbox_limits(environment, frozenset()) == Limits(memory_mb=512)

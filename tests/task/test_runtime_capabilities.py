@@ -229,6 +229,26 @@ def test_a_refused_section_is_named_once(make_package) -> None:
     assert [feature.path for feature in package.runtime_issues] == ["environment.tpu"]
 
 
+@pytest.mark.parametrize(("declared", "path"), [
+    ("keep_alive = false", "environment.keep_alive"),
+    ("[environment.state]\npaths = ['/data']", "environment.state"),
+    ("[environment.state]", "environment.state"),
+])  # fmt: skip
+def test_what_no_sandbox_does_with_services_is_refused(make_package, declared, path) -> None:
+    text = "---\nbenchflow: {environment: {manifest: environment.toml}}\n---\nx\n"
+    manifest = f'[environment]\nname = "desk"\nimage = "desk"\n{declared}\n'
+    issues = check_folder(make_package({"task.md": text, "environment.toml": manifest}), sandbox="local").issues
+    found = [(issue.path, issue.file) for issue in issues if issue.code == "unsupported-feature"]
+    assert found == [(path, "environment.toml")]
+
+
+def test_services_that_live_until_the_end_are_what_every_sandbox_has(make_package) -> None:
+    text = "---\nbenchflow: {environment: {manifest: environment.toml}}\n---\nx\n"
+    manifest = '[environment]\nname = "desk"\nimage = "desk"\nkeep_alive = true\n'
+    issues = check_folder(make_package({"task.md": text, "environment.toml": manifest}), sandbox="local").issues
+    assert [issue for issue in issues if issue.code == "unsupported-feature"] == []
+
+
 def test_what_is_refused_is_shown_in_the_file_that_declares_it(make_package) -> None:
     text = "---\nsandbox: {cpus: 1}\nbenchflow: {environment: {manifest: environment.toml}}\n---\nx\n"
     manifest = '[environment]\nname = "desk"\nimage = "desk"\nisolation = "persistent"\n'

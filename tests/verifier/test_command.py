@@ -65,6 +65,23 @@ def test_wrong_usage_ends_with_2_and_changes_nothing(package, workspace, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+STEPS = {
+    "steps/one/instruction.md": "One.",
+    "steps/one/verifier/test.sh": "echo 0 > /logs/verifier/reward.txt\n",
+    "steps/two/instruction.md": "Two.",
+    "steps/two/verifier/test.sh": "echo 1 > /logs/verifier/reward.txt\n",
+}
+
+
+def test_a_step_of_a_package_with_steps_must_be_named(package, workspace):
+    folder = package("steps: [{name: one}, {name: two}]\n", {"verifier/test.sh": "exit 1\n", **STEPS})
+    done = run(folder, "--workspace", workspace)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("give --step NAME, one of one, two.\n")
+    rewards = [run(folder, "--workspace", workspace, "--step", step).stdout for step in ("one", "two")]
+    assert rewards == ["reward 0\n", "reward 1\n"]
+
+
 def test_a_pending_submission_is_finished_later(package, workspace, tmp_path):
     document = """\
         ---

@@ -17,6 +17,7 @@ from benchflow.errors import UsageError
 if TYPE_CHECKING:
     from benchflow.environment import Environment
     from benchflow.rewards import Verdict
+    from benchflow.task.package import TaskPackage
     from benchflow.verifier import Verification
 
 
@@ -38,9 +39,9 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
 
     Ends with 0 when there is a reward, whatever it is, and with 1 when there is none.
     """
-    folder = one_package(package)
+    task = _loaded(one_package(package), options["step"])
     if record is not None:
-        return _complete(folder, record, options["out"], as_json=as_json)
+        return _complete(task, record, options["out"], options["step"], as_json=as_json)
     import anyio
 
     from benchflow.files.scratch import scratch
@@ -52,18 +53,30 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already.", code="output-exists")
     with scratch("verify-") as place:
-        found = anyio.run(_verify, folder, out or place / "verifier", options)
+        found = anyio.run(_verify, task, out or place / "verifier", options)
     _show(found.verdict, {"verifier": found.record(), "duration_sec": found.duration_sec}, as_json=as_json)
     if not as_json:
         _show_notes(found)
     return GOOD if found.verdict.status == "scored" else FAILED
 
 
-async def _verify(folder: Path, out: Path, options: dict[str, Any]) -> Verification:
+def _loaded(folder: Path, step: str | None) -> TaskPackage:
+    """The package; of one with steps, which has no verdict on the whole without an agent, a step must be named."""
+    from benchflow.sandbox.factory import task_package
+
+    package = task_package(folder)
+    steps = [item.config.name for item in package.view.steps]
+    if steps and step is None:
+        message = f"{folder} has steps, each with a verdict of its own: give --step NAME, one of {', '.join(steps)}."
+        raise UsageError(message, code="missing-step")
+    return package
+
+
+async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> Verification:
     from benchflow.environment import Environment
     from benchflow.verifier import Verifier
 
-    environment = await Environment.from_task(folder, sandbox=options["sandbox"], base_image=options["base_image"])
+    environment = await Environment.from_task(package, sandbox=options["sandbox"], base_image=options["base_image"])
     async with environment:
         if options["workspace"] is not None:
             await _place(environment, options["workspace"])
@@ -81,10 +94,9 @@ async def _place(environment: Environment, workspace: Path) -> None:
     await sandbox.upload(workspace, sandbox.spec.workdir, owner=owner or None)
 
 
-def _complete(package: Path, record: Path, out: Path | None, *, as_json: bool) -> int:
+def _complete(package: TaskPackage, record: Path, out: Path | None, step: str | None, *, as_json: bool) -> int:
     from benchflow.files.bounded import RefusedFileError, read_regular
     from benchflow.files.strict_json import StrictJSONError, parse_json
-    from benchflow.sandbox.factory import task_package
     from benchflow.verifier.scope import scope_of
     from benchflow.verifier.submission import MAX_RECORD, complete_submission
 
@@ -94,7 +106,7 @@ def _complete(package: Path, record: Path, out: Path | None, *, as_json: bool) -
         answer = parse_json(read_regular(record, max_bytes=MAX_RECORD))
     except (OSError, RefusedFileError, StrictJSONError) as error:
         raise UsageError(f"{record} cannot be used: {error}.", code="invalid-record") from error
-    verdict = complete_submission(out, answer, scope_of(task_package(package).view).reward_range)
+    verdict = complete_submission(out, answer, scope_of(package.view, step).reward_range)
     _show(verdict, {}, as_json=as_json)
     return GOOD if verdict.status == "scored" else FAILED
 

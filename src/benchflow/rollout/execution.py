@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import anyio
 
-from benchflow.errors import EnvironmentFailure
 from benchflow.rewards import Attributed, Scored, Verdict, attributed
 from benchflow.rollout.artifacts import Collected, collect
 from benchflow.rollout.branches import BranchTree
@@ -18,18 +17,14 @@ from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.permissions import Gatekeeper, confirms
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import Audit, audit
+from benchflow.rollout.preparation import begin_step, is_imported
 from benchflow.rollout.reward_events import reward_lines
 from benchflow.rollout.rounds import Conversation
 from benchflow.rollout.stage import Stage
-from benchflow.rollout.steps import StepRecord, passes, total
-from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.policy import healthcheck_of
+from benchflow.rollout.steps import StepRecord, total
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
 from benchflow.verifier.live import end_agent
-
-SETUP_SEC: Final = 600.0
-_LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
 
 
 @dataclass(slots=True)
@@ -94,25 +89,14 @@ class Execution:
         self.draft.verifier = checked.record()
         verdict = checked.verdict
         self._reward_events(verdict, name, final=False)
-        record = verdict.record()
-        scored = isinstance(verdict, Scored)
         minimum = step.view.config.min_reward if step.view is not None else None
-        return StepRecord(
-            name=name,
-            status="scored" if scored else "unscored",
-            reward=record["reward"],
-            rewards=record["rewards"],
-            passed=passes(minimum, verdict) if isinstance(verdict, Scored) else None,
-            agent=self._agent,
-            verifier={"strategy": checked.strategy, "exit_code": checked.exit_code},
-            error=record["error"],
-            artifacts=self.draft.extra.get("artifacts", [])[before:],
-        )
+        artifacts = self.draft.extra.get("artifacts", [])[before:]
+        return StepRecord.of(name, checked, minimum, agent=self._agent, artifacts=artifacts)
 
     async def _step(self, step: StepPlan) -> Verification:
         context, draft = self.context, self.draft
         with draft.timed("environment"), attributed("environment", "environment"):
-            await self._begin(step)
+            await begin_step(context.environment.sandbox, context.plan.view, step)
         with draft.timed("agent"), attributed("agent", "agent"):
             await self._interact(step)
             with attributed("sandbox", "agent"):
@@ -121,40 +105,6 @@ class Execution:
         with draft.timed("verify"), attributed("verifier", "verify"):
             place = context.place("verifier") if step.name is None else context.place("steps", step.name, "verifier")
             return await context.verifier.verify(place, rollout=context.folder, step=step.name)
-
-    async def _begin(self, step: StepPlan) -> None:
-        """What stands in the sandbox before the agent of a step begins."""
-        sandbox = self.context.environment.sandbox
-        await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
-        if self._is_imported() and step.index == 0:
-            await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
-        if step.view is not None:
-            await self._set_up(step)
-            check = healthcheck_of(step.view.config.healthcheck)
-            if check is not None:
-                await wait_healthy(sandbox, check, user="root")
-
-    def _is_imported(self) -> bool:
-        return self.context.plan.view.entrypoint != "task.md"
-
-    async def _set_up(self, step: StepPlan) -> None:
-        """The step's own files go into the working folder, then its `setup.sh` runs there as the agent."""
-        folder = step.view.workdir_dir if step.view is not None else None
-        if folder is None:
-            return
-        sandbox = self.context.environment.sandbox
-        workdir = sandbox.spec.workdir
-        user = str(step.agent.user) if step.agent.user is not None else None
-        who = await sandbox.exec(["id", "-un"], user=user, cwd="/", timeout=60)
-        await sandbox.upload(folder, workdir, owner=who.stdout.decode().strip() or None)
-        if not (folder / "setup.sh").is_file():
-            return
-        done = await sandbox.exec(["sh", "setup.sh"], user=user, cwd=workdir, timeout=SETUP_SEC)
-        if not done.ok:
-            lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-            how = "took too long" if done.timed_out else f"ended with {done.exit_code}"
-            message = f"steps/{step.name}/workdir/setup.sh {how}. {lines[-1][:300] if lines else ''}".strip()
-            raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
 
     async def _interact(self, step: StepPlan) -> None:
         context = self.context
@@ -197,7 +147,7 @@ class Execution:
             else:
                 await end_agent(sandbox, sandbox.spec.user or "agent")
         target = context.place("artifacts") if step.name is None else context.place("steps", step.name, "artifacts")
-        collected = await collect(sandbox, step.artifacts, target, conventional=self._is_imported())
+        collected = await collect(sandbox, step.artifacts, target, conventional=is_imported(context.plan.view))
         if collected:
             self.draft.extra.setdefault("artifacts", []).extend(_artifact(item, step) for item in collected)
         self._record_workspace(await self._keep(step), step)

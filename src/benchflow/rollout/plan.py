@@ -15,7 +15,7 @@ from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, Rollout
 from benchflow.rollout.model_call import model_caller
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
-from benchflow.sandbox.policy import Phase, network_policy
+from benchflow.sandbox.policy import Phase, in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.task.config import AgentConfig, ArtifactConfig
 from benchflow.task.package import TaskPackage
@@ -26,6 +26,7 @@ from benchflow.task.user_runtime import UserContract
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
 SCRIPT: Final = "script"
+MODEL: Final = "model"
 RESERVED: Final = 0.25
 """The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
 _FIXED: Final = (ORACLE, NOP, SCRIPT)
@@ -103,7 +104,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if config.agent in (ORACLE, NOP) or config.user is not None or config.prompts is not None:
         plays_user = False
     contract = declared_user if plays_user else UserContract()
-    steps = _steps(package, config, fixed=fixed)
+    steps = plan_steps(package, config, fixed=fixed)
     if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
         message = (
             "benchflow.interaction.mode: multi-round needs a user or several turns, and the package declares neither; "
@@ -114,6 +115,8 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if branches and view.manifest is not None:
         message = "benchflow.nudges.branch_execution: services of the environment cannot be forked."
         raise UnsupportedError(message, code="branch-unsupported", path="benchflow.nudges.branch_execution")
+    for step in steps:
+        _require_model_hosts(view, step)
     turns = max(len(step.turns) for step in steps)
     return RolloutPlan(
         view=view,
@@ -144,6 +147,23 @@ def make_user(
     return DocumentNudgeUser(facts, persona=document.persona)
 
 
+def _require_model_hosts(view: TaskRuntimeView, step: StepPlan) -> None:
+    """Refuse an agent that would be cut off from its model: which hosts that has, nobody but the package can say."""
+    policy = view.namespace.runtime_policy
+    egress = policy.network.agent_egress if policy is not None else None
+    if egress not in ("model-only", "model-and-dependencies") or step.network != NetworkPolicy("allowlist"):
+        return
+    outside = (*_FIXED, MODEL)
+    inside = next((turn.role.agent for turn in step.turns if turn.role.agent.partition(":")[0] not in outside), None)
+    if inside is not None:
+        path = "benchflow.runtime_policy.network.agent_egress"
+        message = (
+            f"{path}: {egress} needs the hosts of the model in allowed_hosts, for the agent '{inside}' asks its model "
+            "from inside the sandbox."
+        )
+        raise UnsupportedError(message, code="model-hosts-missing", path=path)
+
+
 def _scopes(agent: str) -> tuple[str, ...]:
     """The scopes of secrets that a rollout of this agent enters."""
     own = {ORACLE: ("oracle",), NOP: ()}.get(agent, ("agent",))
@@ -165,7 +185,8 @@ def _is_one_turn(steps: tuple[StepPlan, ...]) -> bool:
     return all(len(step.turns) == 1 for step in steps)
 
 
-def _steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool) -> tuple[StepPlan, ...]:
+def plan_steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool = False) -> tuple[StepPlan, ...]:
+    """The steps in order; `fixed` for an agent that always wins over the roles of the document."""
     view = package.view
     if not view.steps:
         return (_step(package, config, 0, None, fixed=fixed),)
@@ -174,17 +195,13 @@ def _steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool) -> tuple
 
 def _step(package: TaskPackage, config: RolloutConfig, index: int, step: StepView | None, *, fixed: bool) -> StepPlan:
     view = package.view
-    agent = view.config.agent
-    prompt = view.prompt
-    if step is not None:
-        own = step.config.agent
-        agent = own.replace(**{name: getattr(agent, name) for name in agent.declared - own.declared})
-        prompt = step.instruction or prompt
+    settled = in_step(view, step)
+    agent = settled.config.agent
+    prompt = (step.instruction if step is not None else None) or view.prompt
     if not prompt and config.agent not in (ORACLE, NOP) and config.prompts is None:
         where = f"steps/{step.config.name}/instruction.md" if step is not None else "the task"
         raise PackageError(f"{where} has no prompt.", code="missing-prompt", path="prompt")
     phase: Phase = "oracle" if config.agent == ORACLE else "agent"
-    settled = view if step is None else replace(view, config=view.config.replace(agent=agent))
     timeout = config.agent_timeout_sec or agent.timeout_sec
     if config.agent == ORACLE and config.agent_timeout_sec is None:
         timeout = view.config.oracle.timeout_sec or timeout

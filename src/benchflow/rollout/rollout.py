@@ -33,14 +33,14 @@ from benchflow.rollout.installation import installed
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.parts import package_parts
 from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
-from benchflow.rollout.policies import hidden_folders
+from benchflow.rollout.preparation import for_agents
 from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.policy import asset_mounts
-from benchflow.sandbox.protocol import Change, Mount, SandboxBackend
+from benchflow.sandbox.protocol import Change, SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
@@ -232,17 +232,12 @@ class Rollout:
             )
         except UnsupportedError as error:
             raise Attributed(attribute(error, "unsupported", "plan")) from error
+        preparation = for_agents(preparation, plan.steps, plan.secrets, lambda: _nothing(stack))
+        if self.config.agent != ORACLE:
+            return preparation
         spec = preparation.spec
-        folders = [turn.role.skills_dir for step in plan.steps for turn in step.turns]
-        hidden = hidden_folders(plan.view, [plan.view.config.environment.skills_dir, *folders])
-        mounts = list(spec.mounts)
-        if hidden:
-            nothing = Path(stack.enter_context(TemporaryDirectory(prefix="benchflow-rollout-")))
-            mounts += [Mount(nothing, folder) for folder in hidden]
-        if self.config.agent == ORACLE:
-            mounts += [mount for mount in asset_mounts(plan.view, "oracle") if mount not in mounts]
-        env = {**spec.env, **plan.secrets.of("environment")}
-        return replace(preparation, spec=replace(spec, mounts=tuple(mounts), env=env))
+        own = [mount for mount in asset_mounts(plan.view, "oracle") if mount not in spec.mounts]
+        return replace(preparation, spec=replace(spec, mounts=(*spec.mounts, *own)))
 
     def _open_folder(self, planned: _Planned) -> None:
         """The folder appears with `config.json`: what runs, without anything secret."""
@@ -283,6 +278,10 @@ class Rollout:
         if shutil.disk_usage(place).free > _HARDLY_ANY:
             return verdict
         return replace(verdict, reason=f"There is no space left on the disk of {place}.")
+
+
+def _nothing(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(TemporaryDirectory(prefix="benchflow-rollout-")))
 
 
 async def run_rollout(config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> Result:

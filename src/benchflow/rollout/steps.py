@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benchflow.rewards import Scored, Unscored, Verdict
+from benchflow.verifier import Verification
 
 StepStatus = Literal["scored", "unscored", "not-reached"]
 
@@ -29,6 +30,24 @@ class StepRecord:
     verifier: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
     artifacts: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def of(
+        cls, name: str, checked: Verification, min_reward: float | Mapping[str, float] | None, **more: Any
+    ) -> StepRecord:
+        """What a verification says of a step; `more` are other fields."""
+        verdict = checked.verdict
+        record = verdict.record()
+        return cls(
+            name=name,
+            status="scored" if isinstance(verdict, Scored) else "unscored",
+            reward=record["reward"],
+            rewards=record["rewards"],
+            passed=passes(min_reward, verdict) if isinstance(verdict, Scored) else None,
+            verifier={"strategy": checked.strategy, "exit_code": checked.exit_code},
+            error=record["error"],
+            **more,
+        )
 
     def record(self) -> dict[str, Any]:
         optional = {

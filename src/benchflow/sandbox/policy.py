@@ -6,6 +6,7 @@ Pure functions from a task's runtime view; what they give goes into a `SandboxSp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -15,7 +16,7 @@ from benchflow.sandbox.protocol import Healthcheck, Limits, Mount, NetworkMode, 
 
 if TYPE_CHECKING:
     from benchflow.task.config import EnvironmentConfig, HealthcheckConfig
-    from benchflow.task.runtime_view import TaskRuntimeView
+    from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 Phase = Literal["environment", "agent", "verifier", "oracle"]
 
@@ -30,23 +31,35 @@ _MODES: Final[Mapping[str, NetworkMode]] = {
 }
 
 
+def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
+    """The view with the agent's settings of a step; what the step does not say, the task says."""
+    if step is None:
+        return view
+    task, own = view.config.agent, step.config.agent
+    agent = own.replace(**{name: getattr(task, name) for name in task.declared - own.declared})
+    return replace(view, config=view.config.replace(agent=agent))
+
+
 def network_policy(view: TaskRuntimeView, phase: Phase) -> NetworkPolicy:
-    """How far the sandbox reaches in a phase: the most specific declaration wins."""
-    config = view.config
-    environment = config.environment
+    """How far the sandbox reaches in a phase: the most specific declaration wins.
+
+    What neither the phase nor the environment declares is the policy's `task_default`. The two kinds of egress that are
+    named after the model are lists of hosts too, those of `allowed_hosts`: a model that is asked from outside the
+    sandbox needs none.
+    """
+    environment = view.config.environment
+    own = view.config.agent if phase == "agent" else view.config.verifier if phase == "verifier" else None
+    policy = view.namespace.runtime_policy
+    rules = policy.network if policy is not None else None
     mode, hosts = environment.network_mode, environment.allowed_hosts or ()
-    own = config.agent if phase == "agent" else config.verifier if phase == "verifier" else None
     if own is not None and own.network_mode is not None:
         mode, hosts = own.network_mode, own.allowed_hosts or ()
-    policy = view.namespace.runtime_policy
-    if policy is not None:
-        rules = policy.network
-        if "environment" not in config.declared and rules.task_default is not None and own is None:
-            mode = rules.task_default
-        if phase == "agent" and rules.agent_egress is not None:
-            mode, hosts = rules.agent_egress, (*hosts, *rules.allowed_hosts)
-        if phase in rules.phase_overrides:
-            mode, hosts = rules.phase_overrides[phase], (*hosts, *rules.allowed_hosts)
+    elif rules is not None and rules.task_default is not None and "network_mode" not in environment.declared:
+        mode, hosts = rules.task_default, rules.allowed_hosts
+    if rules is not None and phase == "agent" and rules.agent_egress is not None:
+        mode, hosts = rules.agent_egress, (*hosts, *rules.allowed_hosts)
+    if rules is not None and phase in rules.phase_overrides:
+        mode, hosts = rules.phase_overrides[phase], (*hosts, *rules.allowed_hosts)
     kind = _MODES[mode]
     return NetworkPolicy(kind, tuple(dict.fromkeys(hosts)) if kind == "allowlist" else ())
 

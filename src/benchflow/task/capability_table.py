@@ -263,7 +263,9 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     m.EnvironmentManifest: rules(
         m.EnvironmentManifest,
         needs("services"),
+        keep_alive=only((True,), "services run until verification is over"),
         isolation=only(("per_task",), "no sandbox is shared between tasks"),
+        state=refused("no sandbox saves or restores the state of services"),
     ),
     v.VerifierRoot: rules(v.VerifierRoot, ENGINE, document_version=NOTE),
     v.VerifierSpec: rules(v.VerifierSpec, ENGINE, name=NOTE, description=NOTE),

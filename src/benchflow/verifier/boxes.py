@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import Issue
-from benchflow.sandbox.policy import network_policy
+from benchflow.sandbox.policy import in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
 from benchflow.task.config import MAIN_SERVICE
 from benchflow.verifier import live, separate
@@ -170,7 +170,8 @@ class BoxMaker:
     def _networks(self) -> tuple[NetworkPolicy, NetworkPolicy]:
         """What holds for the agent, and for the verifier."""
         view = self.scope.view
-        return network_policy(view, "agent"), self.scope.network(network_policy(view, "verifier"))
+        step = next((item for item in view.steps if item.config.name == self.scope.step), None)
+        return network_policy(in_step(view, step), "agent"), self.scope.network(network_policy(view, "verifier"))
 
     def _may_share_network(self) -> bool:
         """Whether services may be under the verifier's network: an agent that goes on must not get it."""

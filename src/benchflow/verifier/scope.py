@@ -9,6 +9,7 @@ from typing import Final
 
 from benchflow.errors import PackageError, UsageError
 from benchflow.rewards import UNIT, RewardRange
+from benchflow.sandbox.policy import network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.task.config import ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
@@ -107,8 +108,13 @@ class Scope:
         return None
 
     def network(self, inherited: NetworkPolicy) -> NetworkPolicy:
-        """How far the verifier reaches: what it declares, else what the task allows in this phase."""
-        mode = self.config.network_mode
+        """How far the verifier reaches: what it declares, else what the task allows in this phase.
+
+        An override of the phase in the runtime policy wins over both.
+        """
+        mode, policy = self.config.network_mode, self.view.namespace.runtime_policy
+        if policy is not None and "verifier" in policy.network.phase_overrides:
+            return network_policy(self.view, "verifier")
         if mode is None:
             return inherited
         hosts = self.config.allowed_hosts or ()

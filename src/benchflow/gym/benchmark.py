@@ -1,0 +1,99 @@
+"""Folders of packages as benchmarks of the gym layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import PrivateAttr
+
+import cube
+from benchflow.errors import PackageError
+from benchflow.gym.task import PackageTaskConfig, PackageTaskMetadata
+from benchflow.sandbox.factory import AUTO, task_package
+from benchflow.task.discovery import find_packages
+from benchflow.task.package import load_package
+from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata
+from cube.task import TaskConfig
+
+
+class PackageBenchmark(Benchmark["PackageBenchmarkConfig"]):
+    """Packages share nothing but the backend of this process."""
+
+    def _setup(self) -> None:
+        """Nothing to start before the first reset."""
+
+    def close(self) -> None:
+        """Tasks end their own sandboxes."""
+
+
+class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
+    """Folders of packages as one benchmark. A package that is invalid is an error, unless `skip_invalid`."""
+
+    paths: list[str]
+    benchmark_name: str = "packages"
+    sandbox: str = AUTO
+    base_image: str | None = None
+    validate_per_step: bool = False
+    skip_invalid: bool = False
+
+    task_config_class: ClassVar[type[TaskConfig[Any]]] = PackageTaskConfig
+    benchmark_class: ClassVar[type[Benchmark[Any]]] = PackageBenchmark
+
+    _listed: dict[str, PackageTaskMetadata] | None = PrivateAttr(default=None)
+
+    @property
+    def benchmark_metadata(self) -> BenchmarkMetadata:  # type: ignore[override]  # of the instance, not of the class
+        return BenchmarkMetadata(
+            name=self.benchmark_name,
+            version="0",
+            description=f"Task packages in {', '.join(self.paths)}",
+            num_tasks=len(self.task_metadata),
+        )
+
+    @property
+    def task_metadata(self) -> dict[str, PackageTaskMetadata]:  # type: ignore[override]  # of the instance
+        """The packages by name, found when first asked for."""
+        if self._listed is None:
+            self._listed = _list_packages(self.paths, skip_invalid=self.skip_invalid)
+        return self._listed
+
+    def get_task_configs(self) -> Iterator[TaskConfig[Any]]:
+        """A config for every package of this view, with this benchmark's sandbox settings."""
+        settings = {
+            "sandbox": self.sandbox,
+            "base_image": self.base_image,
+            "validate_per_step": self.validate_per_step,
+        }
+        for config in super().get_task_configs():
+            yield config.model_copy(update=settings)
+
+    def named_subsets(self) -> list[str]:  # type: ignore[override]  # of the instance, not of the class
+        return []
+
+    def cache_dir(self) -> Path:  # type: ignore[override]  # of the instance, not of the class
+        return cube.get_cache_dir(self.benchmark_name)
+
+
+def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, PackageTaskMetadata]:
+    listed: dict[str, PackageTaskMetadata] = {}
+    for found in find_packages([Path(path) for path in paths]):
+        package = load_package(found.path)
+        if not package.valid:
+            if skip_invalid:
+                continue
+            task_package(package)
+        if package.name in listed:
+            raise PackageError(
+                f"Two packages are called '{package.name}': {listed[package.name].path} and {found.path}."
+            )
+        config = package.view.config
+        listed[package.name] = PackageTaskMetadata(
+            id=package.name,
+            abstract_description=config.task.description if config.task else "",
+            path=str(found.path.absolute()),
+            digest=package.digest,
+            steps=tuple(step.config.name for step in package.view.steps),
+        )
+    return listed

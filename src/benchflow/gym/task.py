@@ -1,0 +1,176 @@
+"""`PackageTask`: a package, driven step by step, and the config that takes it to a worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import PrivateAttr
+
+from benchflow.environment import Environment
+from benchflow.errors import PackageError, RuntimeFailure
+from benchflow.gym.backends import BACKENDS
+from benchflow.gym.episode import Episode
+from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
+from benchflow.rewards import Scored, Unscored
+from benchflow.sandbox.container import LOOP
+from benchflow.sandbox.factory import AUTO, task_package
+from benchflow.task.package import TaskPackage
+from cube.container import ContainerBackend
+from cube.core import ActionSchema, Content, Observation, StructuredContent
+from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
+
+
+class UnscoredError(RuntimeFailure):
+    """A verification that ended without a score: no reward exists, and none is invented."""
+
+    def __init__(self, verdict: Unscored) -> None:
+        super().__init__(
+            f"{verdict.category}/{verdict.code} in phase {verdict.phase}: {verdict.reason}", code=verdict.code
+        )
+        self.verdict = verdict
+
+
+class PackageTaskMetadata(TaskMetadata):
+    """Where a package is, and what it was when it was listed."""
+
+    path: str
+    digest: str
+    steps: tuple[str, ...] = ()
+    """The names of its steps, when it has several."""
+
+
+class PackageTask(Task[PackageTaskMetadata]):
+    """A package, driven step by step."""
+
+    sandbox: str = AUTO
+    base_image: str | None = None
+
+    _episode: Episode | None = PrivateAttr(default=None)
+
+    @property
+    def episode(self) -> Episode:
+        """What is going on since the last reset."""
+        if self._episode is None:
+            raise RuntimeError(f"Task '{self.id}' has not been reset: there is no sandbox yet.")
+        return self._episode
+
+    @property
+    def environment(self) -> Environment:
+        """The running sandbox with its services."""
+        return self.episode.environment
+
+    def reset(self) -> tuple[Observation, dict[str, Any]]:
+        """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
+        self._stop()
+        package = _package(self.metadata)
+        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image)))
+        self.tool.reset()
+        info = {"sandbox": self.environment.record()}
+        return Observation.from_text(self.episode.prompt), info
+
+    def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
+        """Verify on a fork; raises `UnscoredError` when that gives no score."""
+        del obs
+        judged = LOOP.run(self.episode.evaluate)
+        if not isinstance(judged.verdict, Scored):
+            raise UnscoredError(judged.verdict)
+        return judged.verdict.reward, judged.info()
+
+    def finished(self, obs: Observation | None = None) -> bool:
+        """Whether a step came to what ends the task before its last step."""
+        del obs
+        return self._episode is not None and self._episode.over
+
+    def filter_actions(self, actions: list[ActionSchema]) -> list[ActionSchema]:
+        """What the package allows; going on is offered where there is a next step."""
+        episode, tool = self._episode, self.tool
+        goes_on = bool(self.metadata.steps) if episode is None else episode.following is not None
+        forbidden = tool.forbids if isinstance(tool, PackageTool) else None
+        return [
+            action
+            for action in actions
+            if (goes_on or action.name != NEXT_STEP) and not (forbidden is not None and forbidden(action.name))
+        ]
+
+    def get_privileged_info(self) -> Content:
+        """The oracle's files, of the step that is under way, for debug agents."""
+        view = _package(self.metadata).view
+        number = self._episode.step.index if self._episode is not None else 0
+        folder = (view.steps[number].oracle_dir if view.steps else None) or view.oracle_dir
+        files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+        texts = {str(path.relative_to(folder or path)): path.read_text(errors="replace") for path in files}
+        return StructuredContent(data={"oracle": texts})
+
+    def get_status(self) -> str:
+        if self._episode is None:
+            return "not started"
+        step = self._episode.step.name
+        where = f"running in {self.environment.backend.name}"
+        return where if step is None else f"{where}, step {step}"
+
+    def fork(self) -> Self:
+        """An independent copy of the task as it is now; processes are not copied."""
+        copy = type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
+        copy._connect(LOOP.run(self.episode.fork))
+        return copy
+
+    def close(self) -> None:
+        try:
+            self._stop()
+        finally:
+            super().close()
+
+    def _connect(self, episode: Episode) -> None:
+        self._episode = episode
+        if isinstance(self.tool, PackageTool):
+            self.tool.connect(episode)
+
+    def _stop(self) -> None:
+        episode, self._episode = self._episode, None
+        if isinstance(self.tool, PackageTool):
+            self.tool.connect(None)
+        if episode is not None:
+            LOOP.run(episode.stop)
+
+
+class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
+    """A package on the way to a worker, which has the folder too."""
+
+    sandbox: str = AUTO
+    base_image: str | None = None
+    validate_per_step: bool = False
+
+    def verify_installed(self) -> None:
+        """The folder must be there and hold what it held when the task was listed."""
+        _package(self.metadata)
+
+    def make(
+        self,
+        runtime_context: RuntimeContext | None = None,
+        container_backend: ContainerBackend | None = None,
+    ) -> PackageTask:
+        self.verify_installed()
+        return PackageTask(
+            metadata=self.metadata,
+            tool_config=self.tool_config or PackageToolConfig(),
+            runtime_context=runtime_context,
+            container_backend=container_backend,
+            sandbox=self.sandbox,
+            base_image=self.base_image,
+            validate_per_step=self.validate_per_step,
+        )
+
+
+def _package(metadata: PackageTaskMetadata) -> TaskPackage:
+    package = task_package(Path(metadata.path))
+    if package.digest != metadata.digest:
+        raise PackageError(
+            f"The package at {metadata.path} has changed since the task was listed: list it again.",
+            code="digest-changed",
+        )
+    return package
+
+
+async def _start(package: TaskPackage, sandbox: str, base_image: str | None) -> Episode:
+    return await Episode.start(package, await BACKENDS.get(package, sandbox, base_image), base_image=base_image)

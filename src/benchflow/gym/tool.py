@@ -1,0 +1,127 @@
+"""What an agent can do in a package's sandbox: a terminal, and the way from one step of the package to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from benchflow.agents.workspace import Workspace, WorkspaceError
+from benchflow.gym.episode import Episode
+from benchflow.rollout.policies import normal_tool
+from benchflow.sandbox.container import LOOP
+from cube.container import Container
+from cube.core import Action, Observation, StepError
+from cube.tool import Tool, ToolConfig, tool_action
+
+NEXT_STEP: Final = "next_step"
+
+
+class PackageToolConfig(ToolConfig):
+    """A terminal; `timeout_sec` bounds one command."""
+
+    timeout_sec: float = 600.0
+
+    def make(self, container: Container | None = None) -> PackageTool:
+        del container  # the task connects it when it starts its sandbox
+        return PackageTool(self.timeout_sec)
+
+
+class PackageTool(Tool):
+    """What an agent can do in a package's sandbox: run commands, read, write and edit files.
+
+    What cannot be had (a file that is missing, text that is not there) is told as an observation and ends nothing.
+    """
+
+    def __init__(self, timeout_sec: float) -> None:
+        self.timeout_sec = timeout_sec
+        self._episode: Episode | None = None
+        self._workspace: Workspace | None = None
+
+    def connect(self, episode: Episode | None) -> None:
+        """Act in this episode from now on; None: in none."""
+        self._episode = episode
+        self._workspace = episode.workspace() if episode is not None else None
+
+    def forbids(self, action: str) -> bool:
+        """Whether the package forbids an action by name."""
+        episode = self._episode
+        return episode is not None and bool(episode.forbidden) and normal_tool(action) in episode.forbidden
+
+    def execute_action(self, action: Action) -> Observation | StepError:
+        if self.forbids(action.name):
+            return Observation.from_text(f"The package forbids the action '{action.name}'.")
+        return super().execute_action(action)
+
+    def _do(self, action: Callable[[Workspace], Awaitable[Any]]) -> Any:
+        workspace = self._workspace
+        if workspace is None:
+            raise RuntimeError("The task has not been reset: there is no sandbox yet.")
+        try:
+            return LOOP.run(lambda: action(workspace))
+        except WorkspaceError as error:
+            return {"error": str(error)}
+
+    @tool_action
+    def bash(self, command: str) -> Any:
+        """Run a shell command in the working folder and see its output and exit code.
+
+        Args:
+            command: the command line
+        """
+        return self._do(self._bash(command))
+
+    def _bash(self, command: str) -> Callable[[Workspace], Awaitable[dict[str, Any]]]:
+        async def run(workspace: Workspace) -> dict[str, Any]:
+            result = await workspace.bash(command, timeout=self.timeout_sec)
+            return {
+                "stdout": result.stdout.decode(errors="replace"),
+                "stderr": result.stderr.decode(errors="replace"),
+                "exit_code": result.exit_code,
+                **({"timed_out": True} if result.timed_out else {}),
+            }
+
+        return run
+
+    @tool_action
+    def read_file(self, path: str) -> Any:
+        """Read a text file.
+
+        Args:
+            path: absolute, or relative to the working folder
+        """
+        return self._do(lambda workspace: workspace.read_text(path))
+
+    @tool_action
+    def write_file(self, path: str, text: str) -> Any:
+        """Write a text file, replacing what was there.
+
+        Args:
+            path: absolute, or relative to the working folder
+            text: the whole new content
+        """
+        return self._do(lambda workspace: workspace.write_text(path, text))
+
+    @tool_action
+    def edit_file(self, path: str, old: str, new: str) -> Any:
+        """Replace a piece of text that occurs exactly once in a file.
+
+        Args:
+            path: absolute, or relative to the working folder
+            old: the text as it is in the file
+            new: the text that takes its place
+        """
+        return self._do(lambda workspace: workspace.edit_text(path, old, new))
+
+    @tool_action
+    def next_step(self) -> Any:
+        """End the step that you are working on: it is scored as it is, and the instruction of the next step comes."""
+        return self._do(self._advance)
+
+    async def _advance(self, workspace: Workspace) -> str:
+        del workspace
+        episode = self._episode
+        if episode is None or episode.following is None:
+            raise WorkspaceError("There is no further step: final_step ends the task.")
+        await episode.advance()
+        self.connect(episode)
+        return "The task ends with this step." if episode.over else episode.prompt

@@ -1,0 +1,57 @@
+"""Gym tasks of packages that are made of a few lines."""
+
+import pytest
+
+from benchflow.gym import PackageBenchmarkConfig
+from cube.core import Action
+
+
+class Gym:
+    """A task of a folder, and short ways to drive it."""
+
+    def __init__(self, folder, **settings):
+        benchmark = PackageBenchmarkConfig(paths=[str(folder)], sandbox="local", base_image="host", **settings)
+        (config,) = benchmark.get_task_configs()
+        self.task = config.make()
+
+    def reset(self):
+        return self.task.reset()[0].to_markdown()
+
+    def act(self, name, **arguments):
+        return self.task.step(Action(name=name, arguments=arguments))
+
+    def bash(self, command):
+        output = self.act("bash", command=command)
+        assert output.error is None
+        return output.obs.contents[0].data["stdout"]
+
+    def actions(self):
+        return {action.name for action in self.task.action_set}
+
+
+@pytest.fixture
+def gym():
+    """Makes gyms; each is closed after the test."""
+    made = []
+
+    def make(folder, **settings):
+        made.append(Gym(folder, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.task.close()
+
+
+@pytest.fixture
+def make_package(tmp_path):
+    """A folder with these files."""
+
+    def make(files):
+        folder = tmp_path / "package"
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return folder
+
+    return make
