@@ -26,7 +26,7 @@ from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.policy import healthcheck_of
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
-from benchflow.verifier.live import end_agent
+from benchflow.verifier.live import agent_users, end_agent
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
@@ -194,7 +194,7 @@ class Execution:
             if environment.services is None:
                 await sandbox.kill_processes()
             else:
-                await end_agent(sandbox, sandbox.spec.user or "agent")
+                await end_agent(sandbox, agent_users(sandbox, context.plan.view))
         target = context.place("artifacts") if step.name is None else context.place("steps", step.name, "artifacts")
         collected = await collect(sandbox, step.artifacts, target, conventional=self._is_imported())
         if collected:
