@@ -14,7 +14,7 @@ import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.sandbox.protocol import Limits, NetworkPolicy
 from benchflow.verifier.survival import SYSTEM, below
 
 _TIMEOUT_SEC: Final = 300.0
@@ -68,7 +68,8 @@ async def built_tools(environment: Environment) -> tuple[str, ...]:
 
 
 async def _search(environment: Environment) -> tuple[str, ...]:
-    spec = replace(environment.preparation.spec, composition=None, mounts=(), network=NetworkPolicy("none"))
+    declared = environment.preparation.spec
+    spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
     pristine = environment.backend.create(spec)
     await pristine.start()
     try:
