@@ -42,11 +42,11 @@ def package(tmp_path: Path) -> Package:
 class Bench:
     """An environment with its verifier, and short ways to use both."""
 
-    def __init__(self, environment: Environment, folder: Path, machine: dict[str, str]) -> None:
+    def __init__(self, environment: Environment, folder: Path, machine: dict[str, str], base_image: str | None) -> None:
         self.environment = environment
         self.sandbox = environment.sandbox
         self.folder = folder
-        self.verifier = Verifier(environment, machine=machine, cache=folder / "cache")
+        self.verifier = Verifier(environment, machine=machine, cache=folder / "cache", base_image=base_image)
         self._count = 0
 
     async def agent(self, script: str, user: str | None = None) -> None:
@@ -69,9 +69,9 @@ def bench(backend: LocalBackend, tmp_path: Path) -> Callable[..., object]:
     """Opens environments of packages: `async with bench(folder) as it`."""
 
     @asynccontextmanager
-    async def opened(folder: Path, **machine: str) -> AsyncIterator[Bench]:
-        environment = await Environment.from_task(folder, sandbox=backend, machine=machine)
+    async def opened(folder: Path, *, base_image: str | None = None, **machine: str) -> AsyncIterator[Bench]:
+        environment = await Environment.from_task(folder, sandbox=backend, machine=machine, base_image=base_image)
         async with environment:
-            yield Bench(environment, tmp_path, machine)
+            yield Bench(environment, tmp_path, machine, base_image)
 
     return opened

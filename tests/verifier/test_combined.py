@@ -9,9 +9,11 @@ import threading
 
 import pytest
 
+from benchflow.environment import Environment
 from benchflow.errors import VerifierFailure
 from benchflow.rewards import Scored
 from benchflow.testing import Fault, ModelServer
+from benchflow.verifier import Verifier
 from benchflow.verifier.submission import complete_submission
 
 pytestmark = [
@@ -94,6 +96,46 @@ async def test_a_gain_is_measured_between_live_ends_and_remembered(bench, packag
         again = await it.verify()
         assert again.verdict.reward == pytest.approx(0.5)
         assert [issue.code for issue in again.diagnostics] == ["gain-cached", "gain-cached"]
+
+
+async def test_measured_ends_are_shared_by_rollouts_through_the_users_cache(backend, package, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCHCUBE_STORE", str(tmp_path / "store"))
+    folder = package("verifier: {env: {LEVEL: '${LEVEL:-0}'}}\n", GAIN_FILES)
+
+    async def codes(number: int, **machine: str) -> list[str]:
+        async with await Environment.from_task(folder, sandbox=backend, machine=machine) as environment:
+            found = await Verifier(environment, machine=machine).verify(tmp_path / f"out-{number}")
+            assert isinstance(found.verdict, Scored), found
+            return [issue.code for issue in found.diagnostics]
+
+    kept = tmp_path / "store" / "measured"
+    assert await codes(1) == []
+    assert [json.loads(file.read_text())["schema"] for file in kept.iterdir()] == ["benchcube.measured.v1"] * 2
+    assert await codes(2) == ["gain-cached", "gain-cached"]
+    assert await codes(3, LEVEL="1") == [], "what the verifier is given decides what it measures"
+    (folder / "verifier" / "note.txt").write_text("another package by its digest")
+    assert await codes(4) == []
+    assert len(list(kept.iterdir())) == 6
+    for file in kept.iterdir():
+        file.write_text('{"schema": "benchcube.measured.v1"')
+    assert await codes(5) == [], "what cannot be read is measured again"
+
+
+async def test_a_cache_that_cannot_be_written_costs_a_note_and_no_score(backend, package, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    async with await Environment.from_task(package(files=GAIN_FILES), sandbox=backend, machine={}) as environment:
+        found = await Verifier(environment, machine={}, cache=tmp_path / "file" / "cache").verify(tmp_path / "out")
+    assert isinstance(found.verdict, Scored), found
+    assert [issue.code for issue in found.diagnostics] == ["gain-not-cached", "gain-not-cached"]
+
+
+async def test_ends_are_measured_on_the_same_substitute_of_an_image(bench, package):
+    files = {**GAIN_FILES, "verifier/Dockerfile": "FROM debian:12\nWORKDIR /app\n"}
+    folder = package("verifier: {environment_mode: separate}\nartifacts: [level]\n", files)
+    async with bench(folder, base_image="host") as it:
+        await it.agent("echo 0.45 > level")
+        verdict = (await it.verify()).verdict
+    assert verdict.metrics == {"score": 0.45, "baseline": 0.2, "ceiling": 0.7}, verdict
 
 
 async def test_an_end_may_be_a_case_of_the_evidence(bench, package):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from benchflow.errors import SandboxFailure
 from benchflow.rewards import Scored
 from benchflow.sandbox.local.sandbox import LocalSandbox
 from benchflow.testing import ModelServer
@@ -194,3 +195,37 @@ async def test_a_criterion_about_a_file_that_is_not_there_is_0_and_the_others_ar
             found = await it.verify()
     assert {item.name: item.score for item in found.verdict.items} == {"right": 1, "clear": 0}
     assert found.verdict.reward == 0.5
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"verifier/verifier.md": ROLE.format(inputs="/app/out/a.md")},
+        {"verifier/verifier.md": JUDGE, "verifier/rubric.toml": RUBRIC},
+    ],
+    ids=["agent-judge", "llm-judge"],
+)
+async def test_a_file_that_a_healthy_box_fails_to_give_is_no_score(bench, package, monkeypatch, files):
+    async def cut_short(*_, **__):
+        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+
+    monkeypatch.setattr(LocalSandbox, "read_file", cut_short)
+    with ModelServer([{"score": 1}]) as server:
+        async with bench(package(files=files), **server.environment) as it:
+            await it.agent("mkdir out; echo 42 > out/a.md")
+            verdict = (await it.verify()).verdict
+    assert (verdict.status, verdict.category, verdict.code) == ("unscored", "sandbox", "cut-short"), verdict
+
+
+@pytest.mark.parametrize(("gone", "outcome"), [("find", 1), ("sh", "listing-failed")])
+async def test_what_the_environment_lacks_does_not_count_against_the_agent(bench, package, gone, outcome):
+    dockerfile = f"FROM debian:12\nWORKDIR /app\nRUN rm -f /usr/bin/{gone}\n"
+    files = {"environment/Dockerfile": dockerfile, "verifier/verifier.md": JUDGE, "verifier/rubric.toml": RUBRIC}
+    with ModelServer([{"score": 1}, {"score": 1}]) as server:
+        async with bench(package(files=files), base_image="host", **server.environment) as it:
+            await it.sandbox.write_file("/app/out/answer.md", b"42")
+            verdict = (await it.verify()).verdict
+    if isinstance(outcome, str):
+        assert (verdict.status, verdict.category, verdict.code) == ("unscored", "environment", outcome)
+    else:
+        assert verdict.reward == outcome, verdict

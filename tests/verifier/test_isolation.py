@@ -108,6 +108,18 @@ async def test_a_running_service_is_a_solution_where_the_package_says_so(bench, 
         assert left.stdout == b""
 
 
+async def test_an_agent_that_goes_on_never_shares_its_box_with_the_verifier(bench, package):
+    folder = package("verifier: {hardening: {keep_processes: true}}\n", {"verifier/test.sh": SERVICE})
+    async with bench(folder) as it:
+        await it.agent(
+            "setsid sh -c 'until cat /verifier/test.sh > /tmp/seen; do sleep 0.01; done' >/dev/null 2>&1 & "
+            "echo $! > /tmp/alive.pid"
+        )
+        verdict = (await it.verify(soft=True)).verdict
+        assert (verdict.status, verdict.category, verdict.code) == ("unscored", "unsupported", "live-state")
+        await it.agent("[ ! -s /tmp/seen ] && kill -0 $(cat /tmp/alive.pid)")
+
+
 async def test_a_split_package_gets_its_live_box(bench, tmp_path):
     folder = tmp_path / "split"
     (folder / "tests").mkdir(parents=True)

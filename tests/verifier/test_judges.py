@@ -163,6 +163,32 @@ async def test_a_judge_role_sees_declared_evidence_and_its_words_are_kept_and_au
     assert "hidden-reference" not in server.requests[0].prompt
 
 
+async def test_the_audit_of_a_step_knows_the_hidden_files_of_the_task_and_of_every_step(bench, package, tmp_path):
+    secret = "echo the-secret-line-of-{}-is-not-for-judges\n"
+    role = ROLE.replace("trajectory/acp_trajectory.jsonl, ", "")
+    files = {
+        "verifier/verifier.md": role,
+        "verifier/key.txt": secret.format("task"),
+        "steps/one/instruction.md": "First.",
+        "steps/one/verifier/test.sh": secret.format("one"),
+        "steps/two/instruction.md": "Second.",
+        "steps/two/verifier/test.sh": secret.format("two"),
+        "steps/two/oracle/solve.sh": secret.format("oracle"),
+    }
+    said = " ".join(secret.format(name).strip() for name in ("task", "one", "two", "oracle"))
+    with ModelServer({"score": 1, "reason": said}) as server:
+        async with bench(package("steps: [{name: one}, {name: two}]\n", files), **server.environment) as it:
+            await it.agent("echo fine > report.md")
+            await it.verify(step="two")
+            leaks = json.loads((it.output / "judge-audit.json").read_text())["leaks"]
+    assert [leak["hidden"] for leak in leaks] == [
+        "verifier/key.txt",
+        "steps/one/verifier/test.sh",
+        "steps/two/verifier/test.sh",
+        "steps/two/oracle/solve.sh",
+    ]
+
+
 async def test_the_judge_of_the_configuration_needs_no_document(bench, package):
     frontmatter = "verifier: {type: llm-judge, judge: {model: openai/m, rubric_path: verifier/rubric.toml}}\n"
     with ModelServer([{"score": 1}, {"score": 5}]) as server:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
+
+from benchflow.errors import SandboxFailure
+from benchflow.files import scratch
+from benchflow.sandbox.local.sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
 SEPARATE = "verifier: {environment_mode: separate}\n"
@@ -100,3 +107,75 @@ async def test_a_step_has_its_own_verifier_and_inherits_the_rest(bench, tmp_path
         second = await it.verify(step="two")
         assert (second.isolation, second.verdict.code) == ("separate", "timeout")
         assert (it.output / "test-stdout.txt").read_text() == "step\n"
+
+
+@pytest.fixture
+def tiny_disk(tmp_path, monkeypatch):
+    """A temporary folder on a disk with hardly any room."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", place], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    monkeypatch.setitem(scratch._own, os.getpid(), place)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("size", [200_000, 4_000_000], ids=["small folder", "large folder"])
+async def test_a_full_disk_of_the_machine_is_no_score(bench, package, tiny_disk, size):
+    async with bench(package(f"{SEPARATE}artifacts: [/app/out]\n")) as it:
+        await it.agent(f"mkdir out; head -c {size} /dev/urandom > out/data")
+        verdict = (await it.verify()).verdict
+    assert (verdict.status, verdict.category, verdict.code) == ("unscored", "infrastructure", "disk-full"), verdict
+
+
+async def test_trouble_of_a_sandbox_while_paths_are_taken_over_is_no_score(bench, package, monkeypatch):
+    async def cut_short(*_, **__):
+        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+
+    async with bench(package(f"{SEPARATE}artifacts: [/app/out]\n")) as it:
+        monkeypatch.setattr(LocalSandbox, "download", cut_short)
+        verdict = (await it.verify()).verdict
+    assert (verdict.status, verdict.category, verdict.code) == ("unscored", "sandbox", "cut-short"), verdict
+
+
+async def test_a_declared_path_that_is_not_there_is_noted(bench, package):
+    async with bench(package(f"{SEPARATE}artifacts: [/app/out, /app/answer.txt/below]\n")) as it:
+        await it.agent("touch answer.txt")
+        found = await it.verify()
+    assert found.verdict.reward == 0
+    notes = [(issue.code, issue.path) for issue in found.diagnostics]
+    assert notes == [("not-transferred", "/app/out"), ("not-transferred", "/app/answer.txt/below")]
+
+
+async def test_more_than_the_verifiers_sandbox_holds_is_noted_and_no_way_out(bench, package):
+    frontmatter = """\
+        artifacts: [/app]
+        verifier: {environment: {storage_mb: 64, workdir: /app, network_mode: no-network}}
+        """
+    async with bench(package(frontmatter)) as it:
+        await it.agent("truncate -s 100M hole")
+        found = await it.verify()
+    assert found.verdict.reward == 0, found.verdict
+    assert [(issue.code, issue.path) for issue in found.diagnostics] == [("not-transferred", "/app")]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [("false", "exit code 1."), ("echo no such report >&2; exit 3", "exit code 3: no such report")]
+)
+async def test_a_collect_command_that_fails_is_noted(bench, package, command, said):
+    frontmatter = (
+        f"verifier: {{environment_mode: separate, collect: [{{command: 'true'}}, {{command: '{command}'}}]}}\n"
+    )
+    async with bench(package(frontmatter)) as it:
+        found = await it.verify()
+    assert [(issue.code, issue.path) for issue in found.diagnostics] == [("collect-failed", "verifier.collect[1]")]
+    assert found.diagnostics[0].message.endswith(said)
+
+
+async def test_a_collect_command_that_takes_too_long_is_no_score(bench, package):
+    frontmatter = "verifier: {environment_mode: separate, collect: [{command: sleep 60, timeout_sec: 0.2}]}\n"
+    async with bench(package(frontmatter)) as it:
+        verdict = (await it.verify()).verdict
+    assert (verdict.category, verdict.code) == ("verifier", "timeout")
+    assert "verifier.collect[0]" in verdict.reason

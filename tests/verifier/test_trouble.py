@@ -5,6 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from benchflow.sandbox.local.sandbox import LocalSandbox
+
 pytestmark = pytest.mark.anyio
 LEFT = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
 
@@ -68,3 +70,27 @@ async def test_a_failing_interpreter_is_told_with_its_exit_code(bench, package, 
         assert found.exit_code
         assert (found.verdict.category, found.verdict.code) == ("verifier", "reward-missing")
         assert f"exit code {found.exit_code}" in found.verdict.reason
+
+
+async def test_a_box_that_is_lost_before_its_reward_is_read_is_trouble_of_the_sandbox(bench, package, monkeypatch):
+    async def stop_and_download(self, *_, **__):
+        await self.stop()
+        self.link  # noqa: B018 - says that it is gone
+
+    async with bench(package()) as it:
+        monkeypatch.setattr(LocalSandbox, "download", stop_and_download)
+        verdict = (await it.verify()).verdict
+    assert (verdict.category, verdict.code) == ("sandbox", "sandbox-gone"), verdict
+
+
+async def test_a_box_that_cannot_give_its_reward_file_is_trouble_of_the_sandbox(bench, package, monkeypatch):
+    read = LocalSandbox.read_file
+
+    async def stop_and_read(self, path, **options):
+        await self.stop()
+        return await read(self, path, **options)
+
+    monkeypatch.setattr(LocalSandbox, "read_file", stop_and_read)
+    async with bench(package(files=script("mkfifo /logs/verifier/pipe; echo 1 > /logs/verifier/reward.txt"))) as it:
+        verdict = (await it.verify()).verdict
+    assert (verdict.category, verdict.code) == ("sandbox", "sandbox-gone"), verdict

@@ -125,6 +125,7 @@ class RolloutConfig:
     staging: Staging | None = field(default=None, repr=False)
     """Verifiers made ready to be copied, shared by the rollouts of a job; without it each makes its own."""
     judge_cache: Path | None = None
+    """Where measured ends of gains are kept for other rollouts; a folder of the user's cache when left out."""
     durable: bool = True
     """Whether the record has reached the disk when the rollout is over; a job that keeps it in a log of its own, which
     has, need not wait twice."""

@@ -24,7 +24,7 @@ from benchflow.rollout.stage import Stage
 from benchflow.rollout.steps import StepRecord, total
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
-from benchflow.verifier.live import end_agent
+from benchflow.verifier.live import agent_users, end_agent
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class Execution:
             if environment.services is None:
                 await sandbox.kill_processes()
             else:
-                await end_agent(sandbox, sandbox.spec.user or "agent")
+                await end_agent(sandbox, agent_users(sandbox, context.plan.view))
         target = context.place("artifacts") if step.name is None else context.place("steps", step.name, "artifacts")
         collected = await collect(sandbox, step.artifacts, target, conventional=is_imported(context.plan.view))
         if collected:

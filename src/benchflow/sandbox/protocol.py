@@ -24,6 +24,10 @@ Fidelity = Literal["exact", "substituted"]
 ChangeKind = Literal["added", "changed", "deleted"]
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
+NO_SUCH_FILE: Final = "no-such-file"
+OF_THE_FILE: Final = frozenset({NO_SUCH_FILE, "refused", "refused-file", "too-large"})
+"""Codes of a `SandboxFailure` that say what stands at a path; every other one is trouble of the sandbox."""
+
 _OTHERS: Final = (
     'for p in /proc/[0-9]*; do p=${p#/proc/}; case $p in 1|$$|$PPID) ;; *) read -r _ _ s _ <"/proc/$p/stat" 2>/dev/null'
     ' && [ "$s" != Z ] && echo "$p";; esac; done; true'

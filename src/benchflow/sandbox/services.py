@@ -2,7 +2,7 @@
 
 A manifest either lists its services or leaves them to the image, whose entry point then is the one service.
 They run as root inside the sandbox, are ready when every probe succeeds, and one that ends before that is
-an error with its last lines.
+an error with its last lines. Whoever verifies asks again (`failure`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchflow.errors import EnvironmentFailure
+from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.envvars import forward_variables, resolve_variables
 from benchflow.sandbox.probes import Probe, http_probe, tcp_probe
 from benchflow.sandbox.protocol import Image, Sandbox, SandboxProcess
@@ -26,6 +25,16 @@ if TYPE_CHECKING:
 _POLL_SEC: Final = 0.05
 _POLL_MOST_SEC: Final = 1.0
 _LOGS: Final = "/var/log/benchflow-services"
+_KILLED: Final = -1
+_ENDED: Final = f"""
+for name do
+  log={_LOGS}/$name
+  if [ -f "$log.exit" ]; then read -r code <"$log.exit" && echo "$code $name"
+  elif [ -f "$log.pid" ] && read -r pid <"$log.pid" && [ ! -d "/proc/$pid" ]; then echo "{_KILLED} $name"; fi
+done
+true
+"""
+"""Prints exit code and name of every service that runs no more; what waits for it may have been killed with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +134,34 @@ class RunningServices:
 
     async def check(self) -> None:
         """Raise an `EnvironmentFailure` when a service has ended."""
-        names = " ".join(f"{_LOGS}/{service.name}.exit" for service in self.plan.services)
-        if not names:
-            return
-        result = await self._sandbox.exec(f"head -v -n 1 {names} 2>/dev/null", user="root", cwd="/", timeout=30)
-        lines = result.stdout.decode(errors="replace").split("\n")
-        for title, code in pairwise(lines):
-            if title.startswith("==> ") and code.strip().isdecimal():
-                name = title.removeprefix(f"==> {_LOGS}/").removesuffix(".exit <==")
-                message = f"The service {name} ended with exit code {code}.{await self._last_lines(name)}"
-                raise EnvironmentFailure(message, code="service-failed", path="environment.services")
+        for name, code in (await self._ended()).items():
+            raise await self._failed(name, code)
+
+    async def failure(self) -> EnvironmentFailure | None:
+        """Why services that were ready are not up any more.
+
+        One that ended with exit code 0 has done its work as long as every probe still succeeds.
+        """
+        ended = await self._ended()
+        name = next((name for name, code in ended.items() if code != 0), None)
+        if name is None and ended and not all([await probe.ready(self._sandbox) for probe in self.plan.probes]):
+            name = next(iter(ended))
+        return await self._failed(name, ended[name]) if name is not None else None
+
+    async def _ended(self) -> dict[str, int]:
+        """The services that run no more, with their exit codes."""
+        names = [service.name for service in self.plan.services]
+        words = ["/bin/sh", "-c", _ENDED, "sh", *names]
+        result = await self._sandbox.exec(words, user="root", cwd="/", timeout=30)
+        if not result.ok:
+            raise SandboxFailure("The sandbox does not tell which services still run.", code="services-unknown")
+        lines = (line.partition(" ") for line in result.stdout.decode(errors="replace").splitlines())
+        return {name: int(code) for code, _, name in lines if code.removeprefix("-").isdecimal()}
+
+    async def _failed(self, name: str, code: int) -> EnvironmentFailure:
+        how = "was killed" if code == _KILLED else f"ended with exit code {code}"
+        message = f"The service {name} {how}.{await self._last_lines(name)}"
+        return EnvironmentFailure(message, code="service-failed", path="environment.services")
 
     async def _last_lines(self, name: str) -> str:
         result = await self._sandbox.exec(f"tail -n 20 {_LOGS}/{name}.log", user="root", cwd="/", timeout=30)
@@ -153,7 +180,7 @@ def _in_background(service: ServicePlan) -> str:
     command = service.command if isinstance(service.command, str) else shlex.join(service.command)
     log = f"{_LOGS}/{service.name}"
     return (
-        f"mkdir -p -m 700 {_LOGS}; rm -f {log}.exit\n"
+        f"mkdir -p -m 700 {_LOGS}; rm -f {log}.exit; echo $$ >{log}.pid\n"
         f"/bin/sh -c {shlex.quote(command)} >{log}.log 2>&1 </dev/null\n"
         f"echo $? >{log}.exit.new; mv {log}.exit.new {log}.exit\n"
     )

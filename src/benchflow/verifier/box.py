@@ -13,7 +13,7 @@ from benchflow.errors import SandboxFailure, VerifierFailure
 from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
-from benchflow.sandbox.protocol import ExecResult, Sandbox
+from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Sandbox
 from benchflow.verifier.staging import LOGS
 
 MAX_STDOUT: Final = 4 << 20
@@ -53,11 +53,13 @@ class Box:
     async def collect(self, target: Path) -> None:
         """Copy `/logs/verifier` to a host folder. What is too much to take over still gives its reward files.
 
-        A reward file that is none raises `RewardError` (`reward-invalid`).
+        A reward file that is none raises `RewardError` (`reward-invalid`), a box that cannot be read `SandboxFailure`.
         """
         try:
             await self.sandbox.download(LOGS, target, max_bytes=MAX_LOG_BYTES, max_files=MAX_LOG_FILES)
-        except SandboxFailure:
+        except SandboxFailure as error:
+            if error.code not in OF_THE_FILE:
+                raise
             for name in (REWARD_TEXT, REWARD_JSON, REWARD_DETAILS):
                 await self._collect_file(name, target / name)
 
@@ -65,7 +67,9 @@ class Box:
         try:
             data = await self.sandbox.read_file(f"{LOGS}/{name}", max_bytes=MAX_BYTES)
         except SandboxFailure as error:
-            if error.code not in ("refused", "refused-file", "too-large") or name == REWARD_DETAILS:
+            if error.code not in OF_THE_FILE:
+                raise
+            if error.code == NO_SUCH_FILE or name == REWARD_DETAILS:
                 return
             raise RewardError(f"{name} cannot be used: {error}", code="reward-invalid", file=name) from error
         await anyio.to_thread.run_sync(write_unseen, target, data)

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.errors import Issue
+from benchflow.errors import Issue, UnsupportedError
 from benchflow.sandbox.policy import in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
 from benchflow.task.config import MAIN_SERVICE
@@ -23,7 +23,6 @@ from benchflow.verifier.shared import fork_for_verification, survival_rules
 from benchflow.verifier.staging import Staging
 from benchflow.verifier.survival import Withheld
 
-_ROOT: Final = ("root", "0")
 _OPEN_THE_WAY: Final = 'chmod a+rx / /logs "$1"; chmod 1777 /tmp; true'
 """For a verifier that is not root: an agent may have closed the folders on its way, its working folder among them."""
 _TIMEOUT_SEC: Final = 60.0
@@ -70,6 +69,12 @@ class BoxMaker:
             async with self._in_service(service) as sandbox:
                 yield await self._placed(sandbox, extra, live_box=True)
         elif await self._must_be_live():
+            if self.soft:
+                message = (
+                    "The verifier looks at what runs in the agent's box, so it works there, and an agent that goes on "
+                    "would see its files; verify when the agent is over."
+                )
+                raise UnsupportedError(message, code="live-state")
             async with self._live():
                 yield await self._placed(self.sandbox, extra, live_box=True)
         else:
@@ -84,7 +89,7 @@ class BoxMaker:
         if tree is None:
             tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
-        if not live_box and user.partition(":")[0] not in _ROOT:
+        if not live_box and not live.is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         pinned = pinned_variables(config.pytest_plugins)
@@ -113,13 +118,17 @@ class BoxMaker:
             beside=self._may_share_network(),
         )
         async with stopping(source):
-            for hook in self.scope.config.collect:
+            for number, hook in enumerate(self.scope.config.collect):
                 place = source if hook.service == MAIN_SERVICE else self.sandbox.service(hook.service)
-                await place.exec(hook.command, user="root", timeout=hook.timeout_sec or self.scope.config.timeout_sec)
+                timeout = hook.timeout_sec or self.scope.config.timeout_sec
+                result = await place.exec(hook.command, user="root", timeout=timeout)
+                self.findings.add(*separate.collected(result, f"verifier.collect[{number}]", timeout))
             fresh = self.environment.backend.create(spec)
             await fresh.start()
             async with stopping(fresh):
-                self.findings.add(*await separate.carry_over(source, fresh, paths, services=self.sandbox))
+                built = survivors.rules.built
+                notes = await separate.carry_over(source, fresh, paths, services=self.sandbox, built=built)
+                self.findings.add(*notes)
                 self.findings.withhold(survivors.withheld)
                 yield fresh
 
@@ -133,13 +142,13 @@ class BoxMaker:
         box = self.sandbox
         message = "Verified in the agent's own box, whose processes live on and can act on the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.hardening.keep_processes", message))
-        if not self.soft:
-            if not self.scope.opt_outs.keep_processes:
-                note = await live.end_agent(box, box.spec.user or "agent")
-                self.findings.add(*([note] if note is not None else []))
-            planted, notes = await live.remove_hooks(box, survival_rules(box, self.scope))
-            self.findings.withhold(planted)
-            self.findings.add(*notes)
+        if not self.scope.opt_outs.keep_processes:
+            note = await live.end_agent(box, live.agent_users(box, self.scope.view))
+            self.findings.add(*([note] if note is not None else []))
+        rules = await survival_rules(self.environment, box, self.scope)
+        planted, notes = await live.remove_hooks(box, rules, contested=self.scope.opt_outs.keep_processes)
+        self.findings.withhold(planted)
+        self.findings.add(*notes)
         async with self._phase(box):
             yield
 

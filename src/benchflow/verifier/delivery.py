@@ -11,14 +11,12 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, SandboxFailure
 from benchflow.rewards import RewardItem, Scored
-from benchflow.verifier.box import Box
+from benchflow.sandbox.protocol import OF_THE_FILE
 from benchflow.verifier.run import Run
 from benchflow.verifier.survival import REASONS, below
 
 ARTIFACTS: Final = ("/logs/artifacts", "/artifacts")
 """Of all logs and records, these are the agent's to fill."""
-_PROBE_SEC: Final = 60.0
-_OF_THE_FILE: Final = ("refused", "refused-file", "too-large")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,10 @@ def is_deliverable(path: str) -> bool:
     return below(absolute, *ARTIFACTS) or (path.startswith("/") and not below(path, "/logs"))
 
 
-async def undelivered(run: Run, box: Box, path: str, error: SandboxFailure) -> Undelivered:
-    """Why a path of a box could not be read; raises `error` again when the box itself is at fault."""
-    if error.code not in _OF_THE_FILE:
-        alive = await box.sandbox.exec(["/bin/sh", "-c", ":"], user="root", cwd="/", timeout=_PROBE_SEC)
-        if not alive.ok:
-            raise error
+def undelivered(run: Run, path: str, error: SandboxFailure) -> Undelivered:
+    """Why a path of a box could not be read; raises `error` again unless it is about what stands at the path."""
+    if error.code not in OF_THE_FILE:
+        raise error
     kept_back = next((item for item in run.findings.withheld if below(path, item.path)), None)
     if kept_back is not None:
         return Undelivered(path, f"{path} was not carried over: {kept_back.path} {REASONS[kept_back.reason]}.")

@@ -9,7 +9,6 @@ from typing import Final
 
 from benchflow.errors import PackageError, SandboxFailure, VerifierFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
-from benchflow.verifier.box import Box
 from benchflow.verifier.delivery import NotDelivered, Undelivered, is_deliverable, undelivered
 from benchflow.verifier.run import Run
 from benchflow.verifier.survival import SCOPE, below
@@ -62,14 +61,14 @@ async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
                 try:
                     found[path] = await box.sandbox.read_file(path, max_bytes=MAX_BYTES)
                 except SandboxFailure as error:
-                    missing.append(await _missing(run, box, path, error))
+                    missing.append(_missing(run, path, error))
     if missing:
         raise NotDelivered(missing)
     return [Input(path, found[path]) for path in wanted]
 
 
-async def _missing(run: Run, box: Box, path: str, error: SandboxFailure) -> Undelivered:
-    problem = await undelivered(run, box, path, error)
+def _missing(run: Run, path: str, error: SandboxFailure) -> Undelivered:
+    problem = undelivered(run, path, error)
     if is_deliverable(path):
         return problem
     raise VerifierFailure(f"The input {path}: {error}", code="input-missing", path="inputs") from error

@@ -7,43 +7,107 @@ stays, and both are recorded. The verifier's files are gone again when it has en
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from typing import Final
 
-from benchflow.errors import Issue
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.environment import Environment
+from benchflow.errors import Issue, SandboxFailure
+from benchflow.sandbox.protocol import ExecResult, Sandbox
+from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.verifier.scope import Scope
 from benchflow.verifier.staging import LOGS, TESTS, VERIFIER
 from benchflow.verifier.survival import Rules, Withheld, withhold
 
 _TIMEOUT_SEC: Final = 60.0
 _AT_ONCE: Final = 500
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT: Final = ("root", "0")
+_AGENT: Final = "agent"
+"""The user of a sandbox for which nobody names one."""
 
 
-async def end_agent(sandbox: Sandbox, user: str) -> Issue | None:
+def agent_users(sandbox: Sandbox, view: TaskRuntimeView) -> tuple[str, ...]:
+    """Everybody whom the agent of a task runs as: the user of its sandbox, and those that steps declare."""
+    image = sandbox.spec.image
+    own = sandbox.spec.user or (image.user if image is not None else None) or _AGENT
+    steps = [str(step.config.agent.user) for step in view.steps if step.config.agent.user is not None]
+    return tuple(dict.fromkeys([own, *steps]))
+
+
+def is_root(user: str) -> bool:
+    return user.partition(":")[0] in _ROOT
+
+
+async def end_agent(sandbox: Sandbox, users: Iterable[str]) -> Issue | None:
     """End the agent's processes and leave those of the services; a note when the two cannot be told apart."""
-    if user.partition(":")[0] in _ROOT:
-        message = "The agent runs as root, as the services do, so its processes could not be told from theirs."
-        return Issue("processes-kept", "warning", "agent.user", message)
-    for _ in range(2):
-        await sandbox.exec("kill -KILL -1", user=user, cwd="/", timeout=_TIMEOUT_SEC)
+    note = None
+    for user in users:
+        if is_root(user):
+            message = "The agent runs as root, as the services do, so its processes could not be told from theirs."
+            note = Issue("processes-kept", "warning", "agent.user", message)
+            continue
+        for _ in range(2):
+            await sandbox.exec("kill -KILL -1", user=user, cwd="/", timeout=_TIMEOUT_SEC)
+    return note
+
+
+async def check_services(environment: Environment, scope: Scope, *, verified: bool = False) -> list[Issue]:
+    """Raise when a service of the environment has ended and the agent cannot have done that; a note when it can.
+
+    Otherwise an agent could get out of a bad score by ending a service. After a work was `verified` it is a note in any
+    case: verifiers may end services themselves.
+    """
+    failure = await environment.services.failure() if environment.services is not None else None
+    if failure is None:
+        return []
+    suspect = _who_could_end_services(environment.sandbox, scope)
+    if suspect is None and verified:
+        suspect = "It was up when verification began."
+    if suspect is None:
+        raise failure
+    return [Issue("service-ended", "warning", "environment.services", f"{str(failure).splitlines()[0]} {suspect}")]
+
+
+def _who_could_end_services(sandbox: Sandbox, scope: Scope) -> str | None:
+    """Why the agent could have ended a service with its own rights, in a sentence; None when it could not."""
+    if scope.opt_outs.keep_processes:
+        return "The package declares running processes as the solution, so keeping it up was the agent's task."
+    if any(is_root(user) for user in agent_users(sandbox, scope.view)):
+        return "The agent runs as root and could have ended it, so the score stands."
+    if "users" not in sandbox.capabilities:
+        return "Everybody has the same user id in this sandbox, so the agent could have ended it and the score stands."
     return None
 
 
 async def clear_place(sandbox: Sandbox) -> None:
     """Remove whatever stands where the verifier's files go."""
     command = f"for p in /logs {LOGS}; do [ ! -L $p ] || rm -f $p; done; rm -rf {VERIFIER} {TESTS} {LOGS}"
-    await sandbox.exec(command, user="root", cwd="/", timeout=_TIMEOUT_SEC)
+    result = await _as_root(sandbox, command)
+    if not result.ok:
+        raise SandboxFailure("The place of the verifier's files could not be cleared.", code="cleanup-failed")
 
 
-async def remove_hooks(sandbox: Sandbox, rules: Rules) -> tuple[list[Withheld], list[Issue]]:
-    """Remove what the agent planted to act on the verifier; a note about what it changed and cannot be put back."""
+async def remove_hooks(sandbox: Sandbox, rules: Rules, *, contested: bool) -> tuple[list[Withheld], list[Issue]]:
+    """Remove what the agent planted to act on the verifier; a note about what it changed and cannot be put back.
+
+    What cannot be removed is part of that note where it is `contested` by processes of the agent, else trouble.
+    """
     found = [item for item in withhold(await sandbox.changes(), rules) if item.reason != "scope"]
     planted = [item for item in found if item.kind == "added"]
-    for start in range(0, len(planted), _AT_ONCE):
-        paths = shlex.join(item.path for item in planted[start : start + _AT_ONCE])
-        await sandbox.exec(f"rm -rf -- {paths}", user="root", cwd="/", timeout=_TIMEOUT_SEC)
     kept = [item.path for item in found if item.kind != "added"]
+    for start in range(0, len(planted), _AT_ONCE):
+        paths = [item.path for item in planted[start : start + _AT_ONCE]]
+        if (await _as_root(sandbox, f"rm -rf -- {shlex.join(paths)}")).ok:
+            continue
+        if not contested:
+            raise SandboxFailure("What the agent planted could not be removed.", code="cleanup-failed")
+        kept += paths
     if not kept:
         return planted, []
     message = f"Changed by the agent and not put back, because its processes live on: {', '.join(kept[:20])}"
     return planted, [Issue("changes-kept", "warning", "verifier.hardening.keep_processes", message)]
+
+
+async def _as_root(sandbox: Sandbox, command: str) -> ExecResult:
+    """Run a command of ours, with programs of the system only: others may be the agent's here."""
+    return await sandbox.exec(command, user="root", env={"PATH": _PATH}, cwd="/", timeout=_TIMEOUT_SEC)

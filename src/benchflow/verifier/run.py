@@ -44,6 +44,7 @@ class Run:
     rollout: Path | None = None
     """The folder of the rollout, where declared evidence lies."""
     cache: Path | None = None
+    """Where measured ends of gains are kept; a folder of the user's cache when left out."""
 
     def box(self, extra: dict[str, bytes] | None = None) -> AbstractAsyncContextManager[Box]:
         """A box in verifier scope for the length of a block."""

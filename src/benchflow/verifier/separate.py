@@ -8,27 +8,55 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import anyio
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.errors import Issue, SandboxFailure
+from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure, VerifierFailure
 from benchflow.files.scratch import scratch
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.policy import asset_mounts, network_policy, sandbox_limits, working_folder
-from benchflow.sandbox.protocol import Image, NetworkPolicy, Sandbox, SandboxSpec
+from benchflow.sandbox.protocol import (
+    NO_SUCH_FILE,
+    OF_THE_FILE,
+    ExecResult,
+    Image,
+    NetworkPolicy,
+    Sandbox,
+    SandboxSpec,
+)
 from benchflow.task.config import MAIN_SERVICE, EnvironmentConfig
 from benchflow.verifier.scope import Scope
+from benchflow.verifier.survival import below
 
 ARTIFACTS: Final = "/logs/artifacts"
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 100_000
 _MEGABYTE: Final = 1 << 20
 _TIMEOUT_SEC: Final = 60.0
+_LAST_WORDS: Final = 300
+_REMOVE_LINKS: Final = """
+walk() {
+  for e in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+    if [ -L "$e" ]; then rm -f -- "$e" || exit 1; elif [ -d "$e" ]; then walk "$e"; fi
+  done
+}
+walk "$1"
+"""
+_CLEAR: Final = """
+folder=$1
+shift
+for e in "$folder"/* "$folder"/.[!.]* "$folder"/..?*; do
+  for kept do [ "$e" = "$kept" ] && continue 2; done
+  rm -rf -- "$e" || exit 1
+done
+"""
+"""Removes all in a folder but what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +67,13 @@ class Transfer:
     exclude: tuple[str, ...] = ()
     max_bytes: int = MAX_BYTES
     service: str = MAIN_SERVICE
+    declared: bool = True
+    """Whether somebody expects it to be there."""
 
 
 def transfers(scope: Scope, workdir: str) -> list[Transfer]:
     """All declared paths: artifacts, transfer paths, and the artifacts folder itself."""
-    found = {(MAIN_SERVICE, ARTIFACTS): Transfer(ARTIFACTS)}
+    found = {(MAIN_SERVICE, ARTIFACTS): Transfer(ARTIFACTS, declared=False)}
     for artifact in scope.artifacts:
         source = artifact.source if artifact.source.startswith("/") else f"{workdir}/{artifact.source}"
         found[artifact.service, source] = Transfer(source.rstrip("/"), artifact.exclude, service=artifact.service)
@@ -57,27 +87,109 @@ def transfers(scope: Scope, workdir: str) -> list[Transfer]:
     return list(found.values())
 
 
-async def carry_over(source: Sandbox, target: Sandbox, items: Iterable[Transfer], *, services: Sandbox) -> list[Issue]:
-    """Copy the paths that exist from one sandbox to the same places in another; a note about each that could not be.
+def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:
+    """What is to be noted of a command that ran before the transfer; one that took too long is a `VerifierFailure`."""
+    if result.timed_out:
+        message = f"The command of {path} took longer than {timeout:g} s and was ended."
+        raise VerifierFailure(message, code="timeout", path=path)
+    if result.ok:
+        return []
+    said = " ".join(result.stderr.decode(errors="replace").split())[-_LAST_WORDS:]
+    message = f"The command ended with exit code {result.exit_code}{f': {said}' if said else '.'}"
+    return [Issue("collect-failed", "warning", path, message)]
 
-    What belongs to another service than `main` is taken from `services`, the sandbox in which they run.
+
+async def carry_over(
+    source: Sandbox, target: Sandbox, items: Iterable[Transfer], *, services: Sandbox, built: Sequence[str] = ()
+) -> list[Issue]:
+    """Copy declared paths from one sandbox to the same places in another; a note about each that could not be.
+
+    What belongs to another service than `main` is taken from `services`, the sandbox in which they run. Tools that the
+    environment `built` are in the target as its own environment has them. Whatever is not about what stands at a path
+    is raised.
     """
     notes = []
     for item in items:
+        own = item.service == MAIN_SERVICE
+        place = source if own else services.service(item.service)
+        tools = [root for root in built if own and below(root, item.source)]
+        if own and below(item.source, *built):
+            why = "it is a tool of the environment, and system changes are not kept"
+            notes.append(_not_transferred(item, why))
+            continue
         with scratch("transfer-") as folder:
             copy = folder / "copy"
-            place = source if item.service == MAIN_SERVICE else services.service(item.service)
             try:
-                await place.download(item.source, copy, max_bytes=item.max_bytes, max_files=MAX_FILES)
+                await _take(place, copy, item, tools, disposable=own)
             except SandboxFailure as error:
-                if error.code in ("refused", "too-large"):
-                    notes.append(Issue("not-transferred", "warning", item.source, f"{item.source}: {error}"))
+                if error.code not in OF_THE_FILE:
+                    raise
+                if error.code != NO_SUCH_FILE or item.declared:
+                    notes.append(_not_transferred(item, str(error)))
                 continue
             await anyio.to_thread.run_sync(_strip, copy, item.exclude)
             if copy.exists():
-                await target.exec(["rm", "-rf", "--", item.source], user="root", cwd="/", timeout=_TIMEOUT_SEC)
-                await target.upload(copy, item.source)
+                notes += await _put(target, copy, item, tools)
     return notes
+
+
+def _not_transferred(item: Transfer, why: str) -> Issue:
+    return Issue("not-transferred", "warning", item.source, f"{item.source}: {why}")
+
+
+async def _take(place: Sandbox, copy: Path, item: Transfer, tools: Sequence[str], *, disposable: bool) -> None:
+    """Download an item without tools; where links of the environment are in the way, from a disposable box without."""
+    if tools:
+        await _must(place, ["/bin/sh", "-c", 'rm -rf -- "$@"', "sh", *tools])
+    try:
+        await place.download(item.source, copy, max_bytes=item.max_bytes, max_files=MAX_FILES)
+    except SandboxFailure as error:
+        if error.code not in ("refused", "refused-file") or not disposable:
+            raise
+        await place.exec(
+            ["/bin/sh", "-c", _REMOVE_LINKS, "sh", item.source], user="root", cwd="/", timeout=_TIMEOUT_SEC
+        )
+        await place.download(item.source, copy, max_bytes=item.max_bytes, max_files=MAX_FILES)
+
+
+async def _put(target: Sandbox, copy: Path, item: Transfer, tools: Sequence[str]) -> list[Issue]:
+    """Upload an item in place of what stands there but tools and mounts; a note when the target cannot hold it."""
+    mounts = [mount.target for mount in target.spec.mounts if below(mount.target, item.source)]
+    kept = (*tools, *mounts)
+    folders = tuple(dict.fromkeys(folder for place in kept for folder in _way(item.source, place)))
+    await _clear(target, item.source, folders, kept)
+    try:
+        await target.upload(copy, item.source)
+    except SandboxFailure as error:
+        if error.code != "disk-full" or target.spec.limits.storage_mb is None:
+            raise
+        is_folder = await anyio.Path(copy).is_dir()
+        await _clear(target, item.source, folders or ((item.source,) if is_folder else ()), kept)
+        return [_not_transferred(item, "it is more than the storage limit of the verifier's sandbox leaves room for")]
+    return []
+
+
+async def _clear(target: Sandbox, place: str, folders: Sequence[str], kept: Sequence[str]) -> None:
+    """Empty the folders on the way to what is kept; without such remove the place itself."""
+    for folder in folders:
+        await _must(target, ["/bin/sh", "-c", _CLEAR, "sh", folder, *folders, *kept])
+    if not folders:
+        await _must(target, ["/bin/sh", "-c", 'rm -rf -- "$1"', "sh", place])
+
+
+def _way(top: str, place: str) -> list[str]:
+    """The folders from `top` down to the one that holds `place`."""
+    names = place[len(top) :].strip("/").split("/")[:-1]
+    return ["/".join([top, *names[:count]]) for count in range(len(names) + 1)]
+
+
+async def _must(sandbox: Sandbox, command: Sequence[str]) -> None:
+    """Run a command of ours, which nothing but trouble of the environment makes fail."""
+    result = await sandbox.exec(command, user="root", cwd="/", timeout=_TIMEOUT_SEC)
+    if not result.ok:
+        how = f"took longer than {_TIMEOUT_SEC:g} s" if result.timed_out else f"ended with {result.exit_code}"
+        said = " ".join(result.stderr.decode(errors="replace").split())[-_LAST_WORDS:]
+        raise EnvironmentFailure(f"Making room for what is taken over {how}: {said}", code="transfer-failed")
 
 
 def _strip(copy: Path, exclude: tuple[str, ...]) -> None:

@@ -14,7 +14,8 @@ import anyio
 from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.policy import asset_mounts, network_policy
-from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.sandbox.protocol import OF_THE_FILE, Change, Sandbox
+from benchflow.verifier.built import built_tools
 from benchflow.verifier.hooks import SECTION_FILES
 from benchflow.verifier.pytest_sections import settle_section
 from benchflow.verifier.scope import Scope, words_of
@@ -23,14 +24,16 @@ from benchflow.verifier.survival import Rules, Withheld, below, lookup_folders, 
 _LARGEST_SETTING: Final = 1 << 20
 
 
-def survival_rules(sandbox: Sandbox, scope: Scope) -> Rules:
-    """What may survive of the agent's changes in this sandbox."""
+async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scope) -> Rules:
+    """What may survive of the agent's changes in this sandbox of the environment."""
     spec = sandbox.spec
     env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
     lookup, modules = lookup_folders(env, spec.workdir)
+    built = () if scope.opt_outs.keep_system_changes else await built_tools(environment)
     return Rules(
         workdir=spec.workdir,
         lookup=lookup,
+        built=built,
         modules=modules,
         keep_system=scope.opt_outs.keep_system_changes,
         keep_hooks=scope.opt_outs.keep_hooks,
@@ -84,7 +87,7 @@ async def fork_for_verification(
 
     It is `beside` running services of a composition, which see the verifier's network then; else those are copied too.
     """
-    survivors = Survivors(survival_rules(sandbox, scope), without_links)
+    survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     fork = sandbox.fork_beside if beside else sandbox.fork
@@ -129,5 +132,7 @@ async def _text(sandbox: Sandbox, path: str) -> str | None:
     """A setting's text; what is no readable file has none."""
     try:
         return (await sandbox.read_file(path, max_bytes=_LARGEST_SETTING)).decode("utf-8", "replace")
-    except SandboxFailure:
+    except SandboxFailure as error:
+        if error.code not in OF_THE_FILE:
+            raise
         return None

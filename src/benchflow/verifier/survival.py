@@ -30,10 +30,11 @@ REASONS: Final[dict[Reason, str]] = {
 SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/oracle", "/solution")
 """Paths that belong to verification and proof; nothing of an agent's is ever there."""
 
-_SYSTEM: Final = (
+SYSTEM: Final = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/root", "/run", "/sbin",
     "/sys", "/usr", "/var/cache", "/var/lib", "/var/spool",
 )  # fmt: skip
+"""Where an agent changes the system, unless it works there."""
 _PUBLIC: Final = ("/", "/tmp", "/var/tmp")  # noqa: S108 - places inside a sandbox
 _NODE_MODULES: Final = "/node_modules"
 """Where Node looks up modules for scripts anywhere."""
@@ -47,6 +48,8 @@ class Rules:
     workdir: str
     lookup: tuple[str, ...] = ()
     """Folders where the environment looks up programs and libraries."""
+    built: tuple[str, ...] = ()
+    """Folders of tools that the environment built, wherever they are."""
     modules: tuple[str, ...] = ()
     """Folders on the module path that lie in the working folder."""
     keep_system: bool = False
@@ -103,7 +106,7 @@ def _reason(change: Change, rules: Rules, touched: frozenset[str]) -> Reason | N
     inside = below(path, rules.workdir)
     reason = None
     if not rules.keep_system:
-        reason = _lookup_reason(path, rules, inside=inside)
+        reason = _lookup_reason(change, rules, inside=inside)
     if reason is None and (inside or not _is_system(path)):
         reason = _acting_reason(path, rules)
     if reason is None and change.type == "symlink" and change.kind != "deleted":
@@ -111,10 +114,14 @@ def _reason(change: Change, rules: Rules, touched: frozenset[str]) -> Reason | N
     return reason
 
 
-def _lookup_reason(path: str, rules: Rules, *, inside: bool) -> Reason | None:
+def _lookup_reason(change: Change, rules: Rules, *, inside: bool) -> Reason | None:
     """System state: where the system, its interpreters and their settings live."""
-    if below(path, *rules.lookup, _NODE_MODULES):
+    path = change.path
+    programs = (*rules.lookup, *rules.built, _NODE_MODULES)
+    if below(path, *programs):
         return "path"
+    if (change.type != "directory" or change.kind == "deleted") and any(below(place, path) for place in programs):
+        return "path"  # what stood on the way to such a place is gone or leads elsewhere
     if inside:
         return "home" if _is_home_setting(path, rules.workdir) else None
     if _is_system(path):
@@ -123,7 +130,7 @@ def _lookup_reason(path: str, rules: Rules, *, inside: bool) -> Reason | None:
 
 
 def _is_system(path: str) -> bool:
-    return below(path, *_SYSTEM)
+    return below(path, *SYSTEM)
 
 
 def _home_of(path: str) -> str:

@@ -20,6 +20,7 @@ from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
+from benchflow.verifier import live
 from benchflow.verifier.box import Isolation
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.delivery import NotDelivered
@@ -79,8 +80,9 @@ class Verifier:
         staging: Staging | None = None,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may take (those of this process). `cache` keeps measured
-        baselines and ceilings. `base_image` stands in for an image that nobody has, as for the environment. `staging`
-        is shared with other verifiers of the same packages, and closed by whoever made it.
+        baselines and ceilings (a folder of the user's cache). `base_image` stands in for an image that nobody has, as
+        for the environment. `staging` is shared with other verifiers of the same packages, and closed by whoever made
+        it.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
@@ -194,7 +196,11 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                 )
+                if box is self.environment.sandbox:
+                    findings.add(*await live.check_services(self.environment, scope))
                 verdict = await _scored_by(load_strategy(declared.type), run)
+                if box is self.environment.sandbox:
+                    findings.add(*await live.check_services(self.environment, scope, verified=True))
                 if isinstance(verdict, Scored):
                     write_reward(folder, verdict, unseen=True)
                 else:

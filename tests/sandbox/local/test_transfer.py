@@ -12,7 +12,7 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.local.backend import LocalBackend
 from benchflow.sandbox.local.plan import Identity
 from benchflow.sandbox.local.sandbox import LocalSandbox
-from benchflow.sandbox.protocol import Limits, SandboxSpec
+from benchflow.sandbox.protocol import NO_SUCH_FILE, Limits, SandboxSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -164,3 +164,22 @@ async def test_what_an_agent_does_meanwhile_cannot_turn_a_copy_elsewhere(box: Lo
             continue
     await racer.kill()
     assert await sh(box, "ls /etc/run.sh /etc/sub 2>/dev/null || true") == ""
+
+
+async def test_folders_nested_without_end_are_refused_and_the_sandbox_goes_on(
+    box: LocalSandbox, tmp_path: Path
+) -> None:
+    nest = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    await box.exec(["python3", "-c", nest], user="root", cwd="/opt", timeout=60)
+    with pytest.raises(SandboxFailure, match="more than 256 deep|ended early") as refused:
+        await box.download("/opt/d", tmp_path / "out")
+    assert refused.value.code == "refused"
+    assert await sh(box, "echo alive") == "alive"
+
+
+async def test_a_file_that_is_not_there_has_a_code_of_its_own(box: LocalSandbox, tmp_path: Path) -> None:
+    for path in ("/opt/nothing", "/etc/passwd/below"):
+        for attempt in (box.read_file(path), box.download(path, tmp_path / "out")):
+            with pytest.raises(SandboxFailure) as missing:
+                await attempt
+            assert missing.value.code == NO_SUCH_FILE

@@ -34,7 +34,7 @@ def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
 def failure(error: BaseException) -> wire.Message:
     """An error as a message."""
     if isinstance(error, OSError):
-        return {"error": stream.describe(error), "errno": error.errno}
+        return {"error": stream.describe(error), "errno": error.errno, "kind": stream.kind_of(error)}
     kind = "refused" if isinstance(error, stream.Refused) else "user" if isinstance(error, accounts.UnknownUser) else ""
     return {"error": str(error) or type(error).__name__, "kind": kind}
 

@@ -31,7 +31,7 @@ def pack(directory: int) -> int | None:
     """A memory file, at its beginning, with the stream of a directory; None when it is not small or cannot be read."""
     output = _Bounded()
     try:
-        if _count(directory) > _MAX_ENTRIES:
+        if _count(directory, _MAX_ENTRIES) > _MAX_ENTRIES:
             return None
         stream.pack(directory, output)
     except (OSError, stream.Refused):
@@ -42,20 +42,20 @@ def pack(directory: int) -> int | None:
     return parcel
 
 
-def _count(directory: int) -> int:
-    """How many entries there are, as far as it matters: the rest is not even listed."""
+def _count(directory: int, most: int) -> int:
+    """How many entries there are, as far as it matters: past `most` nothing is listed, nor any folder entered."""
     count = 0
     with os.scandir(directory) as entries:
         for entry in entries:
             count += 1
-            if entry.is_dir(follow_symlinks=False) and count <= _MAX_ENTRIES:
+            if count > most:
+                break
+            if entry.is_dir(follow_symlinks=False):
                 below = os.open(entry.name, _DIRECTORY, dir_fd=directory)
                 try:
-                    count += _count(below)
+                    count += _count(below, most - count)
                 finally:
                     os.close(below)
-            if count > _MAX_ENTRIES:
-                break
     return count
 
 

@@ -20,6 +20,9 @@ from benchflow.sandbox.local import beneath
 _HEADER: Final = struct.Struct("<BHIQq")  # kind, length of the name, mode, size, time of change in ns
 _END, _DIRECTORY, _LEAVE, _FILE, _LINK = range(5)
 _DEPTH: Final = 256
+_KINDS: Final = {
+    errno.ENOENT: "no-such-file", errno.ENOTDIR: "no-such-file", errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full",
+}  # fmt: skip
 _WHOLE: Final = 1 << 18
 _LONGEST_LINK: Final = 4096
 _CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -260,8 +263,13 @@ def copy_bytes(source: int, target: int, size: int) -> int:
     return copied
 
 
+def kind_of(error: OSError) -> str:
+    """The code of an error as `SandboxFailure` has it; empty when it says nothing about a path."""
+    return _KINDS.get(error.errno or 0, "")
+
+
 def describe(error: OSError) -> str:
     """What went wrong, for the caller on the other side."""
     if error.errno == errno.ENOSPC:
-        return "The storage limit of the sandbox is reached."
+        return "No space is left in the sandbox: its storage limit, or the disk of this machine, is reached."
     return error.strerror if error.strerror and error.filename is None else str(error)

@@ -61,7 +61,7 @@ async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode
             while view:
                 view = view[file.write(view) :]
     except OSError as error:
-        raise SandboxFailure(f"'{path}': {stream.describe(error)}") from error
+        raise SandboxFailure(f"'{path}': {stream.describe(error)}", code=stream.kind_of(error) or None) from error
     finally:
         os.close(created)
 
@@ -112,8 +112,6 @@ async def _fill(link: Link, source: str, target: Path, intake: stream.Intake, pa
             _unpack(io.BytesIO(parcel), target, intake)
         except stream.Refused as error:
             raise SandboxFailure(str(error), code="refused") from error
-        except OSError as error:
-            raise SandboxFailure(stream.describe(error)) from error
         return
     reader, writer = _pipe()
     message = {"op": "send-tree", "path": source}
@@ -171,7 +169,10 @@ def _pipe() -> tuple[int, int]:
 
 
 async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, work: Callable[[], None]) -> None:
-    """Run our half of a copy in a thread while the other half runs inside; the error that says most is raised."""
+    """Run our half of a copy in a thread while the other half runs inside.
+
+    Of two errors the one that is not a mere consequence of the other is raised; an `OSError` is of this machine.
+    """
     try:
         reply = link.request(message, (theirs,))
     except BaseException:
@@ -185,11 +186,17 @@ async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, 
             await anyio.to_thread.run_sync(work)
         except stream.Refused as error:
             raise SandboxFailure(str(error), code="refused") from error
-        except OSError as error:  # more often than not because the other half ended: it knows why
+        except BrokenPipeError:
+            pass  # the other half ended: it knows why
+        except OSError as error:
             problem = error
-        await _finish(reply)
+        try:
+            await _finish(reply)
+        except SandboxFailure:
+            if problem is None:
+                raise
     if problem is not None:
-        raise SandboxFailure(stream.describe(problem)) from problem
+        raise problem
 
 
 async def _finish(reply: socket.socket) -> None:
@@ -225,7 +232,7 @@ def _copy(source: int, target: int, size: int) -> None:
     try:
         stream.copy_bytes(source, target, size)
     except OSError as error:
-        raise SandboxFailure(stream.describe(error)) from error
+        raise SandboxFailure(stream.describe(error), code=stream.kind_of(error) or None) from error
 
 
 def _save(fd: int, name: str, target: Path, max_bytes: int) -> None:

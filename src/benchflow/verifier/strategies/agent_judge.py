@@ -84,13 +84,18 @@ def _scored(
     )
 
 
+def _hidden_folders(run: Run) -> dict[str, Path]:
+    """What neither agent nor judge may have seen, of the task and of all its steps, by name in the package."""
+    view = run.scope.view
+    steps = [folder for step in view.steps for folder in (step.verifier_dir, step.oracle_dir)]
+    folders = dict.fromkeys(folder for folder in (view.verifier_dir, view.oracle_dir, *steps) if folder is not None)
+    return {folder.relative_to(view.task_dir).as_posix(): folder for folder in folders}
+
+
 def _audit(run: Run, evidence: list[Deliverable], answer: Reply) -> None:
     """Write down what hidden text the evidence or the answer holds, and note it."""
-    hidden: dict[str, Path] = {"verifier": run.scope.folders[-1]} if run.scope.folders else {}
-    if run.scope.view.oracle_dir is not None:
-        hidden["oracle"] = run.scope.view.oracle_dir
     texts = {**{f"input {item.name}": item.text for item in evidence}, "answer": answer.text}
-    leaks = audit(texts, hidden)
+    leaks = audit(texts, _hidden_folders(run))
     record = {"leaks": [leak.to_dict() for leak in leaks], "clean": not leaks}
     (run.output / AUDIT).write_text(json.dumps(record, indent=2) + "\n")
     for leak in leaks[:10]:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.errors import InfrastructureFailure, Issue, PackageError, VerifierFailure
-from benchflow.files.atomic import write_atomic
-from benchflow.files.bounded import RefusedFileError, read_regular
-from benchflow.rewards import Scored, Unscored, Verdict, gain_verdict, verdict_from_dict
+from benchflow.errors import Issue, PackageError, VerifierFailure
+from benchflow.rewards import Scored, Unscored, Verdict, gain_verdict
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.evidence_config import LiveCase
 from benchflow.task.strategies import GainStrategy
+from benchflow.verifier.measured import HOST, default_cache, place_of, recall, remember, userland
 from benchflow.verifier.run import Run
 
 NO_OP = "no-op"
 ORACLE = "oracle"
-_MAX_RECORD = 16 << 20
 
 
 async def score(run: Run) -> Verdict:
@@ -40,15 +38,19 @@ async def score(run: Run) -> Verdict:
 
 
 async def _measured(run: Run, strategy: GainStrategy, end: str, case: str) -> Verdict:
-    place = run.cache / f"{_key(run, strategy, case)}.json" if run.cache is not None else None
-    if place is not None:
-        known = await anyio.to_thread.run_sync(_recall, place)
-        if known is not None:
-            run.findings.add(Issue("gain-cached", "warning", end, f"The {end} ({case}) was measured before."))
-            return known
+    place = place_of(run.cache or default_cache(), _parts(run, strategy, case))
+    known = await anyio.to_thread.run_sync(recall, place)
+    if known is not None:
+        message = f"The {end} ({case}) was measured at {known.at} and is kept in {place}."
+        run.findings.add(Issue("gain-cached", "warning", end, message))
+        return known.verdict
     verdict = await _measure(run, strategy, end, case)
-    if place is not None and isinstance(verdict, Scored):
-        await anyio.to_thread.run_sync(_remember, place, verdict)
+    if isinstance(verdict, Scored):
+        try:
+            await anyio.to_thread.run_sync(remember, place, verdict)
+        except OSError as error:
+            message = f"The {end} ({case}) could not be kept in {place.parent}: {error.strerror or error}."
+            run.findings.add(Issue("gain-not-cached", "warning", end, message))
     return verdict
 
 
@@ -60,7 +62,9 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
     await fresh.start()
     async with fresh:
         await _perform(run, fresh.sandbox, case)
-        verifier = Verifier(fresh, machine=run.machine, cache=run.cache)
+        verifier = Verifier(
+            fresh, machine=run.machine, cache=run.cache, base_image=run.maker.base_image, staging=run.maker.staging
+        )
         found = await verifier.verify(run.output / end, step=run.scope.step, strategy=strategy.strategy)
     return found.verdict
 
@@ -103,29 +107,19 @@ def _live_case(run: Run, name: str) -> LiveCase:
     return found
 
 
-def _key(run: Run, strategy: GainStrategy, case: str) -> str:
-    """All that a measured end depends on."""
+def _parts(run: Run, strategy: GainStrategy, case: str) -> dict[str, Any]:
+    """All that a measured end depends on: package, environment, case, and what the verifier is given."""
     image = run.environment.preparation.spec.image
-    parts = {
+    values = json.dumps(dict(run.variables.values), sort_keys=True)
+    return {
         "task": run.scope.view.digest,
         "step": run.scope.step,
         "strategy": strategy.strategy,
         "case": case,
         "backend": run.environment.backend.name,
-        "image": image.digest if image is not None else "host",
+        "image": image.digest if image is not None and image.digest != HOST else userland(),
+        "base_image": run.maker.base_image,
+        "variables": hashlib.sha256(values.encode()).hexdigest(),
+        "judges": run.machine.get("OPENAI_BASE_URL"),
         "range": [run.scope.reward_range.low, run.scope.reward_range.high],
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _recall(place: Path) -> Verdict | None:
-    """What was remembered; a record that cannot be read counts as none."""
-    try:
-        return verdict_from_dict(json.loads(read_regular(place, max_bytes=_MAX_RECORD)))
-    except (OSError, RefusedFileError, ValueError, InfrastructureFailure):
-        return None
-
-
-def _remember(place: Path, verdict: Scored) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(place, json.dumps(verdict.to_dict()))

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from benchflow.errors import JudgeFailure, PackageError, SandboxFailure
+from benchflow.errors import EnvironmentFailure, JudgeFailure, PackageError, SandboxFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
+from benchflow.sandbox.protocol import OF_THE_FILE
 from benchflow.task.strategies import LLMJudgeStrategy
+from benchflow.verifier.box import Box, timed_out
 from benchflow.verifier.delivery import NotDelivered, Undelivered
 from benchflow.verifier.judging.answers import parse_answer
 from benchflow.verifier.judging.client import JudgeModel
@@ -24,6 +26,12 @@ DELIVERABLES: Final = "deliverables"
 MAX_BYTES: Final = 256 << 20
 MAX_FILES: Final = 500
 _MAX_CONTEXT: Final = 1 << 20
+_NO_FOLDER: Final = 44
+_LIST: Final = (
+    f'[ -d "$1" ] || exit {_NO_FOLDER}\n'
+    """for d do for f in "$d"/*; do if [ -f "$f" ] && [ ! -L "$f" ]; then printf '%s\\0' "$f"; fi; done; done"""
+)
+"""Asks no program of the environment but its shell."""
 _OPTIONS: Final = frozenset({"samples", "reasoning_effort"})
 _MOST_SAMPLES: Final = 15
 
@@ -70,24 +78,42 @@ async def fetch(run: Run, source: str, target: Path) -> bool:
     False when there is no such folder. What is too large for a judge stays behind; an agent cannot prevent its
     judgement by leaving too much.
     """
-    places = [source, *(f"{source}/{folder}" for folder in FOLDERS if folder)]
-    command = ["find", *places, "-maxdepth", "1", "-type", "f", "-size", f"-{MAX_FILE_BYTES}c", "-print0"]
     await anyio.Path(target).mkdir()
     left = MAX_BYTES
     async with run.box() as box:
-        listed = await box.sandbox.exec(command, user=box.user, cwd="/", timeout=run.scope.config.timeout_sec)
-        if not (await box.sandbox.exec(["test", "-d", source], user=box.user, cwd="/", timeout=60)).ok:
+        listed = await _listed(run, box, source)
+        if listed is None:
             return False
-        for name in sorted(filter(None, listed.stdout.decode(errors="surrogateescape").split("\0")))[:MAX_FILES]:
+        for name in listed[:MAX_FILES]:
             try:
                 data = await box.sandbox.read_file(name, max_bytes=min(left, MAX_FILE_BYTES))
-            except SandboxFailure:
+            except SandboxFailure as error:
+                if error.code not in OF_THE_FILE:
+                    raise
                 continue
             left -= len(data)
             place = target / name.removeprefix(source).lstrip("/")
             await anyio.Path(place.parent).mkdir(parents=True, exist_ok=True)
             await anyio.Path(place).write_bytes(data)
     return True
+
+
+async def _listed(run: Run, box: Box, source: str) -> list[str] | None:
+    """The plain files of a folder and its output folders by path, hidden ones left out; None without the folder.
+
+    The environment's shell is enough for it; one that cannot tell is an `EnvironmentFailure`.
+    """
+    places = [source, *(f"{source}/{folder}" for folder in FOLDERS if folder)]
+    timeout = run.scope.config.timeout_sec
+    result = await box.sandbox.exec(["/bin/sh", "-c", _LIST, "sh", *places], user="root", cwd="/", timeout=timeout)
+    if result.timed_out:
+        raise timed_out(timeout)
+    if result.exit_code == _NO_FOLDER:
+        return None
+    if not result.ok:
+        words = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
+        raise EnvironmentFailure(f"The files in {source} cannot be listed: {words[-400:]}", code="listing-failed")
+    return sorted(filter(None, result.stdout.decode(errors="surrogateescape").split("\0")))
 
 
 async def _items(

@@ -1,0 +1,103 @@
+"""A service that is down when work is verified: by accident it is unscored, by the agent it is no way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchflow.sandbox.protocol import Image, SandboxSpec
+from benchflow.verifier import live
+
+pytestmark = pytest.mark.anyio
+
+MANIFEST = """\
+    [environment]
+    name = "web"
+    base_image = "host-only"
+    owns_lifecycle = false
+    [[environment.services]]
+    name = "web"
+    command = '''{command}'''
+    port = 8123
+    """
+SERVE = "python3 -m http.server 8123 --directory /srv"
+MORTAL = f"{SERVE} & while [ ! -e /tmp/end ]; do sleep 0.05; done; kill $!; exit %d"
+ANSWERS = """\
+    #!/bin/sh
+    if curl -sf http://127.0.0.1:8123/ >/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+    """
+KILL = "pkill -KILL -f '[h]ttp.server'; while pgrep -f '[h]ttp.server' >/dev/null; do sleep 0.05; done"
+GONE = "until [ -e /var/log/benchflow-services/web.exit ]; do sleep 0.05; done"
+
+
+@pytest.fixture
+def served(package):
+    def make(frontmatter: str = "", command: str = SERVE, script: str = ANSWERS):
+        text = f"benchflow:\n  environment: {{manifest: environment/environment.toml}}\n{frontmatter}"
+        return package(
+            text, {"environment/environment.toml": MANIFEST.format(command=command), "verifier/test.sh": script}
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+async def test_a_service_that_dies_leaves_the_work_unscored(bench, served, mode):
+    folder = served(f"verifier: {{environment_mode: {mode}}}\n", MORTAL % 3)
+    async with bench(folder, base_image="host") as it:
+        await it.agent("touch /tmp/end")
+        await it.agent(GONE, user="root")
+        verdict = (await it.verify()).verdict
+    assert (verdict.status, verdict.category, verdict.code) == ("unscored", "environment", "service-failed")
+    assert "web ended with exit code 3" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "frontmatter",
+    ["agent: {user: root}\n", "verifier: {hardening: {keep_processes: true}}\n"],
+    ids=["root", "declared"],
+)
+async def test_an_agent_that_may_end_services_does_not_get_out_of_its_score(bench, served, frontmatter):
+    async with bench(served(frontmatter), base_image="host") as it:
+        await it.agent(KILL, user="root")
+        found = await it.verify()
+    assert found.verdict.reward == 0
+    notes = [issue.message for issue in found.diagnostics if issue.code == "service-ended"]
+    assert len(notes) == 1
+    assert "The service web was killed." in notes[0]
+
+
+async def test_a_service_that_has_done_its_work_is_no_trouble_while_all_ports_answer(bench, served):
+    command = f"setsid {SERVE} >/dev/null 2>&1 & while [ ! -e /tmp/end ]; do sleep 0.05; done"
+    async with bench(served(command=command), base_image="host") as it:
+        await it.agent("touch /tmp/end")
+        await it.agent(GONE, user="root")
+        found = await it.verify()
+        assert found.verdict.reward == 1, found
+        await it.agent(KILL, user="root")
+        verdict = (await it.verify()).verdict
+        assert (verdict.category, verdict.code) == ("environment", "service-failed")
+
+
+async def test_a_service_that_ends_during_verification_is_noted(bench, served):
+    script = f"{ANSWERS}    {KILL}\n"
+    async with bench(served(script=script), base_image="host") as it:
+        found = await it.verify()
+    assert found.verdict.reward == 1
+    assert "service-ended" in [issue.code for issue in found.diagnostics]
+
+
+async def test_everybody_whom_an_agent_runs_as_is_known(bench, package):
+    frontmatter = "steps: [{name: one}, {name: two, agent: {user: nobody}}]\n"
+    files = {
+        "steps/one/instruction.md": "A.",
+        "steps/one/verifier/test.sh": "x",
+        "steps/two/instruction.md": "B.",
+        "steps/two/verifier/test.sh": "x",
+    }
+    async with bench(package(frontmatter, files)) as it:
+        view = it.environment.preparation.view
+        assert live.agent_users(it.sandbox, view) == ("agent", "nobody")
+        it.sandbox.spec = SandboxSpec(image=Image("i", "i", user="node"))
+        assert live.agent_users(it.sandbox, view) == ("node", "nobody")
+        it.sandbox.spec = SandboxSpec(image=Image("i", "i", user="node"), user="0:0")
+        assert live.is_root(live.agent_users(it.sandbox, view)[0])
