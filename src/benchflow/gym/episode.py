@@ -30,7 +30,7 @@ from benchflow.sandbox.protocol import NetworkPolicy, SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.boxes import stopping
-from benchflow.verifier.live import end_agent
+from benchflow.verifier.live import agent_users, end_agent
 from benchflow.verifier.scope import Scope, scope_of
 
 _DRIVER: Final = "gym"
@@ -175,7 +175,7 @@ class Episode:
         if self.environment.services is None:
             await sandbox.kill_processes()
         else:
-            await end_agent(sandbox, sandbox.spec.user or "agent")
+            await end_agent(sandbox, agent_users(sandbox, self._package.view))
 
     def _scope(self) -> Scope:
         return scope_of(self._package.view, self.step.name)
