@@ -10,6 +10,7 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.readiness import require_judges
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import UsageError
@@ -17,6 +18,7 @@ from benchflow.errors import UsageError
 if TYPE_CHECKING:
     from benchflow.environment import Environment
     from benchflow.rewards import Verdict
+    from benchflow.task.package import TaskPackage
     from benchflow.verifier import Verification
 
 
@@ -44,6 +46,7 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
     import anyio
 
     from benchflow.files.scratch import scratch
+    from benchflow.sandbox.factory import task_package
 
     workspace: Path | None = options["workspace"]
     if workspace is not None and not workspace.is_dir():
@@ -51,19 +54,21 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
     out: Path | None = options["out"]
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already.", code="output-exists")
+    loaded = task_package(folder)
+    require_judges(loaded, options["step"], options["strategy"])
     with scratch("verify-") as place:
-        found = anyio.run(_verify, folder, out or place / "verifier", options)
+        found = anyio.run(_verify, loaded, out or place / "verifier", options)
     _show(found.verdict, {"verifier": found.record(), "duration_sec": found.duration_sec}, as_json=as_json)
     if not as_json:
         _show_notes(found)
     return GOOD if found.verdict.status == "scored" else FAILED
 
 
-async def _verify(folder: Path, out: Path, options: dict[str, Any]) -> Verification:
+async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> Verification:
     from benchflow.environment import Environment
     from benchflow.verifier import Verifier
 
-    environment = await Environment.from_task(folder, sandbox=options["sandbox"], base_image=options["base_image"])
+    environment = await Environment.from_task(package, sandbox=options["sandbox"], base_image=options["base_image"])
     async with environment:
         if options["workspace"] is not None:
             await _place(environment, options["workspace"])
