@@ -114,10 +114,10 @@ async def test_an_installation_that_may_not_leave_the_sandbox_says_how_it_may(sa
     assert "npm error" not in str(caught.value)
 
 
-async def test_an_environment_without_the_python_of_an_agent_is_one_sentence(sandbox, inside):
-    script = create_agent("openhands")._launch.install_script.replace("3.12", "3.99")
+async def test_an_environment_without_the_python_of_an_agent_is_one_sentence(sandbox):
+    script = create_agent("deepagents")._launch.install_script.replace("3.13 3.12 3.11", "3.99")
     with pytest.raises(AgentFailure, match="the environment has no Python of the versions 3.99"):
-        await Launch("true", install_script=script).install("openhands", sandbox)
+        await Launch("true", install_script=script).install("deepagents", sandbox)
 
 
 def test_opencode_is_told_of_a_server_by_its_address_and_the_name_of_a_model():
@@ -137,8 +137,18 @@ def test_opencode_is_told_of_a_server_by_its_address_and_the_name_of_a_model():
     assert caught.value.code == "model-missing"
 
 
+def test_codex_is_told_of_a_server_by_its_address():
+    machine = {"CODEX_API_KEY": "k", "OPENAI_BASE_URL": "http://10.0.0.1/v1"}
+    launch = create_agent("codex", environ=machine)._launch
+    told = json.loads(launch.environment("codex", {}, machine, None)["CODEX_CONFIG"])
+    server = told["model_providers"][told["model_provider"]]
+    assert (server["base_url"], server["env_key"]) == (machine["OPENAI_BASE_URL"], "CODEX_API_KEY")
+    assert "CODEX_CONFIG" not in launch.environment("codex", {}, {"CODEX_API_KEY": "k"}, None)
+
+
 def test_names_of_models_and_providers_are_no_secrets():
-    assert create_agent("openhands").variables() == ("LLM_API_KEY", "LLM_BASE_URL")
+    assert "GOOSE_PROVIDER" not in create_agent("goose").variables()
+    assert "OPENAI_BASE_URL" in create_agent("codex").variables()
 
 
 @pytest.mark.parametrize(

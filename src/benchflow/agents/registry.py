@@ -31,7 +31,6 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "goose": f"{_HERE}.acp.presets:GOOSE",
     "pi": f"{_HERE}.acp.presets:PI",
     "deepagents": f"{_HERE}.acp.presets:DEEPAGENTS",
-    "openhands": f"{_HERE}.acp.presets:OPENHANDS",
 }
 _ALIASES: Final[Mapping[str, str]] = {
     "claude-code": "claude",
@@ -39,7 +38,6 @@ _ALIASES: Final[Mapping[str, str]] = {
     "codex-acp": "codex",
     "gemini-cli": "gemini",
     "pi-acp": "pi",
-    "oh": "openhands",
 }
 ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
 """Agents that take the place of every role that a document declares."""

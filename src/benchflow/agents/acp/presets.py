@@ -86,6 +86,17 @@ def _opencode_server(env: Mapping[str, str], model: str | None) -> Mapping[str, 
     return {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": {"server": server}, "enabled_providers": ["server"]})}
 
 
+def _codex_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
+    """Codex's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    del model
+    url = env.get("OPENAI_BASE_URL")
+    if not url or env.get("CODEX_CONFIG"):
+        return {}
+    key = next(name for name in ("OPENAI_API_KEY", "CODEX_API_KEY") if env.get(name))
+    server = {"name": "server", "base_url": url, "env_key": key, "wire_api": "responses"}
+    return {"CODEX_CONFIG": json.dumps({"model_provider": "server", "model_providers": {"server": server}})}
+
+
 CLAUDE: Final = _Preset(
     "claude",
     "Claude Code",
@@ -104,8 +115,9 @@ CODEX: Final = _Preset(
     "2.6.0",
     Npm("@agentclientprotocol/codex-acp", node=20),
     ("OPENAI_API_KEY", "CODEX_API_KEY"),
-    optional=("OPENAI_BASE_URL",),
+    optional=("OPENAI_BASE_URL", "CODEX_CONFIG"),
     settings={"NO_BROWSER": "1"},
+    configure=_codex_server,
     auth_method="api-key",
     aliases=("codex-acp",),
 ).kind()
@@ -160,16 +172,4 @@ DEEPAGENTS: Final = _Preset(
     PyPI("deepagents-code", ("3.13", "3.12", "3.11")),
     ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY"),
     optional=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"),
-).kind()
-OPENHANDS: Final = _Preset(
-    "openhands",
-    "OpenHands",
-    "openhands acp --override-with-envs",
-    "1.16.0",
-    PyPI("openhands", ("3.12",)),
-    ("LLM_API_KEY",),
-    optional=("LLM_MODEL", "LLM_BASE_URL"),
-    settings={"OPENHANDS_SUPPRESS_BANNER": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-    model_variable="LLM_MODEL",
-    aliases=("oh",),
 ).kind()

@@ -90,7 +90,6 @@ def shortened(sentence: str) -> str:
 
 
 def _outcome(result: Result) -> str:
-    seconds = sum(result.timing.values())
     if result.error is not None:
         return f"unscored ({result.error.category}/{result.error.code}): {shortened(result.error.message)}"
-    return f"{result.reward:g} ({seconds:.1f} s)"
+    return f"{result.reward:g} ({result.timing.get('total', 0.0):.1f} s)"
