@@ -1,4 +1,4 @@
-"""What is found out before an agent works: unfinished packages, judges without a key."""
+"""What `bench` says before and while agents work: unfinished packages, judges without a key, the time it took."""
 
 import json
 
@@ -121,6 +121,12 @@ def test_an_author_tries_an_unfinished_package_and_is_told_what_is_left(bench, p
     assert done.returncode == 0
     assert f"warning: {folder}/task.md:6: there is still a marker to fill in: [REPLACE: what]" in done.stderr
     assert f"(and 1 more: bench tasks check {folder})" in done.stderr
+
+
+def test_a_finished_rollout_is_told_with_the_time_that_it_took(bench, package):
+    done = bench("eval", "run", package("plain", SCRIPT), "--agent", "nop", "--json")
+    [line] = json.loads(done.stdout)["results"]
+    assert done.stderr.splitlines() == [f"[1/1] acme/plain #1: 1 ({line['timing']['total']:.1f} s)"]
 
 
 def test_a_marker_in_the_held_out_solution_keeps_no_agent_away(bench, package, tmp_path):

@@ -92,4 +92,5 @@ def shortened(sentence: str) -> str:
 def _outcome(result: Result) -> str:
     if result.error is not None:
         return f"unscored ({result.error.category}/{result.error.code}): {shortened(result.error.message)}"
-    return f"{result.reward:g} ({result.timing.get('total', 0.0):.1f} s)"
+    seconds = result.timing.get("total", sum(result.timing.values()))
+    return f"{result.reward:g} ({seconds:.1f} s)"
