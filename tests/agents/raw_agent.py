@@ -129,6 +129,19 @@ def in_turn_many_tools(text):
         time.sleep(0.05)
 
 
+def in_turn_announced_tools(text):
+    """Calls are announced before their input is known; the second is never begun, the third is asked for."""
+    for call in ("a", "b", "c"):
+        update(sessionUpdate="tool_call", toolCallId=call, title="bash", kind="execute", status="pending", rawInput={})
+    update(sessionUpdate="tool_call_update", toolCallId="a", title="list files", rawInput={"command": "ls"})
+    update(sessionUpdate="tool_call_update", toolCallId="a", status="in_progress")
+    update(sessionUpdate="tool_call_update", toolCallId="a", status="completed", rawOutput="x")
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+    asked = {"toolCallId": "c", "title": "rm", "rawInput": {"command": "rm x"}}
+    ask("session/request_permission", sessionId="s", toolCall=asked, options=options)
+    update(sessionUpdate="tool_call_update", toolCallId="c", status="completed", rawOutput="y")
+
+
 def in_turn_costly(text):
     update(sessionUpdate="usage_update", used=500, size=1000, cost={"amount": 0.75, "currency": "USD"})
     time.sleep(float(text or 0))

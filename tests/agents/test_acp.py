@@ -166,6 +166,20 @@ async def test_silence_ends_a_turn_and_cancel_may_be_ignored(opened, raw, record
     assert "raw_agent" not in await inside("ps ax -o args")
 
 
+async def test_a_tool_call_is_written_with_the_input_that_comes_after_its_announcement(opened, raw, recorder):
+    [result] = await opened(raw("announced_tools"), "")
+    assert result.usage["tool_calls"] == 3
+    told = [(event["type"], event.get("tool_call_id")) for event in recorder.events[1:]]
+    assert told == [
+        *[("tool_call", "a"), ("tool_result", "a"), ("tool_call", "c"), ("permission", "c"), ("tool_result", "c")],
+        ("tool_call", "b"),
+    ]
+    first, third, second = recorder.of("tool_call")
+    assert (first["title"], first["status"], first["input"]) == ("bash", "in_progress", {"command": "ls"})
+    assert (third["title"], third["input"]) == ("bash", {"command": "rm x"})
+    assert (second["status"], second["input"]) == ("pending", {})
+
+
 async def test_silence_during_a_tool_call_is_not_held_against_the_agent(opened, raw):
     [result] = await opened(raw("hang-in-tool"), "1.5", limits=AgentLimits(idle_timeout_sec=0.4))
     assert result.stop_reason == "end_turn"

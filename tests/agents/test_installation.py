@@ -14,7 +14,9 @@ from benchflow.errors import AgentFailure
 pytestmark = pytest.mark.anyio
 
 NPM = """#!/bin/sh
+[ "$1" = config ] && { echo "/etc/$3"; exit 0; }
 echo "$@" >> /var/npm-calls
+env > /var/npm-env
 [ -e /etc/npm-fails ] && { echo "npm error: no network" >&2; exit 1; }
 mkdir -p "$4/bin"
 printf '#!/bin/sh\\nexec %s -S -E /opt/tests/raw_agent.py env auth config\\n' PYTHON > "$4/bin/PROGRAM"
@@ -75,6 +77,78 @@ async def test_an_installation_that_fails_is_one_sentence(sandbox, with_npm):
     with pytest.raises(AgentFailure, match="'gemini' could not be installed: npm error: no network") as caught:
         await create_agent("gemini").install(sandbox)
     assert caught.value.code == "install-failed"
+
+
+async def test_npm_keeps_the_settings_of_the_environment_and_leaves_nothing_behind(sandbox, with_npm, inside):
+    await with_npm("gemini")
+    await create_agent("gemini").install(sandbox)
+    assert "--userconfig /etc/userconfig --globalconfig /etc/globalconfig" in await inside("cat /var/npm-calls")
+    seen = dict(line.split("=", 1) for line in (await inside("cat /var/npm-env")).splitlines())
+    assert seen["npm_config_cache"].startswith(seen["HOME"])
+    assert await inside(f"ls {seen['HOME']}") == f"ls: cannot access '{seen['HOME']}': No such file or directory\n"
+    trusted = await inside("ls /etc/ssl/certs/ca-certificates.crt")
+    assert seen.get("NODE_EXTRA_CA_CERTS", "missing") in trusted or "No such file" in trusted
+
+
+async def test_an_agent_trusts_what_the_environment_trusts_and_shadows_none_of_its_programs(opened, sandbox, with_npm):
+    await with_npm("codex-acp")
+    agent = create_agent("codex", environ={"OPENAI_API_KEY": "k"})
+    await agent.install(sandbox)
+    await sandbox.write_file("/etc/ssl/certs/ca-certificates.crt", b"")
+    [result] = await opened(agent, "")
+    env = json.loads(result.text)
+    assert env["NODE_EXTRA_CA_CERTS"] == "/etc/ssl/certs/ca-certificates.crt"
+    assert env["PATH"].endswith(":/opt/agents/codex/bin")
+    [result] = await opened(agent, "", env={"NODE_EXTRA_CA_CERTS": "/etc/own.crt"})
+    assert json.loads(result.text)["NODE_EXTRA_CA_CERTS"] == "/etc/own.crt"
+
+
+async def test_an_installation_that_may_not_leave_the_sandbox_says_how_it_may(sandbox):
+    refused = (
+        "echo 'npm error 403 Forbidden' >&2; echo 'egress to example.org port 80 refused: 10.0.0.1 is private' >&2"
+    )
+    with pytest.raises(
+        AgentFailure, match="installed: egress to example.org .* BENCHCUBE_PERMITTED_NETWORKS"
+    ) as caught:
+        await Launch("true", install_script=f"{refused}; exit 1").install("test", sandbox)
+    assert "npm error" not in str(caught.value)
+
+
+async def test_an_environment_without_the_python_of_an_agent_is_one_sentence(sandbox):
+    script = create_agent("deepagents")._launch.install_script.replace("3.13 3.12 3.11", "3.99")
+    with pytest.raises(AgentFailure, match="the environment has no Python of the versions 3.99"):
+        await Launch("true", install_script=script).install("deepagents", sandbox)
+
+
+def test_opencode_is_told_of_a_server_by_its_address_and_the_name_of_a_model():
+    machine = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://10.0.0.1/v1"}
+    launch = create_agent("opencode", environ=machine)._launch
+    told = json.loads(launch.environment("opencode", {}, machine, "openai/org/model")["OPENCODE_CONFIG_CONTENT"])
+    assert told["enabled_providers"] == ["server"]
+    assert told["provider"]["server"]["options"] == {
+        "baseURL": machine["OPENAI_BASE_URL"],
+        "apiKey": "{env:OPENAI_API_KEY}",
+    }
+    assert list(told["provider"]["server"]["models"]) == ["org/model"]
+    own = launch.environment("opencode", {"OPENCODE_CONFIG_CONTENT": "{}"}, machine, "m")
+    assert own["OPENCODE_CONFIG_CONTENT"] == "{}"
+    with pytest.raises(AgentFailure, match="needs --model") as caught:
+        launch.environment("opencode", {}, machine, None)
+    assert caught.value.code == "model-missing"
+
+
+def test_codex_is_told_of_a_server_by_its_address():
+    machine = {"CODEX_API_KEY": "k", "OPENAI_BASE_URL": "http://10.0.0.1/v1"}
+    launch = create_agent("codex", environ=machine)._launch
+    told = json.loads(launch.environment("codex", {}, machine, None)["CODEX_CONFIG"])
+    server = told["model_providers"][told["model_provider"]]
+    assert (server["base_url"], server["env_key"]) == (machine["OPENAI_BASE_URL"], "CODEX_API_KEY")
+    assert "CODEX_CONFIG" not in launch.environment("codex", {}, {"CODEX_API_KEY": "k"}, None)
+
+
+def test_names_of_models_and_providers_are_no_secrets():
+    assert "GOOSE_PROVIDER" not in create_agent("goose").variables()
+    assert "OPENAI_BASE_URL" in create_agent("codex").variables()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_every_agent_is_listed_once_with_what_it_needs():
     assert {"claude", "codex", "gemini", "opencode", "goose"} <= infos.keys()
     assert infos["script"].argument == "FILE"
     assert "ANTHROPIC_API_KEY" in " ".join(infos["claude"].needs)
-    assert "version" in infos["claude"].install
+    assert infos["claude"].install == "@agentclientprotocol/claude-agent-acp@0.99.1 from npm"
     assert infos["model"].kind == "both"
 
 

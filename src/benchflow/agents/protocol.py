@@ -211,6 +211,8 @@ class AgentInfo:
     """What stands after the colon, such as `FILE`; None when there is nothing."""
     needs: tuple[str, ...] = ()
     """Variables, programs or extras, in words."""
+    takes: tuple[str, ...] = ()
+    """Variables that are passed on to it when they are set."""
     install: str | None = None
     """What is put into an environment for it, in words; None when nothing is."""
     aliases: tuple[str, ...] = ()

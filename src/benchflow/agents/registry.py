@@ -29,12 +29,15 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "gemini": f"{_HERE}.acp.presets:GEMINI",
     "opencode": f"{_HERE}.acp.presets:OPENCODE",
     "goose": f"{_HERE}.acp.presets:GOOSE",
+    "pi": f"{_HERE}.acp.presets:PI",
+    "deepagents": f"{_HERE}.acp.presets:DEEPAGENTS",
 }
 _ALIASES: Final[Mapping[str, str]] = {
     "claude-code": "claude",
     "claude-agent-acp": "claude",
     "codex-acp": "codex",
     "gemini-cli": "gemini",
+    "pi-acp": "pi",
 }
 ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
 """Agents that take the place of every role that a document declares."""

@@ -12,6 +12,7 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.readiness import note_markers
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError
 
@@ -58,6 +59,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     refuse_model(options["agent"], options["model"])
     _require_place(out)
     loaded = load_package(one_package(package))
+    note_markers(loaded, str(package), options["agent"])
     result, folder = _run(loaded, _config(loaded, options), out)
     if as_json:
         emit_json({**result.to_dict(), "rollout": folder.name})

@@ -10,6 +10,7 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.readiness import require_judges
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import UsageError
@@ -52,6 +53,7 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
     out: Path | None = options["out"]
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already.", code="output-exists")
+    require_judges(task, options["step"], options["strategy"])
     with scratch("verify-") as place:
         found = anyio.run(_verify, task, out or place / "verifier", options)
     _show(found.verdict, {"verifier": found.record(), "duration_sec": found.duration_sec}, as_json=as_json)

@@ -14,6 +14,7 @@ from benchflow.errors import PackageError, UnsupportedError
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
 from benchflow.rollout.model_call import model_caller
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
+from benchflow.rollout.readiness import require_finished
 from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
 from benchflow.sandbox.policy import Phase, in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
@@ -99,6 +100,8 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     """The plan, or the reason why there is none: `PackageError`, `UnsupportedError`, `EnvironmentFailure`."""
     view = package.view
     fixed = is_fixed(config.agent)
+    if not fixed:
+        require_finished(package)
     declared_user = view.prompt_plan.user_runtime
     plays_user = declared_user.status != "none" and declared_user.runtime_kind != "none"
     if config.agent in (ORACLE, NOP) or config.user is not None or config.prompts is not None:

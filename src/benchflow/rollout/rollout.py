@@ -23,7 +23,7 @@ import anyio.to_thread
 from benchflow.agents.installation import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
-from benchflow.errors import UnsupportedError, UsageError
+from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attributed
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.context import RolloutContext, make_agent
@@ -34,6 +34,7 @@ from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.parts import package_parts
 from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
 from benchflow.rollout.preparation import for_agents
+from benchflow.rollout.readiness import judges, require_judges
 from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
@@ -105,6 +106,8 @@ class Rollout:
                 planned = self._plan()
             with attributed("agent", "plan"):
                 await self._check_agents(planned)
+            with attributed("judge", "plan"):
+                await self._check_judges(planned.plan)
         async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
             with Trajectory(self.folder / TRAJECTORY, draft.redactor) as trajectory:
                 context = RolloutContext(
@@ -171,6 +174,16 @@ class Rollout:
                 await anyio.to_thread.run_sync(agent.check, {**secrets, **self.config.agent_env, **own})
             except UsageError as error:
                 raise Attributed(Unscored("agent", "plan", error.code, str(error))) from error
+
+    async def _check_judges(self, plan: RolloutPlan) -> None:
+        """A judge that cannot be asked is found out before the agent works for nothing."""
+        asked = judges(plan.view, self._machine, [step.name for step in plan.steps])
+        try:
+            if asked:
+                await anyio.to_thread.run_sync(require_judges, asked)
+        except JudgeFailure as error:
+            refused = UsageError(str(error), code=error.code)
+            raise Attributed(Unscored("judge", "plan", error.code, str(error))) from refused
 
     @asynccontextmanager
     async def _backend(self, package: TaskPackage) -> AsyncIterator[SandboxBackend]:

@@ -28,7 +28,7 @@ class AcpAgent(Agent):
         self._session: Session | None = None
 
     def variables(self) -> tuple[str, ...]:
-        return self._launch.variables
+        return self._launch.secrets
 
     def install_key(self) -> str | None:
         return self._launch.install_key
@@ -55,7 +55,7 @@ class AcpAgent(Agent):
         launch = self._launch
         env = launch.environment(self.name, context.env, self._request.environ, model)
         known = replace(
-            context, redactor=context.redactor.with_values(env[name] for name in launch.variables if name in env)
+            context, redactor=context.redactor.with_values(env[name] for name in launch.secrets if name in env)
         )
         self._session = await Session.open(
             self.name,

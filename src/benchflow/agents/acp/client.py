@@ -93,6 +93,7 @@ class Client:
     def _update(self, update: Mapping[str, Any]) -> None:
         self.turn.update(update)
         if update.get("sessionUpdate") == "tool_call" and self._is_forbidden(update):
+            self.turn.release(str(update.get("toolCallId") or ""))
             self._context.events(
                 "error", code="forbidden-tool", message=f"The tool '{update.get('title')}' is forbidden."
             )
@@ -108,6 +109,7 @@ class Client:
 
     async def _permission(self, params: Mapping[str, Any]) -> dict[str, Any]:
         request = _parse_permission(params)
+        self._asked_for(request.tool_call)
         forbidden = self._is_forbidden(request.tool_call)
         decision = await decide(request, self._context.ask, forbidden=forbidden)
         option_id = None if self.cancelled else decision.option_id
@@ -123,6 +125,13 @@ class Client:
         if option_id is None:
             return {"outcome": {"outcome": "cancelled"}}
         return {"outcome": {"outcome": "selected", "optionId": option_id}}
+
+    def _asked_for(self, tool_call: Mapping[str, Any]) -> None:
+        """A tool call that is asked for is written before what is answered, with what the question tells of it."""
+        call = str(tool_call.get("toolCallId") or "")
+        if self.turn.is_held(call):
+            self.turn.update({**tool_call, "sessionUpdate": "tool_call_update", "status": "pending"})
+            self.turn.release(call)
 
     async def _read(self, params: Mapping[str, Any]) -> schema.ReadTextFileResponse:
         asked = schema.ReadTextFileRequest.model_validate(params)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,14 @@ from benchflow.sandbox.protocol import Sandbox
 
 _INSTALL_TIMEOUT: Final = 900.0
 _OWN_LOG: Final = "complete log of this run"
+_REFUSED: Final = "egress to "
+"""How a sandbox begins to say that it lets nobody go somewhere."""
+_FORBIDDEN: Final = re.compile(r"\b403\b")
+_PLAIN: Final = ("_MODEL", "_PROVIDER")
+_PERMIT: Final = "where its address is not public, BENCHCUBE_PERMITTED_NETWORKS permits it"
+
+Configure = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
+"""From the variables that are set and the model to more variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,8 @@ class Launch:
     """Variables that are passed on when they are set."""
     settings: Mapping[str, str] | None = None
     """Variables with fixed values."""
+    configure: Configure | None = None
+    """Says in the agent's own way what other variables mean to say; raises `AgentFailure` when that makes no sense."""
     auth_method: str | None = None
     """How it is signed in, by the protocol, when it asks for that."""
     model_variable: str | None = None
@@ -36,6 +47,11 @@ class Launch:
     @property
     def variables(self) -> tuple[str, ...]:
         return (*self.one_of, *self.optional)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of its variables whose values must not be written down; names of models and providers may be."""
+        return tuple(name for name in self.variables if not name.endswith(_PLAIN))
 
     @property
     def install_key(self) -> str | None:
@@ -68,10 +84,15 @@ class Launch:
             raise AgentFailure(f"The agent '{agent}' needs {needs}.", code="variable-missing")
         if model and self.model_variable:
             env[self.model_variable] = model
+        if self.configure is not None:
+            env |= self.configure(env, model)
         return env
 
 
 def _last_words(output: str) -> str:
     """The end of what an installer said, without where its own log is."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and _OWN_LOG not in line]
-    return " ".join(lines[-4:])[:300]
+    if lines and lines[-1].startswith(_REFUSED):
+        lines = lines[-1:]
+    said = " ".join(lines[-4:])[:300]
+    return f"{said} ({_PERMIT})" if said.startswith(_REFUSED) or _FORBIDDEN.search(said) else said

@@ -5,41 +5,16 @@ Each is installed below a folder of its own, at a version that was tried; `NAME:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from benchflow.agents.acp.agent import EXTRA, AcpAgent
-from benchflow.agents.acp.launch import Launch
+from benchflow.agents.acp.launch import Configure, Launch
+from benchflow.agents.acp.recipes import CERTIFICATES, GooseRelease, Npm, PyPI, Recipe
 from benchflow.agents.protocol import Agent, AgentInfo, AgentKind, AgentRequest
-from benchflow.errors import UsageError
-
-_NPM: Final = """\
-set -e
-command -v {program} >/dev/null 2>&1 && exit 0
-if ! command -v npm >/dev/null 2>&1; then
-  if command -v apt-get >/dev/null 2>&1; then
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs npm ca-certificates >/dev/null
-  elif command -v apk >/dev/null 2>&1; then
-    apk add --no-cache nodejs npm >/dev/null
-  else
-    echo "the environment has no npm, and neither apt-get nor apk to get it" >&2
-    exit 1
-  fi
-fi
-node=""
-[ "$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -ge {node} ] || node="node@{node}"
-npm install --global --prefix {prefix} --no-fund --no-audit --loglevel=error {package}@{version} $node
-"""
-"""A node that is too old stays as it is: a newer one goes beside the agent."""
-_GOOSE: Final = """\
-set -e
-command -v goose >/dev/null 2>&1 && exit 0
-command -v curl >/dev/null 2>&1 || { echo "the environment has no curl, which the installation needs" >&2; exit 1; }
-curl -fsSL https://github.com/block/goose/releases/download/{version}/download_cli.sh \\
-  | CONFIGURE=false GOOSE_BIN_DIR={prefix}/bin GOOSE_VERSION={version} bash
-"""
+from benchflow.errors import AgentFailure, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +25,27 @@ class _Preset:
     title: str
     command: str
     version: str
+    recipe: Recipe
     one_of: tuple[str, ...]
-    package: str | None = None
-    """Of npm; None: it has an installation of its own."""
-    node: int = 0
-    """The oldest major version of node that it runs on; 0: it brings what it needs."""
     optional: tuple[str, ...] = ()
     settings: Mapping[str, str] | None = None
+    configure: Configure | None = None
     auth_method: str | None = None
     model_variable: str | None = None
     aliases: tuple[str, ...] = ()
 
     def kind(self) -> AgentKind:
-        source = f"npm package {self.package}" if self.package else "release of its authors"
+        needs = [EXTRA, f"one of the variables {', '.join(self.one_of)}"]
+        if len(self.one_of) == 1:
+            needs[1] = f"the variable {self.one_of[0]}"
         info = AgentInfo(
             self.name,
             f"{self.title}, over the Agent Client Protocol.",
             "process",
             argument="VERSION",
-            needs=(EXTRA, f"one of the variables {', '.join(self.one_of)}"),
-            install=f"{source}, version {self.version}",
+            needs=tuple(needs),
+            takes=self.optional,
+            install=self.recipe.words(self.version),
             aliases=self.aliases,
         )
         return AgentKind(info, agent=self._agent)
@@ -83,24 +59,42 @@ class _Preset:
     def _launch(self, version: str) -> Launch:
         prefix = f"/opt/agents/{self.name}"
         program = self.command.split()[0]
-        script = _NPM if self.package else _GOOSE
-        for field, value in {
-            "{program}": program,
-            "{prefix}": prefix,
-            "{package}": self.package or "",
-            "{version}": version,
-            "{node}": str(self.node),
-        }.items():
-            script = script.replace(field, value)
+        trust = self.recipe.trust
+        trusting = f'[ ! -r {CERTIFICATES} ] || export {trust}="${{{trust}:-{CERTIFICATES}}}"; ' if trust else ""
         return Launch(
-            command=f'PATH="{prefix}/bin:$PATH" exec {self.command}',
-            install_script=script,
+            command=f'{trusting}PATH="$PATH:{prefix}/bin"; export PATH; exec {self.command}',
+            install_script=self.recipe.script(program, prefix, version),
             one_of=self.one_of,
             optional=self.optional,
             settings=self.settings,
+            configure=self.configure,
             auth_method=self.auth_method,
             model_variable=self.model_variable,
         )
+
+
+def _opencode_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
+    """OpenCode's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    url, wanted = env.get("OPENAI_BASE_URL"), (model or "").removeprefix("openai/")
+    if not url or env.get("OPENCODE_CONFIG_CONTENT"):
+        return {}
+    if not wanted:
+        message = "The agent 'opencode' needs --model, the name of a model of the server of OPENAI_BASE_URL."
+        raise AgentFailure(message, code="model-missing")
+    options = {"baseURL": url, "apiKey": "{env:OPENAI_API_KEY}"}
+    server = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {wanted: {}}}
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": {"server": server}, "enabled_providers": ["server"]})}
+
+
+def _codex_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
+    """Codex's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    del model
+    url = env.get("OPENAI_BASE_URL")
+    if not url or env.get("CODEX_CONFIG"):
+        return {}
+    key = next(name for name in ("OPENAI_API_KEY", "CODEX_API_KEY") if env.get(name))
+    server = {"name": "server", "base_url": url, "env_key": key, "wire_api": "responses"}
+    return {"CODEX_CONFIG": json.dumps({"model_provider": "server", "model_providers": {"server": server}})}
 
 
 CLAUDE: Final = _Preset(
@@ -108,9 +102,8 @@ CLAUDE: Final = _Preset(
     "Claude Code",
     "claude-agent-acp",
     "0.99.1",
+    Npm("@agentclientprotocol/claude-agent-acp", node=22),
     ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-    package="@agentclientprotocol/claude-agent-acp",
-    node=22,
     optional=("ANTHROPIC_BASE_URL",),
     model_variable="ANTHROPIC_MODEL",
     aliases=("claude-code", "claude-agent-acp"),
@@ -120,11 +113,11 @@ CODEX: Final = _Preset(
     "Codex",
     "codex-acp",
     "2.6.0",
+    Npm("@agentclientprotocol/codex-acp", node=20),
     ("OPENAI_API_KEY", "CODEX_API_KEY"),
-    package="@agentclientprotocol/codex-acp",
-    node=20,
-    optional=("OPENAI_BASE_URL",),
+    optional=("OPENAI_BASE_URL", "CODEX_CONFIG"),
     settings={"NO_BROWSER": "1"},
+    configure=_codex_server,
     auth_method="api-key",
     aliases=("codex-acp",),
 ).kind()
@@ -133,9 +126,9 @@ GEMINI: Final = _Preset(
     "Gemini CLI",
     "gemini --acp",
     "0.61.0",
+    Npm("@google/gemini-cli", node=20),
     ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    package="@google/gemini-cli",
-    node=20,
+    optional=("GOOGLE_GEMINI_BASE_URL",),
     auth_method="gemini-api-key",
     model_variable="GEMINI_MODEL",
     aliases=("gemini-cli",),
@@ -145,15 +138,38 @@ OPENCODE: Final = _Preset(
     "OpenCode",
     "opencode acp",
     "1.18.33",
+    Npm("opencode-ai"),
     ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"),
-    package="opencode-ai",
+    optional=("OPENAI_BASE_URL", "OPENCODE_CONFIG_CONTENT"),
+    settings={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"},
+    configure=_opencode_server,
 ).kind()
 GOOSE: Final = _Preset(
     "goose",
     "Goose",
     "goose acp",
     "stable",
+    GooseRelease(),
     ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "OPENROUTER_API_KEY"),
     optional=("GOOSE_PROVIDER",),
     model_variable="GOOSE_MODEL",
+).kind()
+PI: Final = _Preset(
+    "pi",
+    "Pi",
+    "pi-acp",
+    "0.0.34",
+    Npm("pi-acp", node=24, beside=("@earendil-works/pi-coding-agent@0.87.1",)),
+    ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"),
+    settings={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0"},
+    aliases=("pi-acp",),
+).kind()
+DEEPAGENTS: Final = _Preset(
+    "deepagents",
+    "Deep Agents Code",
+    "dcode --acp",
+    "0.1.57",
+    PyPI("deepagents-code", ("3.13", "3.12", "3.11")),
+    ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY"),
+    optional=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"),
 ).kind()

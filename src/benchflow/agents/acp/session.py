@@ -199,7 +199,7 @@ class Session:
             raise
         finally:
             await _end(request)
-            turn.flush()
+            turn.end()
         if isinstance(answer, int):
             self._over = f"The agent '{self._name}' has ended with exit code {answer}."
             self._context.events("agent_ended", exit_code=answer)
@@ -227,7 +227,7 @@ class Session:
         except (TimeoutError, ConnectionError):
             acknowledged = False
         await self._kill()
-        turn.flush()
+        turn.end()
         self._context.events(
             "agent_timeout",
             reason=cut.reason,

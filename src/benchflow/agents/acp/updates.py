@@ -29,7 +29,9 @@ class Turn:
         self._kind: Spoken = "agent_message"
         self._chunks: list[str] = []
         self._size = 0
-        self._titles: dict[str, tuple[str, str]] = {}
+        self._known: set[str] = set()
+        self._held: dict[str, dict[str, Any]] = {}
+        """Tool calls that were announced and have not begun: many agents tell the input only then."""
         self.pending: set[str] = set()
         """Tool calls that are under way."""
         self.tool_calls = 0
@@ -67,6 +69,22 @@ class Turn:
             self.text = text
         self._events(self._kind, text=text)
 
+    def is_held(self, call: str) -> bool:
+        """Whether a tool call was announced and is not written yet."""
+        return call in self._held
+
+    def release(self, call: str) -> None:
+        """Write a tool call that was announced, with what is known of it."""
+        held = self._held.pop(call, None)
+        if held is not None:
+            self._events("tool_call", tool_call_id=call, **held)
+
+    def end(self) -> None:
+        """Write whatever was not written yet."""
+        self.flush()
+        for call in list(self._held):
+            self.release(call)
+
     def _speak(self, kind: Spoken, text: str) -> None:
         if kind != self._kind or self._size > _FLUSH_AT:
             self.flush()
@@ -77,25 +95,33 @@ class Turn:
 
     def _begin(self, update: Mapping[str, Any]) -> None:
         call = str(update.get("toolCallId") or "")
-        title, kind = str(update.get("title") or ""), str(update.get("kind") or "other")
-        if call not in self._titles:
+        status = str(update.get("status") or "pending")
+        if call not in self._known:
             self.tool_calls += 1
-        self._titles[call] = (title, kind)
-        self._events(
-            "tool_call",
-            tool_call_id=call,
-            title=title,
-            kind=kind,
-            status=str(update.get("status") or "pending"),
-            input=_bounded(update.get("rawInput")),
-        )
-        self._track(call, str(update.get("status") or "pending"), update)
+        self._known.add(call)
+        self._held[call] = {
+            "title": str(update.get("title") or ""),
+            "kind": str(update.get("kind") or "other"),
+            "status": status,
+            "input": _bounded(update.get("rawInput")),
+        }
+        if status != "pending":
+            self.release(call)
+        self._track(call, status, update)
 
     def _progress(self, update: Mapping[str, Any]) -> None:
-        call = str(update.get("toolCallId") or "")
-        if call not in self._titles:  # some agents only ever send updates
+        call, status = str(update.get("toolCallId") or ""), str(update.get("status") or "")
+        if call not in self._known:  # some agents only ever send updates
             self._begin({**update, "status": "pending"})
-        self._track(call, str(update.get("status") or ""), update)
+        held = self._held.get(call)
+        if held is not None:
+            held["title"] = held["title"] or str(update.get("title") or "")
+            held["kind"] = str(update.get("kind") or held["kind"]) if held["kind"] == "other" else held["kind"]
+            held["status"] = status if status in _OPEN else held["status"]
+            held["input"] = _bounded(update["rawInput"]) if update.get("rawInput") is not None else held["input"]
+            if status not in ("", "pending"):
+                self.release(call)
+        self._track(call, status, update)
 
     def _track(self, call: str, status: str, update: Mapping[str, Any]) -> None:
         if status in _OPEN:

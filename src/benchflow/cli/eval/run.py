@@ -11,6 +11,7 @@ import click
 from benchflow.cli.arguments import json_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option
 from benchflow.cli.eval.watching import Watching
+from benchflow.cli.readiness import note_judges, note_markers
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.job import JobRequest, count_remaining, create_job, default_name, plan_job, run_job
@@ -19,6 +20,7 @@ from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef
+from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
 
@@ -85,6 +87,7 @@ def run_command(
     request = JobRequest(sources=sources, **options)
     _refuse_unused(request)
     planned, tasks = plan_job(request)
+    _look_ahead(tasks, request.agent)
     store = create_job(jobs_dir, name or default_name(), request, tasks)
     return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
 
@@ -110,6 +113,14 @@ def _refuse_unused(request: JobRequest) -> None:
         for option, value in (("--sandbox", request.sandbox != "auto"), ("--base-image", request.base_image)):
             if value:
                 raise UsageError(f"{option} is for packages; a cube brings what it runs in.", code="cube-option")
+
+
+def _look_ahead(tasks: list[TaskRef], agent: str) -> None:
+    """Say what is known already of packages that will not come to much."""
+    valid = [task for task in tasks if isinstance(task.payload, TaskPackage) and task.payload.valid]
+    for task in valid:
+        note_markers(task.payload, task.path, agent)
+    note_judges([task.payload for task in valid], len(tasks))
 
 
 def _run(

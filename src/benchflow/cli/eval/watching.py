@@ -90,7 +90,7 @@ def shortened(sentence: str) -> str:
 
 
 def _outcome(result: Result) -> str:
-    seconds = sum(result.timing.values())
     if result.error is not None:
         return f"unscored ({result.error.category}/{result.error.code}): {shortened(result.error.message)}"
+    seconds = result.timing.get("total", sum(result.timing.values()))
     return f"{result.reward:g} ({seconds:.1f} s)"

@@ -1,0 +1,57 @@
+"""What commands say of packages before they run them: markers that are left, judges that cannot be asked."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from benchflow.cli.terminal import note, printable
+from benchflow.errors import BenchflowError, JudgeFailure, UsageError
+
+if TYPE_CHECKING:
+    from benchflow.task.package import TaskPackage
+
+
+def note_markers(package: TaskPackage, path: str, agent: str) -> None:
+    """One line on stderr about a package whose author is not done, for agents that run on it all the same."""
+    from benchflow.rollout.plan import is_fixed
+    from benchflow.rollout.readiness import markers_left
+
+    found = markers_left(package) if is_fixed(agent) else []
+    if found:
+        more = f" (and {len(found) - 1} more: bench tasks check {path})" if len(found) > 1 else ""
+        note(printable(f"warning: {path}/{found[0].file}:{found[0].line}: {found[0].message}{more}"))
+
+
+def require_judges(package: TaskPackage, step: str | None, strategy: str | None) -> None:
+    """Refuse as wrong usage, before anything is started, when a judge that would be asked has no key."""
+    refusal = _refusal(package, [step], strategy)
+    if refusal is not None:
+        raise UsageError(str(refusal), code=refusal.code)
+
+
+def note_judges(packages: Sequence[TaskPackage], total: int) -> None:
+    """Say how many packages cannot be scored for want of a judge; refuse a job of `total` tasks that has no others."""
+    refusals = [_refusal(package, [item.config.name for item in package.view.steps] or [None]) for package in packages]
+    missing = [refusal for refusal in refusals if refusal is not None]
+    if missing and len(missing) == total:
+        raise UsageError(str(missing[0]), code=missing[0].code)
+    for sentence, count in Counter(map(str, missing)).items():
+        note(printable(f"warning: {count} package{'s' if count > 1 else ''} cannot be scored. {sentence}"))
+
+
+def _refusal(package: TaskPackage, steps: Sequence[str | None], strategy: str | None = None) -> JudgeFailure | None:
+    """Why the judges of a package cannot be asked; whatever else is wrong is told when it is run."""
+    from benchflow.rollout import readiness
+
+    try:
+        readiness.require_judges(readiness.judges(package.view, os.environ, steps, strategy=strategy))
+    except JudgeFailure as failure:
+        return failure
+    except UsageError:
+        raise
+    except BenchflowError:
+        return None
+    return None
