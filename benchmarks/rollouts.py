@@ -1,8 +1,8 @@
 """What rollouts cost: the engine alone, whole rollouts in the local sandbox, resuming, records, gym tasks, memory.
 
 "Null" rollouts run on a sandbox in which nothing happens, so that what is left is the engine: plan, phases, trajectory,
-verification, records. `--quick` takes fewer of everything. No peer can run these packages; their own figures are in
-the README.
+verification, records. `--quick` takes fewer of everything. The oracle row is measured beside Harbor on Docker;
+`--no-peer` leaves that out.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.verifier.staging import Staging
 from cube.core import Action
+from lib.harbor_trials import IMAGE, PeerUnavailable, harbor_rate
 from lib.null_sandbox import NullBackend
 from lib.side_by_side import Row, compile_ours, print_table
 
@@ -42,6 +43,8 @@ FILES = {
     "verifier/test.sh": "#!/bin/sh\n[ -e /app/x ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n",
     "oracle/solve.sh": "#!/bin/sh\ntouch /app/x\n",
 }
+PEER_TASK = f"---\ntask: {{name: bench/small}}\nenvironment: {{docker_image: {IMAGE}}}\n---\nDo it.\n"
+"""Harbor needs an image, and for a task without network more images, which only a registry has."""
 RECORD = {
     "schema": "benchcube.result.v1",
     "agent": {"name": "oracle", "model": None, "exit_code": 0, "timed_out": False},
@@ -202,7 +205,21 @@ def median(work: Callable[[], object], runs: int) -> float:
     return 1000 * statistics.median(times)
 
 
-def measure(root: Path, *, quick: bool) -> list[Row]:
+def peer_rate(root: Path, trials: int) -> float | None:
+    """Harbor's oracle trials per second of the same small package, as many at once as ours.
+
+    If it cannot run here, the reason is said."""
+    for name, text in {**FILES, "task.md": PEER_TASK}.items():
+        write(root / "peer" / name, text)
+        (root / "peer" / name).chmod(0o755)
+    try:
+        return harbor_rate(root / "peer", root, trials=trials, concurrency=6)
+    except PeerUnavailable as error:
+        print(f"Harbor was not measured: {error}")
+        return None
+
+
+def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
     bench = Bench(root)
     counts = (100, 300, 1000) if quick else (100, 1000, 10_000)
     before, middle, large, after = (anyio.run(bench.null, Recorder, count) for count in (*counts, counts[0]))
@@ -213,6 +230,7 @@ def measure(root: Path, *, quick: bool) -> list[Row]:
     resumed, growth = resumes(bench, 3 if quick else 7)
     reset, step, fork = gym(root / "small", 10 if quick else 30)
     memory = anyio.run(bench.memory, 200)
+    theirs = peer_rate(root, 6 if quick else 12) if peer else None
     return [
         *(
             Row(f"engine and record, {count:,} null rollouts", None, cpu, 2, "ms")
@@ -220,7 +238,7 @@ def measure(root: Path, *, quick: bool) -> list[Row]:
         ),
         Row(f"engine, {counts[2]:,} over {counts[0]}: flat", None, engine[2] / engine[0], 1.2, "x"),
         Row("whole rollout on a null sandbox, CPU", None, whole, 2, "ms"),
-        Row("oracle and verification, small package", None, speed, 20, "/s", higher_is_better=True),
+        Row("oracle and verification, small package", theirs, speed, 20, "/s", higher_is_better=True),
         Row("resume of 3,200 finished rollouts", None, resumed, 1, "s"),
         Row("resume, 3,200 over 800: linear", None, growth, 4.8, "x"),
         Row("record of a trivial rollout", None, size / 1024, 4, "KB"),
@@ -234,11 +252,11 @@ def measure(root: Path, *, quick: bool) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer of everything")
-    parser.add_argument("--no-peer", action="store_true", help="accepted as by the other scripts; no peer runs here")
+    parser.add_argument("--no-peer", action="store_true", help="measure this project alone")
     options = parser.parse_args()
     compile_ours()
     with tempfile.TemporaryDirectory(prefix="benchcube-rollouts-", ignore_cleanup_errors=True) as folder:
-        rows = measure(Path(folder), quick=options.quick)
+        rows = measure(Path(folder), quick=options.quick, peer=not options.no_peer)
     print_table(rows)
     return 0 if all(row.reached for row in rows) else 1
 

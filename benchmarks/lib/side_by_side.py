@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,11 @@ def newer_python() -> tuple[list[str], dict[str, str]]:
     raise SystemExit("The peer needs Python 3.12 or newer on PATH; --no-peer measures without it.")
 
 
-def run_json(python: Path | str, code: str, *arguments: str | Path) -> dict[str, Any]:
+def run_json(
+    python: Path | str, code: str, *arguments: str | Path, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Run measuring code in an environment; it prints one JSON object as its last line."""
     command = [str(python), "-c", code, *(str(argument) for argument in arguments)]
-    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
     measured: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
     return measured
