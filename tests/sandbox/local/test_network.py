@@ -80,3 +80,12 @@ async def test_the_network_of_a_stopped_sandbox_is_gone(backend: LocalBackend) -
     await box.stop()
     with pytest.raises(SandboxFailure):
         await box.dial(80)
+
+
+async def test_what_opens_a_network_does_not_count_as_running(backend: LocalBackend) -> None:
+    for _ in range(12):
+        async with backend.create(SandboxSpec(network=ALLOWED)) as box:
+            assert not await box.has_processes()
+            copy = await box.fork()
+            assert not await copy.has_processes()
+            await copy.stop()

@@ -150,10 +150,11 @@ def prepare(supervisor: Supervisor, message: wire.Message, reply: socket.socket,
 
 
 def survey(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Which processes are alive."""
+    """Which processes are alive, apart from those that serve the sandbox itself."""
     del message, fds
     supervisor.reap()
-    wire.send(reply, {"alive": [pid for pid in processes.alive() if pid != supervisor.entrance.porter]})
+    ours = {supervisor.entrance.porter, *supervisor.passing}
+    wire.send(reply, {"alive": [pid for pid in processes.alive() if pid not in ours]})
     return False
 
 
@@ -172,7 +173,7 @@ def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.so
     """Replace the gateway by that of a network plan, in a child that hands its sockets out."""
     del fds
     _write_resolver(supervisor.resolver, message["resolv_conf"])
-    return supervisor.fork(reply, lambda: _build_gateway(message, reply))
+    return supervisor.fork(reply, lambda: _build_gateway(message, reply), passing=True)
 
 
 def _build_gateway(message: wire.Message, reply: socket.socket) -> int:

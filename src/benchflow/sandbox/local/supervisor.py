@@ -57,6 +57,8 @@ class Supervisor:
         """Children and where their end is told."""
         self.tags: dict[int, int] = {}
         """Children that are commands, and the tags they carry."""
+        self.passing: set[int] = set()
+        """Children that touch no file and are gone in a moment."""
 
     def run(self) -> NoReturn:
         """Serve until the driver is gone. The zygote's handlers of signals are inherited."""
@@ -106,16 +108,19 @@ class Supervisor:
                 return
             self.entrance.gone(pid)
             self.tags.pop(pid, None)
+            self.passing.discard(pid)
             reply = self.running.pop(pid, None)
             if reply is not None:
                 answer(reply, {"exit": os.waitstatus_to_exitcode(status), "cpu": usage.ru_utime + usage.ru_stime})
                 reply.close()
 
-    def fork(self, reply: socket.socket, work: Callable[[], int]) -> bool:
+    def fork(self, reply: socket.socket, work: Callable[[], int], *, passing: bool = False) -> bool:
         """Run `work` in a child; its error and its end are told through `reply`, which is kept until then."""
         pid = os.fork()
         if pid == 0:
             children.run(reply, work)
+        if passing:
+            self.passing.add(pid)
         return self.adopt(pid, reply)
 
     def adopt(self, pid: int, reply: socket.socket, tag: int | None = None) -> bool:
