@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -27,16 +28,24 @@ class Link:
         """A descriptor of the supervisor's process."""
 
     @classmethod
-    async def open(cls, launcher: Launcher, plan: Plan, groups: Sequence[int]) -> Link:
-        """Bring a sandbox up; after an error nothing of it runs."""
+    async def open(
+        cls, launcher: Launcher, plan: Plan, groups: Sequence[int], after: anyio.Event | None = None
+    ) -> Link:
+        """Bring a sandbox up, with its layers mounted only `after` others have let go of them; after an error nothing
+        of it runs."""
         control, theirs = wire.channel()
         process = -1
         try:
-            reply = launcher.request({"op": "launch", "plan": plan.to_dict()}, (theirs.fileno(), *groups))
+            planned = plan._replace(waits=after is not None).to_dict()
+            reply = launcher.request({"op": "launch", "plan": planned}, (theirs.fileno(), *groups))
             theirs.close()
             with reply:
                 _, fds = await cls._answer(reply)
                 process = fds[0]
+                if after is not None:
+                    await after.wait()
+                    with contextlib.suppress(OSError):  # it has ended, and the answer says why
+                        wire.send(control, {})
                 await cls._answer(reply)
         except BaseException:
             control.close()

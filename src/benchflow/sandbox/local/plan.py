@@ -59,6 +59,8 @@ class Plan(NamedTuple):
     memory_watch: int = 0
     """Bytes that all processes together may use where no control group counts them; 0 for no watch."""
     shm_bytes: int = SHM_BYTES
+    waits: bool = False
+    """Whether the layers are mounted only when a message says so."""
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()

@@ -342,10 +342,12 @@ class Zygote:
             os.close(tree)
         entrance = Entrance(self.entry, [os.dup(fd) for fd in groups])
         entrance.prepare()
+        control = socket.socket(fileno=fds[1])
+        if plan.waits and wire.receive(control)[0] is None:
+            os._exit(0)
         socket.sethostname(plan.hostname)
         resolver = rootfs.build_root(plan, self.locate, trees)
         rootfs.make_workdir(plan)
-        control = socket.socket(fileno=fds[1])
         supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver)
         wire.send(reply, {"ready": True})
         reply.close()
