@@ -36,9 +36,10 @@ def claim_directory(
     current = os.open(".", _DIRECTORY, dir_fd=root)
     try:
         for index, name in enumerate(names):
-            _make_room(current, name, replace=replace_all or (replace_last and index == len(names) - 1), path=path)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, mode, dir_fd=current)
+            replace = replace_all or (replace_last and index == len(names) - 1)
+            if not _is_folder(current, name, replace=replace, path=path):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, mode, dir_fd=current)
             following = os.open(name, _DIRECTORY, dir_fd=current)
             os.close(current)
             current = following
@@ -53,37 +54,42 @@ def claim_file(root: int, path: str, *, mode: int = 0o644) -> int:
     *parents, name = parts_of(path)
     directory = claim_directory(root, "/" + "/".join(parents), replace_all=True)
     try:
-        remove_unless(directory, name, stat.S_ISREG)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=directory))
+        if not remove_unless(directory, name, stat.S_ISREG):
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=directory))
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     finally:
         os.close(directory)
 
 
-def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> None:
-    """Remove `name` in `directory`, with all below it, unless it is of the wanted type (a `stat.S_IS…` function)."""
+def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> bool:
+    """Remove `name` in `directory`, with all below it, unless it is of the wanted type (a `stat.S_IS…` function).
+
+    Gives whether something of that type is there.
+    """
     try:
         mode = os.lstat(name, dir_fd=directory).st_mode
     except FileNotFoundError:
-        return
+        return False
     if wanted(mode):
-        return
+        return True
     if stat.S_ISDIR(mode):
         remove_tree(name, dir_fd=directory)
     else:
         os.unlink(name, dir_fd=directory)
+    return False
 
 
-def _make_room(directory: int, name: str, *, replace: bool, path: str) -> None:
+def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
+    """Whether there is a folder of that name; anything else gives way or is an error."""
     if replace:
-        remove_unless(directory, name, stat.S_ISDIR)
-        return
+        return remove_unless(directory, name, stat.S_ISDIR)
     try:
         mode = os.lstat(name, dir_fd=directory).st_mode
     except FileNotFoundError:
-        return
+        return False
     if stat.S_ISLNK(mode):
         raise OSError(errno.ELOOP, f"'{path}' leads through the link '{name}', which is not followed")
     if not stat.S_ISDIR(mode):
         raise OSError(errno.ENOTDIR, f"'{name}' in '{path}' is not a folder")
+    return True

@@ -257,7 +257,7 @@ class Zygote:
         self.sandboxes.add(pid)
         try:
             self._write_maps(pid)
-            wire.send(ours, {})
+            ours.send(b"\0")
         except OSError:
             ours.close()
             raise
@@ -299,7 +299,7 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             sc.close_but({0, 1, 2, inbox, self.driver, self.lock, self.entry})
             requests = socket.socket(fileno=inbox)
-            if wire.receive(requests)[0] is None:
+            if not requests.recv(1):
                 os._exit(0)
             trouble: OSError | None = None
             try:
