@@ -18,6 +18,8 @@ Message = dict[str, Any]
 _PACKET: Final = 1 << 16
 _DESCRIPTORS: Final = 253
 _ELSEWHERE: Final = b"@"
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+_decode: Final = json.JSONDecoder().raw_decode
 
 
 def channel() -> tuple[socket.socket, socket.socket]:
@@ -27,7 +29,7 @@ def channel() -> tuple[socket.socket, socket.socket]:
 
 def send(sock: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
     """Send a message with copies of some descriptors, whole or not at all."""
-    data = json.dumps(message, separators=(",", ":")).encode()
+    data = _encode(message).encode()
     attached = list(fds)
     spill = -1
     if len(data) > _PACKET:
@@ -70,5 +72,5 @@ def receive(sock: socket.socket) -> tuple[Message | None, list[int]]:
             data = os.pread(spill, os.fstat(spill).st_size, 0)
         finally:
             os.close(spill)
-    message: Message = json.loads(data)
+    message: Message = _decode(data.decode())[0]
     return message, fds

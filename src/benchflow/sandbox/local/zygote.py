@@ -20,11 +20,11 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from benchflow.sandbox.local import children, rootfs, wire, worker
+from benchflow.sandbox.local import beneath, children, rootfs, wire, worker
 from benchflow.sandbox.local import syscalls as sc
 from benchflow.sandbox.local.entrance import Entrance, rehearse
 from benchflow.sandbox.local.entry import open_program
-from benchflow.sandbox.local.plan import IDS, Identity, Plan, group_prefix
+from benchflow.sandbox.local.plan import IDS, Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.seccomp import build_filter
 from benchflow.sandbox.local.supervisor import Supervisor, answer
 
@@ -34,6 +34,7 @@ _NAMESPACES: Final = (
     sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP
 )
 _OOM_SCORE: Final = b"800"
+_REHEARSALS: Final = 10
 _GROUP_ATTEMPTS: Final = 100
 _GROUP_PAUSE: Final = 0.01
 
@@ -91,6 +92,7 @@ class Zygote:
         for fake_root in (False, True):
             program = build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
             rehearse(program, self.identity)
+        self._rehearse_launch()
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
         self.to_worker, far = wire.channel()
         self.worker = os.fork()
@@ -99,6 +101,28 @@ class Zygote:
             self.requests.close()
             worker.run(self, far)
         far.close()
+
+    def _rehearse_launch(self) -> None:
+        """Go through what every sandbox does first: what the interpreter learns on the way they need not copy."""
+        plan = Plan("", self.identity, (Overlay("/", ("/",), "/", "/"),), (), {"PATH": "/bin"}, {"CORE": 0})
+        root = os.open(rootfs.HOLD, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        ours, theirs = wire.channel()
+        for _ in range(_REHEARSALS):
+            wire.send(ours, {"plan": plan.to_dict(), "volumes": []}, (root,))
+            message, fds = wire.receive(theirs)
+            if message is not None:
+                Plan.from_dict(message["plan"])
+            os.close(fds[0])
+            os.close(beneath.claim_directory(root, "/root/a", replace_all=True))
+            os.close(beneath.claim_file(root, "/root/b"))
+            sc.bind(rootfs.ROOT, rootfs.ROOT)
+            sc.remount_read_only(rootfs.ROOT)
+            sc.unmount(rootfs.ROOT)
+        for end in (ours, theirs):
+            end.close()
+        os.close(root)
+        os.rmdir(f"{rootfs.ROOT}/a")
+        os.unlink(f"{rootfs.ROOT}/b")
 
     def greet(self) -> None:
         """Tell the driver that everything stands, and hand it its end of the worker."""
