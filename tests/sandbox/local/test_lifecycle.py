@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -277,9 +278,12 @@ async def test_the_one_blank_that_waits_may_end_and_is_replaced(backend: LocalBa
 
     def blanks() -> list[int]:
         """Children that lead a session of their own; the worker does not."""
-        children = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
-        sessions = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3] for pid in children}
-        return [int(pid) for pid, session in sessions.items() if pid == session]
+        found = []
+        for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split():
+            with contextlib.suppress(OSError):  # it is gone
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3] == pid:
+                    found.append(int(pid))
+        return found
 
     assert eventually(lambda: len(blanks()) == 1)
     first = blanks()

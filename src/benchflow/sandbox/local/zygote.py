@@ -111,8 +111,12 @@ class Zygote:
             wire.send(ours, {"plan": plan.to_dict(), "volumes": []}, (root,))
             message, fds = wire.receive(theirs)
             if message is not None:
-                Plan.from_dict(message["plan"])
+                planned = Plan.from_dict(message["plan"])
+                Supervisor(planned, theirs, Entrance(self.entry, []), (), self.driver, root)
             os.close(fds[0])
+            poll = select.poll()
+            poll.register(ours.fileno(), select.POLLIN)
+            dict(poll.poll(0))
             os.close(beneath.claim_directory(root, "/root/a", replace_all=True))
             os.close(beneath.claim_file(root, "/root/b"))
             sc.bind(rootfs.ROOT, rootfs.ROOT)
