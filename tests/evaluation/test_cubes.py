@@ -13,6 +13,8 @@ from benchflow.errors import SandboxFailure
 from benchflow.evaluation.step_errors import trouble_of
 from cube.core import StepError
 
+pytestmark = pytest.mark.slow
+
 BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 
 CUBE = """
