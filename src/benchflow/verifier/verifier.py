@@ -26,7 +26,7 @@ from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.delivery import NotDelivered
 from benchflow.verifier.run import Run, Score
 from benchflow.verifier.scope import Scope, scope_of
-from benchflow.verifier.secrets import verifier_variables
+from benchflow.verifier.secrets import VerifierVariables, verifier_variables
 from benchflow.verifier.staging import Staging
 from benchflow.verifier.strategies import load_strategy
 from benchflow.verifier.survival import Withheld
@@ -165,17 +165,7 @@ class Verifier:
             with attributed("verifier", "verify"):
                 _, declared = scope.strategy(name)
                 variables = verifier_variables(scope, self._machine)
-                maker = BoxMaker(
-                    environment=self.environment,
-                    sandbox=box,
-                    scope=scope,
-                    variables=variables,
-                    machine=self._machine,
-                    findings=findings,
-                    staging=self._staging,
-                    soft=soft,
-                    base_image=self._base_image,
-                )
+                maker = self._maker(box, scope, variables, findings, soft=soft)
 
                 async def again(other: str, place: Path, another: Sandbox | None) -> Verdict:
                     await anyio.Path(place).mkdir(parents=True)
@@ -209,6 +199,21 @@ class Verifier:
         except Attributed as error:
             _drop_rewards(folder)
             return replace(error.verdict, reason=_without_secrets(error.verdict.reason, scope, self._machine))
+
+    def _maker(
+        self, box: Sandbox, scope: Scope, variables: VerifierVariables, findings: Findings, *, soft: bool
+    ) -> BoxMaker:
+        return BoxMaker(
+            environment=self.environment,
+            sandbox=box,
+            scope=scope,
+            variables=variables,
+            machine=self._machine,
+            findings=findings,
+            staging=self._staging,
+            soft=soft,
+            base_image=self._base_image,
+        )
 
 
 async def _scored_by(strategy: Score, run: Run) -> Verdict:
