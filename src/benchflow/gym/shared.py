@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import BenchflowError, PackageError
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.sandbox.backends import load_backend
-from benchflow.sandbox.container import LOOP
 from benchflow.sandbox.factory import AUTO, choose_backend, task_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package

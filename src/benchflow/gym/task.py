@@ -10,10 +10,10 @@ from pydantic import PrivateAttr
 from benchflow.environment import Environment
 from benchflow.errors import RuntimeFailure
 from benchflow.gym.driver import ActionDriver
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS, PACKAGES
 from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
 from benchflow.rewards import Scored, Unscored
-from benchflow.sandbox.container import LOOP
 from benchflow.sandbox.factory import AUTO
 from benchflow.task.package import TaskPackage
 from cube.container import ContainerBackend

@@ -19,7 +19,7 @@ import anyio.to_thread
 from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.config import ArtifactConfig
+from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier.live import agent_users, end_agent
 from benchflow.verifier.scope import config_of
