@@ -30,7 +30,7 @@ from benchflow.sandbox.protocol import (
     Sandbox,
     SandboxSpec,
 )
-from benchflow.task.config import MAIN_SERVICE, EnvironmentConfig
+from benchflow.task.config.task_config import MAIN_SERVICE, EnvironmentConfig
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.survival import below
 
