@@ -28,7 +28,7 @@ from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.gym import PackageBenchmarkConfig
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.record import Result
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.verifier.verifier_tree import Staging

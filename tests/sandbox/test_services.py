@@ -3,8 +3,8 @@
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.probes import HttpProbe, TcpProbe
 from benchflow.sandbox.protocol import Image
+from benchflow.sandbox.ready_probes import HttpProbe, TcpProbe
 from benchflow.sandbox.services import RunningServices, ServicePlan, ServicesPlan, plan_services
 from benchflow.task.document.environment_manifest import read_manifest
 

@@ -16,8 +16,8 @@ from benchflow.rollout.model_call import model_caller
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.readiness import require_finished
 from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
-from benchflow.sandbox.policy import Phase, in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.sandbox.task_policy import Phase, in_step, network_policy
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
 from benchflow.task.document.prompt_plan import compile_task_prompt_plan
 from benchflow.task.document.user_runtime import UserContract

@@ -1,6 +1,6 @@
 """What a package's policies mean for one rollout: tools, skills, secrets of each scope, and the audit afterwards.
 
-Everything here is decided before launch or judged from the trajectory; networks are `benchflow.sandbox.policy`'s.
+Everything here is decided before launch or judged from the trajectory; networks are `benchflow.sandbox.task_policy`'s.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
-from benchflow.sandbox.policy import asset_mounts
 from benchflow.sandbox.protocol import Change, SandboxBackend
+from benchflow.sandbox.task_policy import asset_mounts
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 

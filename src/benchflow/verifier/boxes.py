@@ -12,8 +12,8 @@ import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import Issue, UnsupportedError
-from benchflow.sandbox.policy import in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
+from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live, separate
 from benchflow.verifier.box import Box

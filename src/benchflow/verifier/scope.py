@@ -9,8 +9,8 @@ from typing import Final
 
 from benchflow.errors import PackageError, UsageError
 from benchflow.rewards import UNIT, RewardRange
-from benchflow.sandbox.policy import network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.sandbox.task_policy import network_policy
 from benchflow.task.config.task_config import ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
