@@ -1,7 +1,8 @@
-"""Which folders of a package count, and whether two spellings of the same thing agree.
+"""Which folders of a package count, whether aliases agree, and whether declared assets match the files.
 
-Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, never falling
-back from an empty or broken native folder. Alias trees are equal when their file maps are.
+Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, with no fallback
+from an empty or broken native folder. Alias trees are equal when their file maps are equal. Hidden assets must
+lie where the agent cannot see them; pinned ones must have their SHA-256.
 """
 
 from __future__ import annotations

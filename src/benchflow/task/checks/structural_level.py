@@ -1,6 +1,7 @@
 """Level `structural`: the package is complete and in one piece.
 
-A verifier that could run, steps with their parts, nothing that points out of the folder, aliases that agree.
+A verifier that can run, with every file its strategies name; complete steps; no link out of the folder; aliases that
+agree; secrets declared for the phase that uses them.
 """
 
 from __future__ import annotations

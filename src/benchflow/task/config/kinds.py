@@ -1,7 +1,7 @@
 """The kinds of values that fields take: how each is checked and what it becomes.
 
-A kind refuses with one half sentence that continues the path (`environment.cpus must be …`). Numbers may
-come as decimal strings; booleans are never numbers; lists become tuples and mappings become frozen.
+A kind rejects a value with a clause that continues the path (`environment.cpus must be …`). Numbers may be given as
+decimal strings; booleans are never numbers; lists become tuples and mappings are frozen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The typed `benchflow:` namespace: everything a document says beyond the shared configuration.
+"""The `benchflow:` namespace, and `DocumentRoot`, the record of all root keys of a `task.md`.
 
-Each plane has its keys: prompts and interaction, policies, verifier, oracle and environment wiring, assets
-and secrets, provenance, evidence, compatibility. Unknown keys are errors; only `compat.extra` is free.
+The namespace holds everything beyond the shared configuration: prompts and interaction, policies, wiring of verifier,
+oracle and environment, assets and secrets, provenance, evidence, compatibility. Unknown keys are errors; only
+`compat.extra` is free-form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Which text each turn gets, and what the declared user may do: `TaskPromptPlan`.
+"""The prompt of each turn and what the declared user may do: `TaskPromptPlan`.
 
-Base, role, scene and turn texts are put together by the document's prompt policy. The user is compiled into
-a contract that names private facts by key only; their values stay in the document.
+Base, role, scene and turn texts are combined according to the document's prompt policy. User, nudges and teams are
+compiled into a `UserContract` that a rollout honours or refuses. It names private facts by key only; `problems` lists
+what is not supported, with paths.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`task.md` as an author wrote it: `TaskDocument`.
+"""`task.md` as written by its author: `TaskDocument`, with its scenes resolved and its interaction mode derived.
 
 `read_document` turns the text and the sidecar prompts into a document and reports every problem;
 `TaskDocument.from_text` and `from_path` raise instead. The document keeps the frontmatter as written
-(private facts included) for rewriting it; nothing that dumps a document shows private facts.
+(private facts included) so that it can be rewritten; no dump of a document shows private facts.
 """
 
 from __future__ import annotations
@@ -187,9 +187,6 @@ def _report_unused(
         if known is not None and name not in known:
             origin = f"prompts/{prefix}.{name}.md" if key in sidecars else f"the section '## {key}'"
             problems.warning("unused-prompt", key, f"{origin} belongs to no declared {prefix}")
-
-
-__all__ = ["Role", "Scene", "TaskDocument", "TaskDocumentParseError", "Turn", "User", "read_document"]
 
 
 SCRIPTED_MODELS = (None, "scripted", "deterministic")

@@ -1,7 +1,8 @@
-"""`task.toml` of the split layout, schema 1.0 to today -> `TaskConfig`, and what it does not know, preserved.
+"""`task.toml` of the split layout, schema 1.0 and later -> `TaskConfig`, with unknown keys preserved.
 
-What Harbor accepts, import accepts: unknown keys are kept aside with a warning and older spellings are read.
-A wrong value is an error with its line. The result is valid natively too, so that it can become a `task.md`.
+Whatever Harbor accepts is accepted: unknown keys are preserved with a warning, values that Harbor ignores are moved
+aside, older spellings are converted. An invalid value is an error with its line. The result is valid natively too, so
+that it can be written as `task.md`.
 """
 
 from __future__ import annotations

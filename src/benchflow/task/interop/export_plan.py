@@ -1,4 +1,4 @@
-"""Which files of a package go where in the split layout, and which have no place there."""
+"""Where the files of a package go in the split layout, and what of files, document and verifier is lost there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Terminal-Bench 1 folders (`task.yaml`, `run-tests.sh`, `solution.sh`) -> the parts of a package.
 
 `read_terminal_bench` only reads: it says what the frontmatter, the prompt and each file of the package will
-be, and what could not be carried over. Writing is the migration's part.
+be, and what could not be carried over; `migration` writes them. A compose file that only repeats what the
+harness prescribes for its `client` container is reduced to variables; any other is kept, with `client` as `main`.
 """
 
 from __future__ import annotations
