@@ -11,9 +11,9 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.redaction import NO_SECRETS, Redactor
+from benchflow.record.package_parts import changed_parts, package_parts
 from benchflow.rollout import frozen
 from benchflow.rollout.frozen import keep_workspace
-from benchflow.rollout.parts import changed_parts, package_parts
 from benchflow.rollout.thawing import restore_workspace
 from benchflow.task.package import load_package
 

@@ -19,12 +19,14 @@ from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.scratch import scratch, scratch_folder
-from benchflow.rewards import Attributed, Unscored, Verdict, attributed
+from benchflow.record import StepRecord, outcome_of
+from benchflow.record.codec import plain
+from benchflow.rewards import Attributed, Verdict, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.plan import StepPlan, plan_steps
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.preparation import begin_step, for_agents
-from benchflow.rollout.steps import StepRecord, total
+from benchflow.rollout.steps import NOT_REACHED, ends_task, step_record, total
 from benchflow.sandbox.factory import prepare
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxBackend
 from benchflow.task.package import TaskPackage
@@ -50,8 +52,8 @@ class Judged:
     def info(self) -> dict[str, Any]:
         """What comes with a reward."""
         rewards = {name: value for name, value in self.verdict.record()["rewards"].items() if name != "reward"}
-        steps = {"steps": [step.record() for step in self.steps]} if self.steps else {}
-        return {"rewards": rewards, "verifier": self.verification.record(), **steps}
+        steps = {"steps": plain(self.steps)} if self.steps else {}
+        return {"rewards": rewards, "verifier": plain(self.verification.record()), **steps}
 
 
 class Episode:
@@ -158,14 +160,14 @@ class Episode:
         self._last = await self._verified()
         record = self._record(self._last)
         self._records.append(record)
-        if record.status == "unscored" or record.passed is False:
+        if ends_task(record):
             self._records[:] = self._all(self._records)
             return
         try:
             with attributed("environment", "environment"):
                 await self._begin()
         except Attributed as error:
-            failed = StepRecord(str(self.step.name), "unscored", error=error.verdict.record()["error"])
+            failed = StepRecord(name=str(self.step.name), outcome=outcome_of(error.verdict))
             self._records[:] = self._all([*self._records, failed])
 
     async def _freeze(self) -> None:
@@ -182,11 +184,12 @@ class Episode:
 
     def _record(self, checked: Verification) -> StepRecord:
         step = self.step.view
-        return StepRecord.of(str(self.step.name), checked, step.config.min_reward if step is not None else None)
+        return step_record(str(self.step.name), checked, step.config.min_reward if step is not None else None)
 
     def _all(self, records: Sequence[StepRecord]) -> list[StepRecord]:
         """With the steps that were not reached."""
-        return [*records, *(StepRecord(str(step.name), "not-reached") for step in self._steps[len(records) :])]
+        missing = self._steps[len(records) :]
+        return [*records, *(StepRecord(name=str(step.name), outcome=NOT_REACHED) for step in missing)]
 
     def _total(self, records: Sequence[StepRecord]) -> Verdict:
         return total(records, self._package.view.config.multi_step_reward_strategy)
@@ -197,7 +200,7 @@ class Episode:
                 with attributed("sandbox", "verify"):
                     return await self._verified_copy(folder / "verifier")
             except Attributed as error:
-                return _unverified(error.verdict, self._package, self.step.name)
+                return Verification.refused(error.verdict, self._package.view, self.step.name)
 
     async def _verified_copy(self, output: Path) -> Verification:
         scope, sandbox = self._scope(), self.environment.sandbox
@@ -247,11 +250,6 @@ class Episode:
         """End it with all that runs in it."""
         self._verifier.close()
         await self.environment.stop()
-
-
-def _unverified(verdict: Unscored, package: TaskPackage, step: str | None) -> Verification:
-    isolation = package.view.config.verifier.isolation
-    return Verification(verdict, "none", "", "separate" if isolation == "separate" else "shared", step=step)
 
 
 @cache
