@@ -6,8 +6,8 @@ import atexit
 import threading
 
 from benchflow.errors import BenchflowError
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.sandbox.backends import load_backend
-from benchflow.sandbox.container import LOOP
 from benchflow.sandbox.factory import AUTO, choose_backend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage

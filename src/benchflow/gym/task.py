@@ -11,10 +11,10 @@ from benchflow.environment import Environment
 from benchflow.errors import PackageError, RuntimeFailure
 from benchflow.gym.backends import BACKENDS
 from benchflow.gym.episode import Episode
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
 from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
-from benchflow.sandbox.container import LOOP
 from benchflow.sandbox.factory import AUTO, task_package
 from benchflow.task.package import TaskPackage
 from cube.container import ContainerBackend

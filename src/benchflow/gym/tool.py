@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from benchflow.agents.workspace import Workspace, WorkspaceError
 from benchflow.gym.episode import Episode
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.rollout.policies import normal_tool
-from benchflow.sandbox.container import LOOP
 from cube.container import Container
 from cube.core import Action, Observation, StepError
 from cube.tool import Tool, ToolConfig, tool_action

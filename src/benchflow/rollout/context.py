@@ -13,8 +13,8 @@ from benchflow.record import JsonLines, RolloutFolder, Trajectory
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.sandbox.envvars import resolve_variables
-from benchflow.sandbox.policy import mcp_servers
 from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.sandbox.task_policy import mcp_servers
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 

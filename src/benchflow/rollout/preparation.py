@@ -15,8 +15,8 @@ from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.policies import Secrets, hidden_folders
 from benchflow.sandbox.factory import Preparation
 from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.policy import healthcheck_of
 from benchflow.sandbox.protocol import Mount, Sandbox
+from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.runtime_view import TaskRuntimeView
 
 SETUP_SEC: Final = 600.0

@@ -20,7 +20,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from benchflow.agents.installation import Installations
+from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
@@ -39,8 +39,8 @@ from benchflow.rollout.readiness import judges, require_judges
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
-from benchflow.sandbox.policy import asset_mounts
 from benchflow.sandbox.protocol import Change, SandboxBackend
+from benchflow.sandbox.task_policy import asset_mounts
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 

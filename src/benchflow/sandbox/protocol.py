@@ -18,7 +18,7 @@ from typing import Final, Literal, Self
 
 from benchflow.errors import UnsupportedError
 from benchflow.record import Fidelity
-from benchflow.task.config import MAIN_SERVICE
+from benchflow.task.config.task_config import MAIN_SERVICE
 
 NetworkMode = Literal["none", "public", "allowlist"]
 ChangeKind = Literal["added", "changed", "deleted"]

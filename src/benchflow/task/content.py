@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import yaml
 
-from benchflow.task.document import TASK_MD
+from benchflow.task.document.markdown import MarkdownError, decode, split_frontmatter
+from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.filemap import FileMap, digest_of
-from benchflow.task.markdown import MarkdownError, decode, split_frontmatter
 
 EVIDENCE: Final = "evidence"
 _NAMESPACE: Final = "benchflow"
