@@ -7,8 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchflow.errors import VerifierFailure
-from benchflow.rewards import UNIT, RewardRange, Scored, Unscored, gain_verdict, read_reward, write_reward
-from benchflow.rewards import gain_reward as gain
+from benchflow.rewards import UNIT, RewardRange, Scored, Unscored, gain, gain_verdict, read_reward, write_reward
 from benchflow.rewards.gain_reward import MIN_SPAN
 
 unit = st.floats(0, 1)

@@ -18,8 +18,9 @@ from benchflow.agents.protocol import PermissionOption
 from benchflow.errors import BenchflowError
 from benchflow.record import BranchOption, BranchRecord, NoOutcome, outcome_of
 from benchflow.rewards import attribute
-from benchflow.rollout.context import RolloutContext, keeps_processes
+from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.permissions import Gatekeeper
+from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.rounds import BranchPoint, Conversation
 from benchflow.rollout.stage import Stage
@@ -109,7 +110,7 @@ class BranchTree:
                 await conversation.run(start=point.position, prompt=point.prompt, last=point.last)
             finally:
                 await stage.close()
-            if not keeps_processes(context.plan, step):
+            if not keeps_processes(context.plan.view, step.name):
                 await sandbox.kill_processes()
             checked = await context.verifier.verify(
                 place.verifier, rollout=context.folder.path, step=step.name, sandbox=sandbox

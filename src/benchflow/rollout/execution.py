@@ -9,21 +9,19 @@ import anyio
 from benchflow.record import AgentEnd, StepRecord, Workspace, outcome_of
 from benchflow.record.reward_log import write_rewards
 from benchflow.rewards import Attributed, Verdict, attributed
-from benchflow.rollout.artifacts import collect
 from benchflow.rollout.branches import BranchTree
-from benchflow.rollout.context import RolloutContext, keeps_processes
+from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.draft import Draft
-from benchflow.rollout.frozen import keep_workspace, not_kept
 from benchflow.rollout.permissions import Gatekeeper, confirms
+from benchflow.rollout.phases.begin import begin, is_imported
+from benchflow.rollout.phases.freeze import collect, end_processes, keeps_processes
+from benchflow.rollout.phases.keep import keep_workspace, not_kept
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import Audit, audit
-from benchflow.rollout.preparation import begin_step, is_imported
 from benchflow.rollout.rounds import Conversation
 from benchflow.rollout.stage import Stage
 from benchflow.rollout.steps import NOT_REACHED, ends_task, step_record, total
-from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
-from benchflow.verifier.live import agent_users, end_agent
 
 
 @dataclass(slots=True)
@@ -32,7 +30,6 @@ class Execution:
 
     context: RolloutContext
     draft: Draft
-    _network: NetworkPolicy | None = None
     _branches: BranchTree | None = None
     _steps: list[StepRecord] = field(default_factory=list)
     _agent: AgentEnd | None = None
@@ -94,7 +91,7 @@ class Execution:
     async def _step(self, step: StepPlan) -> Verification:
         context, draft = self.context, self.draft
         with draft.timed("environment"), attributed("environment", "environment"):
-            await begin_step(context.environment.sandbox, context.plan.view, step)
+            await begin(context.environment, step)
         with draft.timed("agent"), attributed("agent", "agent"):
             await self._interact(step)
             with attributed("sandbox", "agent"):
@@ -107,9 +104,6 @@ class Execution:
     async def _interact(self, step: StepPlan) -> None:
         context = self.context
         sandbox = context.environment.sandbox
-        if step.network != (self._network or sandbox.spec.network):
-            await sandbox.set_network(step.network)
-        self._network = step.network
         stage = Stage(context, step, sandbox, context.folder.step(step.name).agent, self._gatekeeper())
         user = make_user(context.package, context.plan, context.config, context.machine)
         conversation = Conversation(context, stage, user)
@@ -136,13 +130,8 @@ class Execution:
     async def _freeze(self, step: StepPlan) -> None:
         """The agent is over: its processes end unless they are the solution, and what it made is collected."""
         context = self.context
-        environment = context.environment
-        sandbox = environment.sandbox
-        if not keeps_processes(context.plan, step):
-            if environment.services is None:
-                await sandbox.kill_processes()
-            else:
-                await end_agent(sandbox, agent_users(sandbox, context.plan.view))
+        sandbox = context.environment.sandbox
+        await end_processes(context.environment, step.name)
         target = context.folder.step(step.name).artifacts
         collected = await collect(sandbox, step.artifacts, target, conventional=is_imported(context.plan.view))
         named = tuple(replace(item, step=step.name) for item in collected)
@@ -157,7 +146,7 @@ class Execution:
             return not_kept("It was not asked for.")
         if context.environment.services is not None or sandbox.spec.composition is not None:
             return not_kept("Services of the environment hold state that cannot be kept.")
-        if keeps_processes(context.plan, step) and await sandbox.has_processes():
+        if keeps_processes(context.plan.view, step.name) and await sandbox.has_processes():
             return not_kept("The verifier looks at running processes, which cannot be kept.")
         place = context.folder.step(step.name).workspace
         return await keep_workspace(sandbox, place, context.redactor, without=context.installed)

@@ -32,10 +32,10 @@ from benchflow.record.layout import RESCORES
 from benchflow.record.reward_log import write_rewards
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Attributed, Verdict, attributed
+from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.rollout.policies import gather_secrets
 from benchflow.rollout.redaction import make_redactor, redact_folder
 from benchflow.rollout.steps import NOT_REACHED, ends_task, step_record, total
-from benchflow.rollout.thawing import restore_workspace
 from benchflow.sandbox.factory import prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage

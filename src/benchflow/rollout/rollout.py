@@ -33,8 +33,8 @@ from benchflow.rollout.context import RolloutContext, make_agent
 from benchflow.rollout.draft import Draft, OnPhase
 from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
+from benchflow.rollout.phases.begin import for_agents
 from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
-from benchflow.rollout.preparation import for_agents
 from benchflow.rollout.readiness import judges, require_judges
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.sandbox.envvars import resolve_variables

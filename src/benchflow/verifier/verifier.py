@@ -21,7 +21,7 @@ from benchflow.files import staged_folder
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.config.task_config import VerifierConfig
 from benchflow.verifier import live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.delivery import NotDelivered
@@ -66,9 +66,9 @@ class Verification:
         )
 
     @classmethod
-    def refused(cls, verdict: Verdict, view: TaskRuntimeView, step: str | None) -> Verification:
+    def refused(cls, verdict: Verdict, config: VerifierConfig, step: str | None) -> Verification:
         """A verdict that was reached before any verifier ran."""
-        return cls(verdict, "none", "", isolation_of(view.config.verifier), step=step)
+        return cls(verdict, "none", "", isolation_of(config), step=step)
 
 
 class Verifier:
@@ -124,8 +124,8 @@ class Verifier:
         except UsageError:
             raise
         except BenchflowError as error:
-            view = self.environment.preparation.view
-            return Verification.refused(attribute(error, "package", "verify"), view, step)
+            config = self.environment.preparation.view.config.verifier
+            return Verification.refused(attribute(error, "package", "verify"), config, step)
         findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
