@@ -62,7 +62,7 @@ class NullRunner:
 
     async def score_again(self, item, folder, result):
         """Scripted like a run, without one."""
-        self.scored_again.append((item.task.name, folder.name))
+        self.scored_again.append((item.task.name, folder.path.name))
         pending = self.failures.get(item.task.name, [])
         category = pending.pop(0) if pending else None
         if category == "not-kept":

@@ -1,4 +1,4 @@
-"""A result is typed to the end: it survives JSON, fits its schema, and what is damaged is never read as something else."""
+"""A result is typed to the end: it survives JSON, fits its schema, and what is damaged is never read as another."""
 
 import json
 

@@ -11,4 +11,4 @@ def test_all_is_exactly_what_can_be_imported() -> None:
     }
     assert names - {"aggregate", "gain"} == set(benchflow.rewards.__all__) - {"aggregate", "gain"}
     assert callable(benchflow.rewards.aggregate)
-    assert callable(benchflow.rewards.gain_reward)
+    assert callable(benchflow.rewards.gain)
