@@ -32,7 +32,7 @@ def frontmatter(one="", two="", rest=""):
 async def test_the_oracle_of_each_step_solves_it(run, make_package, tmp_path):
     result = await run(make_package(frontmatter(), files()), "oracle")
     assert (result.reward, result.rewards) == (1.0, {"reward": 1.0, "steps.one": 1.0, "steps.two": 1.0})
-    assert [(step["name"], step["status"]) for step in result.to_dict()["steps"]] == [
+    assert [(step.name, step.status) for step in result.steps] == [
         ("one", "scored"),
         ("two", "scored"),
     ]
