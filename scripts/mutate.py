@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import libcst as cst
 from mutmut import __main__ as mutmut
@@ -90,7 +91,11 @@ def _reduce_operators() -> None:
         (kind, swap.get(operator, operator)) for kind, operator in mutators.mutation_operators
     ]
     skip = file_mutation.MutationVisitor._skip_node_and_children
-    file_mutation.MutationVisitor._skip_node_and_children = lambda self, node: is_prose(node) or skip(self, node)
+    file_mutation.MutationVisitor._skip_node_and_children = lambda self, node: (
+        is_prose(node) or (skip(self, node) and not is_property(node))
+    )
+    arrange = file_mutation.function_trampoline_arrangement
+    file_mutation.function_trampoline_arrangement = lambda *arguments, **named: _arrange(arrange, *arguments, **named)
 
 
 def is_prose(node: cst.CSTNode) -> bool:
@@ -100,6 +105,23 @@ def is_prose(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.FormattedString):
         return any(isinstance(part, cst.FormattedStringText) and " " in part.value for part in node.parts)
     return isinstance(node, cst.ConcatenatedString) and (is_prose(node.left) or is_prose(node.right))
+
+
+def is_property(node: cst.CSTNode) -> bool:
+    """Whether a function is a property and nothing else, so that its rules can be mutated like those of a method."""
+    if not isinstance(node, cst.FunctionDef) or len(node.decorators) != 1:
+        return False
+    decorator = node.decorators[0].decorator
+    return isinstance(decorator, cst.Name) and decorator.value == "property"
+
+
+def _arrange(arrange: Any, function: cst.FunctionDef, mutants: Any, class_name: str | None) -> Any:
+    """Mutants of a property as plain methods, and the switch between them as the property."""
+    if not is_property(function):
+        return arrange(function, mutants, class_name)
+    before, nodes, after, names = arrange(function.with_changes(decorators=[]), mutants, class_name)
+    nodes[0] = nodes[0].with_changes(decorators=[*function.decorators, *nodes[0].decorators])
+    return before, nodes, after, names
 
 
 def _one_string(node: cst.BaseString) -> Iterator[cst.BaseString]:
@@ -122,8 +144,9 @@ def _forget_what_is_outdated() -> None:
     """Tests are copied anew, files that are gone are removed, and which test runs what is found out again."""
     shutil.rmtree(WORK / "tests", ignore_errors=True)
     (WORK / "mutmut-stats.json").unlink(missing_ok=True)
+    made_by = Path(__file__).stat().st_mtime
     for copy in (WORK / "src").rglob("*.py"):
-        if not copy.relative_to(WORK).exists():
+        if not copy.relative_to(WORK).exists() or copy.stat().st_mtime < made_by:
             copy.unlink()
     for path in walk_mutatable_files():
         data = _results(path)
