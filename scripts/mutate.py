@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path("mutants")
+_MADE_BY = WORK / "made-by"
 LIST = Path("tests/mutation-survivors.toml")
 _KILLED = {"killed", "timeout"}
 _SURVIVED = {"survived", "no tests"}
@@ -141,12 +143,19 @@ def _one_argument(node: cst.Call) -> Iterator[cst.Call]:
 
 
 def _forget_what_is_outdated() -> None:
-    """Tests are copied anew, files that are gone are removed, and which test runs what is found out again."""
+    """Tests are copied anew, files that are gone are removed, and which test runs what is found out again.
+
+    Mutants have numbers, which mean others once they are made in another way: then everything begins anew.
+    """
+    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    if WORK.exists() and (not _MADE_BY.exists() or _MADE_BY.read_text() != made_by):
+        shutil.rmtree(WORK)
+    WORK.mkdir(exist_ok=True)
+    _MADE_BY.write_text(made_by)
     shutil.rmtree(WORK / "tests", ignore_errors=True)
     (WORK / "mutmut-stats.json").unlink(missing_ok=True)
-    made_by = Path(__file__).stat().st_mtime
     for copy in (WORK / "src").rglob("*.py"):
-        if not copy.relative_to(WORK).exists() or copy.stat().st_mtime < made_by:
+        if not copy.relative_to(WORK).exists():
             copy.unlink()
     for path in walk_mutatable_files():
         data = _results(path)
