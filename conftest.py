@@ -19,7 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# For mutation runs: the same examples every time, so that what is killed today is killed tomorrow; and to fail is enough.
+# For mutation runs: the same examples every time, so that results can be compared; and to fail is enough.
 settings.register_profile(
     "repeatable",
     settings.get_profile("untimed"),
