@@ -1,4 +1,4 @@
-"""Rewards, pure: reward files, aggregation, rubrics, combined rewards, and the verdict they end in."""
+"""Rewards: reward files, aggregation, rubrics, combined rewards, and the resulting verdict. Pure."""
 
 from benchflow.rewards.aggregate import AggregatePolicy, aggregate, parse_policy
 from benchflow.rewards.attribution import Attributed, attribute, attributed
