@@ -145,7 +145,7 @@ class _Reader:
             self._leave(time_ns)
             return True
         name = os.fsdecode(self._exactly(length))
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
+        if not beneath.is_name(name):
             raise Refused(f"'{name}' is not a file name.")
         self.entries += 1
         self.bytes += size
@@ -195,7 +195,7 @@ class _Reader:
         except FileExistsError:
             if not self.intake.replace:
                 raise
-        beneath.remove_unless(parent, name, nothing)
+        beneath.remove_unless(parent, name, beneath.nothing)
         return os.open(name, _CREATE, mode, dir_fd=parent)
 
     def _file(self, name: str, mode: int, size: int, time_ns: int) -> None:
@@ -213,11 +213,11 @@ class _Reader:
         if size > _LONGEST_LINK:
             raise Refused(f"The link '{name}' is too long.")
         target = os.fsdecode(self._exactly(size))
-        if not self.intake.any_links and not stays_inside(target, len(self.stack) - 1):
+        if not self.intake.any_links and not beneath.stays_inside(target, len(self.stack) - 1):
             raise Refused(f"The link '{name}' leads out of the copied tree to '{target}'.")
         parent = self.stack[-1][0]
         if self.intake.replace:
-            beneath.remove_unless(parent, name, nothing)
+            beneath.remove_unless(parent, name, beneath.nothing)
         os.symlink(target, name, dir_fd=parent)
         if self.intake.owner is not None:
             os.chown(name, *self.intake.owner, dir_fd=parent, follow_symlinks=False)
@@ -225,24 +225,6 @@ class _Reader:
     def _own(self, fd: int) -> None:
         if self.intake.owner is not None:
             os.fchown(fd, *self.intake.owner)
-
-
-def stays_inside(target: str, depth: int) -> bool:
-    """Whether a link `depth` folders below the top of a tree leads to a place in it, whatever other such links exist.
-
-    `..` counts at the beginning only: behind a name that is itself a link it would climb from somewhere else.
-    """
-    names = [name for name in target.split("/") if name not in ("", ".")]
-    climbs = 0
-    while climbs < len(names) and names[climbs] == "..":
-        climbs += 1
-    return not target.startswith("/") and climbs <= depth and ".." not in names[climbs:] and "\0" not in target
-
-
-def nothing(mode: int) -> bool:
-    """For `beneath.remove_unless`: no type may stay."""
-    del mode
-    return False
 
 
 def _write_all(fd: int, data: bytes) -> int:

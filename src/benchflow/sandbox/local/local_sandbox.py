@@ -14,11 +14,12 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local import local_transfer as transfer
 from benchflow.sandbox.local.beside.difference import Record
 from benchflow.sandbox.local.commands import LocalProcess, run_command
-from benchflow.sandbox.local.inside.box_plan import AGENT, Attachment, Overlay, Plan
+from benchflow.sandbox.local.inside.box_plan import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.local.local_egress import Uplink

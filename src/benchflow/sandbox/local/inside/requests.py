@@ -104,7 +104,7 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
     folder = fd = -1
     try:
         folder = beneath.claim_directory(root, "/" + "/".join(parents), replace_last=False)
-        beneath.remove_unless(folder, name, stream.nothing)
+        beneath.remove_unless(folder, name, beneath.nothing)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=folder)
         os.fchown(fd, uid, gid)
