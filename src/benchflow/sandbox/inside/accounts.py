@@ -14,6 +14,8 @@ from benchflow.sandbox.inside import beneath
 AGENT: Final = "agent"
 """The unprivileged user of a sandbox."""
 AGENT_ID: Final = 1000
+IDS: Final = 65536
+"""How many user ids a sandbox has unless it has only one."""
 _FIRST_SYSTEM_ID: Final = 60_000
 _LARGEST: Final = 1 << 20
 

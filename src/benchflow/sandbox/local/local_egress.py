@@ -28,10 +28,7 @@ class Uplink:
     async def open(self, link: Link) -> None:
         """Make the policy work inside; the sandbox has no other network."""
         plan = self._plan
-        listeners = [[item.role, item.transport, item.host, item.port] for item in plan.listeners]
-        routes = [str(route) for route in plan.routes]
-        message = {"op": "network", "listeners": listeners, "routes": routes, "resolv_conf": plan.resolv_conf}
-        _, fds = await link.call(message)
+        _, fds = await link.call({"op": "network", **plan.message(), "resolv_conf": plan.resolv_conf})
         if not plan.listeners:
             return
         sockets = [socket.socket(fileno=fd) for fd in fds]

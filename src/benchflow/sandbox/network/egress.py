@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from benchflow.sandbox.inside.egress_gateway import Role
 from benchflow.sandbox.network.attempt_log import Attempt, AuditLog
-from benchflow.sandbox.network.egress_plan import Role
 from benchflow.sandbox.network.host_rules import HostRules, Network
 from benchflow.sandbox.network.proxying.accepting import ConnectionServer
 from benchflow.sandbox.network.proxying.dialer import Dialer, Resolver

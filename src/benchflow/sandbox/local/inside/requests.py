@@ -10,18 +10,15 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import beneath
-from benchflow.sandbox.inside import egress_gateway as gateway
-from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside import tree_parcel as parcel
 from benchflow.sandbox.inside import tree_stream as stream
+from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
 from benchflow.sandbox.local.inside import children
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside import process_tree as processes
-from benchflow.sandbox.network.egress_plan import EgressPlan, Listener
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.inside.supervisor import Supervisor
@@ -182,13 +179,7 @@ def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.so
 
 
 def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
-    listeners = tuple(Listener(*item) for item in message["listeners"])
-    plan = EgressPlan(listeners=listeners, routes=tuple(IPv4Network(item) for item in message["routes"]))
-    sockets = gateway.open_gateway(
-        plan,
-        unshare_network=lambda: sc.unshare(sc.CLONE_NEWNET),
-        enter_network=lambda fd: sc.setns(fd, sc.CLONE_NEWNET),
-    )
+    sockets = open_gateway(EgressPlan.from_message(message))
     wire.send(reply, {}, [opened.fileno() for opened in sockets])
     return 0
 

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from ipaddress import IPv4Address
 from typing import Final
 
-from benchflow.sandbox.network.egress_plan import FAKE_NETWORK, LINK_NETWORK
+from benchflow.sandbox.inside.egress_gateway import LINK_NETWORK
+from benchflow.sandbox.network.egress_plan import FAKE_NETWORK
 
 MAX_NAMES: Final = 16_384
 
