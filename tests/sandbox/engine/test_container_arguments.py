@@ -6,8 +6,8 @@ import resource
 import pytest
 
 from benchflow.errors import SandboxFailure
+from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mount_arguments
-from benchflow.sandbox.engine.box.greeting import Greeting
 from benchflow.sandbox.engine.box.record_transfer import Owner
 from benchflow.sandbox.engine.box.running_container import numeric_owner
 from benchflow.sandbox.engine.machine.dialect import DOCKER, PODMAN

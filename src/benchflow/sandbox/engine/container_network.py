@@ -13,9 +13,9 @@ from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
 from benchflow.sandbox.engine.namespace_sockets import open_gateway_of
 from benchflow.sandbox.inside.egress_gateway import EgressPlan
+from benchflow.sandbox.network.addresses import permitted_networks
 from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.egress_plan import plan_egress
-from benchflow.sandbox.network.permitted import permitted_networks
 from benchflow.sandbox.protocol import NetworkPolicy
 
 

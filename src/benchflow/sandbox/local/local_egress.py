@@ -6,9 +6,9 @@ import socket
 from collections.abc import Mapping
 
 from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.network.addresses import permitted_networks
 from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.egress_plan import plan_egress
-from benchflow.sandbox.network.permitted import permitted_networks
 from benchflow.sandbox.protocol import NetworkPolicy
 
 

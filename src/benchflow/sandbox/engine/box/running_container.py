@@ -18,9 +18,9 @@ from anyio.abc import Process
 
 from benchflow.errors import RuntimeFailure, SandboxFailure, UsageError
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
+from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_process import EngineProcess
 from benchflow.sandbox.engine.box.file_records import Record, RecordReader
-from benchflow.sandbox.engine.box.greeting import Greeting
 from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, upload_stream
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.ownership import ANCHOR

@@ -25,9 +25,8 @@ from benchflow.sandbox.images.build.copy_step import (
     resolve_owner,
     write_copy,
 )
-from benchflow.sandbox.images.build.last_lines import Tail
 from benchflow.sandbox.images.build.layer_writer import make_directory
-from benchflow.sandbox.images.build.run_step import RunStep, read_run
+from benchflow.sandbox.images.build.run_step import RunStep, Tail, read_run
 from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, parse_dockerignore
 from benchflow.sandbox.images.dockerfile.instructions import Instruction, parse_dockerfile
 from benchflow.sandbox.images.dockerfile.stage_plan import BuildPlan, plan_build, unsupported
