@@ -27,9 +27,9 @@ from benchflow.sandbox.images.build.copy_step import (
 )
 from benchflow.sandbox.images.build.layer_writer import make_directory
 from benchflow.sandbox.images.build.run_step import RunStep, Tail, read_run
+from benchflow.sandbox.images.build.stage_plan import BuildPlan, plan_build, unsupported
 from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, parse_dockerignore
 from benchflow.sandbox.images.dockerfile.instructions import Instruction, parse_dockerfile
-from benchflow.sandbox.images.dockerfile.stage_plan import BuildPlan, plan_build, unsupported
 from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import MakeLayer
 from benchflow.sandbox.images.layer_tree import Branch, LayerTree

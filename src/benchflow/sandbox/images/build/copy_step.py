@@ -14,10 +14,10 @@ from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.images.build.build_stage import Scope, Stage
 from benchflow.sandbox.images.build.copy_files import Copy, Ownership, SourceTree, hash_all
 from benchflow.sandbox.images.build.layer_writer import LayerWriter
+from benchflow.sandbox.images.build.stage_plan import unsupported
 from benchflow.sandbox.images.dockerfile.dockerfile_words import WordError, expand
 from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, ignore_rules
 from benchflow.sandbox.images.dockerfile.instructions import Instruction
-from benchflow.sandbox.images.dockerfile.stage_plan import unsupported
 from benchflow.sandbox.images.layer_tree import Branch, LayerTree
 from benchflow.sandbox.images.unpack import unpack_layer
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from benchflow.sandbox.images.build.build_stage import Scope, Stage, command_words
+from benchflow.sandbox.images.build.stage_plan import unsupported
 from benchflow.sandbox.images.dockerfile.instructions import Instruction
-from benchflow.sandbox.images.dockerfile.stage_plan import unsupported
 from benchflow.sandbox.protocol import NetworkPolicy
 
 _ONLY_HEREDOC: Final = re.compile(r"\d*<<-?(['\"]?)[^<\s'\"]+\1")
