@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import beneath
-from benchflow.sandbox.inside import tree_parcel as parcel
 from benchflow.sandbox.inside import tree_stream as stream
 from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
 from benchflow.sandbox.local.inside import children
@@ -79,7 +78,7 @@ def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socke
 def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> None:
     folder = children.open_plain(path, os.O_RDONLY | os.O_DIRECTORY) if parcel_wanted else -1
     try:
-        packed = parcel.pack(folder) if parcel_wanted else None
+        packed = stream.pack_parcel(folder) if parcel_wanted else None
         try:
             wire.send(reply, {"directory": True}, () if packed is None else (packed,))
         finally:
