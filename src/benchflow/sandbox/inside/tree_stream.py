@@ -6,8 +6,8 @@ Names are single names, never paths, so a reader can only create below the folde
 files; `unpack` refuses bad names, links that leave the tree and more than it was told to take. Both are used on both
 sides: whoever reads does not trust whoever wrote.
 
-A small folder travels as a parcel, its whole stream in a memory file that one message carries: a child inside the sandbox
-would cost more than the copy.
+A small folder travels as a parcel, its whole stream in a memory file that one message carries, because a child inside
+the sandbox would cost more than the copy.
 """
 
 from __future__ import annotations
