@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchflow.evaluation.store import JobStore
-from benchflow.rollout.record import ErrorRecord, Result
+from benchflow.record import ErrorRecord, Result
 
 
 def bench(*arguments, cwd):

@@ -10,7 +10,7 @@ from benchflow.evaluation.engine import Engine, Observer, last_results, remainin
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef, plan_items
-from benchflow.rollout.record import ErrorRecord, Result
+from benchflow.record import ErrorRecord, Result
 
 SETTINGS = {"agent": "oracle", "model": None}
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.store import JobStore, is_running, list_jobs
-from benchflow.rollout.record import ErrorRecord, Result, result_schema
+from benchflow.record import schema
+from benchflow.record.schemas import ErrorRecord, Result
 
 
 def result(number=1, **values):
@@ -45,7 +46,7 @@ UNSCORED = {
 def test_a_result_survives_json_and_fits_its_schema(values):
     original = result(**values)
     document = json.loads(json.dumps(original.to_dict()))
-    jsonschema.validate(document, result_schema())
+    jsonschema.validate(document, schema("result"))
     assert Result.from_dict(document) == original
     assert len(json.dumps(document)) < 4096
 

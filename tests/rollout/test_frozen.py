@@ -11,7 +11,7 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.redaction import NO_SECRETS, Redactor
-from benchflow.rollout.parts import changed_parts, package_parts
+from benchflow.record.package_parts import changed_parts, package_parts
 from benchflow.rollout.phases import keep
 from benchflow.rollout.phases.keep import keep_workspace
 from benchflow.rollout.phases.restore import restore_workspace

@@ -1,6 +1,7 @@
 """The trajectory of a rollout: one JSON line per event, appended as it happens, stamped and redacted.
 
-A `Trajectory` is the event sink of agents; `context` adds where in the rollout an event belongs.
+A `Trajectory` is the event sink of agents; `context` adds where in the rollout an event belongs. `read_trajectory`
+gives the events back one at a time, however many there are.
 """
 
 from __future__ import annotations
@@ -11,16 +12,49 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, cast
 
 from benchflow.files.redaction import Redactor
-from benchflow.rollout.lines import JsonLines
+from benchflow.record.json_files import JsonLines, read_lines
 
-TRAJECTORY: Final = "trajectory.jsonl"
 MAX_TEXT: Final = 1 << 18
 """Longer texts are cut in the middle; agents keep their whole output under `agent/`."""
 
-Event = dict[str, Any]
+
+class _Stamped(TypedDict):
+    seq: int
+    """Counts from 1."""
+    time: str
+    type: str
+    """`user_message`, `agent_message`, `agent_thought`, `tool_call`, `tool_result`, `usage`, `oracle`, `agent_timeout`,
+    `error`, or a kind of the agent's own."""
+
+
+class Event(_Stamped, total=False):
+    """One event. Agents add further keys of their own."""
+
+    scene: str
+    role: str
+    round: int
+    step: str
+    branch: str
+    text: str
+    tool: str
+    title: str
+    kind: str
+    arguments: Any
+    tool_call_id: str
+    output: Any
+    content: Any
+    usage: Any
+    reward: float
+    error: str
+    category: str
+    code: str
+    message: str
+    reason: str
+    timeout_sec: float
+    exit_code: int
 
 
 def timestamp() -> str:
@@ -45,7 +79,7 @@ class Trajectory:
     def __call__(self, event: str, /, **fields: Any) -> None:
         """Write one event; fields that are None are left out."""
         self._sequence += 1
-        line: Event = {"seq": self._sequence, "time": timestamp(), "type": event, **self._context}
+        line: dict[str, Any] = {"seq": self._sequence, "time": timestamp(), "type": event, **self._context}
         for name, value in fields.items():
             if value is not None and name not in ("seq", "time", "type"):
                 line[name] = _bounded(self._redactor.data(_plain(value)))
@@ -54,7 +88,7 @@ class Trajectory:
             self.calls[tool_names(line)] += 1
         self._lines.append(line)
         for listener in self._listeners:
-            listener(line)
+            listener(cast("Event", line))
 
     @contextmanager
     def context(self, **fields: Any) -> Iterator[None]:
@@ -88,17 +122,24 @@ class Trajectory:
         self.close()
 
 
+def read_trajectory(path: Path) -> Iterator[Event]:
+    """The events of a trajectory, one at a time; lines that are torn or not events are left out."""
+    for line in read_lines(path):
+        if isinstance(line.get("type"), str):
+            yield cast("Event", {"seq": 0, "time": "", **line})
+
+
 _NAMES: Final = ("tool", "name", "function", "kind", "title")
 
 
-def tool_names(event: Event) -> frozenset[str]:
+def tool_names(event: Mapping[str, Any]) -> frozenset[str]:
     """All the names that a tool call goes by: tool, kind, title and the title's first word."""
     names = {event[key] for key in _NAMES if isinstance(event.get(key), str)}
     first = str(event.get("title") or "").partition(" ")[0].rstrip(":")
     return frozenset(name for name in (*names, first) if name)
 
 
-def tool_name(event: Event) -> str:
+def tool_name(event: Mapping[str, Any]) -> str:
     """What a tool call is called: its tool, else its kind, else its title."""
     named = (event.get(key) for key in _NAMES)
     return next((name for name in named if isinstance(name, str) and name not in ("", "other")), "unknown")
