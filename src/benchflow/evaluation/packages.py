@@ -20,7 +20,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.record.package_parts import VERIFIER, package_parts
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
 from benchflow.sandbox.backends import ENGINES, load_backend
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend

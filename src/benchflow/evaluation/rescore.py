@@ -32,7 +32,14 @@ from benchflow.record import (
 )
 from benchflow.record.package_parts import VERIFIER, changed_parts, package_parts
 from benchflow.rewards import attribute
-from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, discard_unfinished, rescore_rollout, why_not
+from benchflow.rollout.drivers.replay import (
+    NotRescoredError,
+    Rescore,
+    counts,
+    discard_unfinished,
+    rescore_rollout,
+    why_not,
+)
 from benchflow.task.package import TaskPackage
 
 _CUBE: Final = "cube:"
