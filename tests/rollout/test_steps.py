@@ -26,7 +26,10 @@ def frontmatter(one="", two="", rest=""):
 async def test_the_oracle_of_each_step_solves_it(run, make_package, tmp_path):
     result = await run(make_package(frontmatter(), files()), "oracle")
     assert (result.reward, result.rewards) == (1.0, {"reward": 1.0, "steps.one": 1.0, "steps.two": 1.0})
-    assert [(step["name"], step["status"]) for step in result.extra["steps"]] == [("one", "scored"), ("two", "scored")]
+    assert [(step.name, step.status) for step in result.steps] == [
+        ("one", "scored"),
+        ("two", "scored"),
+    ]
     assert (tmp_path / "out" / "steps" / "two" / "verifier" / "reward.txt").is_file()
     lines = [json.loads(line) for line in (tmp_path / "out" / "rewards.jsonl").read_text().splitlines()]
     assert [(line["type"], line["tag"]) for line in lines] == [
@@ -48,7 +51,7 @@ async def test_what_was_not_reached_counts_as_nothing(run, make_package, new_scr
     script = new_script("echo two > two.txt")
     result = await run(package, script=script)
     assert (result.status, result.reward, len(script.prompts)) == ("scored", reward, 1)
-    one, two = result.extra["steps"]
+    one, two = result.to_dict()["steps"]
     assert (one["passed"], two["status"], two["reward"]) == (False, "not-reached", None)
 
 
@@ -64,7 +67,7 @@ async def test_a_step_that_cannot_be_scored_is_never_hidden(run, make_package):
     result = await run(package, commands=["echo two > two.txt"])
     assert (result.status, result.error.category, result.error.code) == ("unscored", "verifier", "reward-missing")
     assert result.error.message.startswith("step one:")
-    assert [step["status"] for step in result.extra["steps"]] == ["unscored", "not-reached"]
+    assert [step["status"] for step in result.to_dict()["steps"]] == ["unscored", "not-reached"]
 
 
 async def test_settings_of_a_step_are_its_own(run, make_package):
@@ -73,7 +76,7 @@ async def test_settings_of_a_step_are_its_own(run, make_package):
         files(**{"steps/one/verifier/test.sh": 'test "$EXTRA" = x && echo 1 > /logs/verifier/reward.txt\n'}),
     )
     result = await run(package, commands=["sleep 30", "echo two > two.txt"])
-    one, two = result.extra["steps"]
+    one, two = result.to_dict()["steps"]
     assert (one["agent"]["timed_out"], two["agent"]["timed_out"]) == (True, False)
     assert (one["reward"], two["reward"]) == (1.0, 1.0)
 
@@ -106,13 +109,13 @@ async def test_a_set_up_that_fails_is_the_environments_fault(run, make_package):
     result = await run(package, "oracle")
     assert (result.error.category, result.error.code) == ("environment", "setup-failed")
     assert "broken" in result.error.message
-    assert [step["status"] for step in result.extra["steps"]] == ["scored", "unscored"]
+    assert [step["status"] for step in result.to_dict()["steps"]] == ["scored", "unscored"]
 
 
 async def test_artifacts_of_each_step_are_kept(run, make_package, tmp_path):
     package = make_package(frontmatter(", artifacts: [one.txt]", rest="artifacts: [two.txt]\n"), files())
     result = await run(package, "oracle")
-    kept = [(item["step"], item["source"], item["status"]) for item in result.extra["artifacts"]]
+    kept = [(item["step"], item["source"], item["status"]) for item in result.to_dict()["artifacts"]]
     assert kept == [
         ("one", "/app/two.txt", "missing"),
         ("one", "/app/one.txt", "collected"),
