@@ -1,7 +1,7 @@
 """How many modules of ours one oracle rollout runs code of: those with a function that is called while it runs.
 
-Called as a script with a package and a folder for the record; prints the number, with `--list` the names. What runs while
-modules are imported does not count, nor does the command line.
+Called as a script with a package and a folder for the record; prints the number, with `--list` the names. What runs
+while modules are imported does not count, nor does the command line.
 """
 
 from __future__ import annotations
