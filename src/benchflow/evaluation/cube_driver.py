@@ -24,7 +24,7 @@ from benchflow.record import AgentEnd, JobRequest, Trajectory
 from benchflow.rewards import Attributed, RewardError, Scored, Unscored, attributed
 from benchflow.rewards.attribution import MAX_REASON
 from benchflow.rewards.numbers import finite, shown
-from benchflow.rollout.course import Course, Past
+from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.plan import time_for_agents
 from cube.core import Action, EnvironmentOutput, Observation, StepError
@@ -88,7 +88,8 @@ class CubeDriver(Driver):
         self._began: Final = began
         self._timed_out = False
 
-    async def take_step(self) -> Past:
+    async def take_step(self, step: Checkpoint) -> Past:
+        del step  # a cube's task has one
         draft, run = self._draft, self._thread.run
         with draft.timed("environment"), attributed("environment", "environment"):
             task = await run(self._spawn)

@@ -38,7 +38,7 @@ from benchflow.record import (
 from benchflow.record.codec import cleaned
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
-from benchflow.rollout.course import Course, Past
+from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.redaction import redact_folder
 
 OnPhase = Callable[[str], None]
@@ -53,14 +53,14 @@ class Driver(ABC):
         self.course = course
 
     @abstractmethod
-    async def take_step(self) -> Past:
+    async def take_step(self, step: Checkpoint) -> Past:
         """The step under way, from its beginning to its verdict. What fails on the way leaves as `Attributed`."""
 
     async def walk(self) -> Verdict:
         """The step loop: until the course is over. A step that fails ends it, and is raised as the verdict on all."""
-        while not self.course.over:
+        while (step := self.course.under_way) is not None:
             try:
-                past = await self.take_step()
+                past = await self.take_step(step)
             except Attributed as error:
                 verdict = self.course.ended_by(error.verdict)
                 self.course = self.course.after(error.verdict)

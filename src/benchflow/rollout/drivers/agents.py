@@ -10,14 +10,13 @@ from typing import Final
 
 import anyio
 
-from benchflow.record import AgentEnd, Workspace
+from benchflow.record import AgentEnd, Artifact, Workspace
 from benchflow.record.reward_log import write_rewards
 from benchflow.rewards import Verdict, attributed
-from benchflow.rollout.course import Course, Past
+from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.drivers.branches import BranchTree
 from benchflow.rollout.drivers.conversation import Conversation
-from benchflow.rollout.drivers.permissions import Gatekeeper, confirms
-from benchflow.rollout.drivers.turns import OpenAgents, TurnContext
+from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, confirms
 from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.phases.begin import begin, is_imported
 from benchflow.rollout.phases.freeze import collect, end_processes
@@ -44,26 +43,21 @@ class AgentDriver(Driver):
         self._log_reward(verdict)
         return verdict
 
-    async def take_step(self) -> Past:
-        context, draft = self._context, self._draft
-        environment, step = context.environment, context.plan.steps[self.course.number]
-        place = context.folder.step(step.name)
+    async def take_step(self, step: Checkpoint) -> Past:
+        context, draft, name = self._context, self._draft, step.name
+        plan = context.plan.steps[self.course.number]
         with draft.timed("environment"), attributed("environment", "environment"):
-            await begin(environment, step)
+            await begin(context.environment, plan)
         with draft.timed("agent"), attributed("agent", "agent"):
-            end = await self._interact(step)
+            end = await self._interact(plan)
             with attributed("sandbox", "agent"):
-                await end_processes(environment, step.name)
-                conventional = is_imported(context.plan.view)
-                found = await collect(environment.sandbox, step.artifacts, place.artifacts, conventional=conventional)
-                artifacts = tuple(replace(item, step=step.name) for item in found)
-                draft.note(artifacts=draft.notes.artifacts + artifacts)
-                await self._keep(step)
+                artifacts = await self._freeze(plan)
             self._audit()
         with draft.timed("verify"), attributed("verifier", "verify"):
-            checked = await context.verifier.verify(place.verifier, rollout=context.folder.path, step=step.name)
-        if step.name is not None:
-            self._log_reward(checked.verdict, step.name)
+            place = context.folder.step(name).verifier
+            checked = await context.verifier.verify(place, rollout=context.folder.path, step=name)
+        if name is not None:
+            self._log_reward(checked.verdict, name)
         return Past(checked.verdict, checked.record(), end, artifacts)
 
     async def _interact(self, step: StepPlan) -> AgentEnd:
@@ -92,6 +86,18 @@ class AgentDriver(Driver):
         context = self._context
         declared = context.plan.view.prompt_plan.user_runtime.confirmation_policy
         return Gatekeeper(context.config.on_ask_user, needs_human=confirms(declared))
+
+    async def _freeze(self, step: StepPlan) -> tuple[Artifact, ...]:
+        """End the agents' processes, copy out artifacts, and keep the workspace."""
+        environment, draft = self._context.environment, self._draft
+        await end_processes(environment, step.name)
+        target = self._context.folder.step(step.name).artifacts
+        conventional = is_imported(self._context.plan.view)
+        found = await collect(environment.sandbox, step.artifacts, target, conventional=conventional)
+        artifacts = tuple(replace(item, step=step.name) for item in found)
+        draft.note(artifacts=draft.notes.artifacts + artifacts)
+        await self._keep(step)
+        return artifacts
 
     async def _keep(self, step: StepPlan) -> None:
         """Keep the workspace, if that is wanted. Of several steps the first that was not kept counts, else the sum."""

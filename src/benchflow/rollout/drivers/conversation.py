@@ -15,8 +15,7 @@ import anyio
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.rewards import Scored
-from benchflow.rollout.drivers.permissions import Asked
-from benchflow.rollout.drivers.turns import OpenAgents, TurnContext, TurnOutcome
+from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, TurnOutcome
 from benchflow.rollout.plan import PlannedTurn
 from benchflow.rollout.users import BaseUser, RoundResult
 from benchflow.sandbox.protocol import Sandbox

@@ -21,7 +21,7 @@ from benchflow.record import RescoreNote, Result, RolloutFolder, write_document
 from benchflow.record.layout import RESCORES
 from benchflow.record.reward_log import write_rewards
 from benchflow.rewards import Attributed, Verdict, attributed
-from benchflow.rollout.course import Course, Past
+from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Driver, rescored
 from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.rollout.policies import gather_secrets
@@ -84,19 +84,19 @@ class ReplayDriver(Driver):
         self.redactor, self._env = make_redactor(secrets.redacted), secrets.of("environment")
         return await super().walk()
 
-    async def take_step(self) -> Past:
-        task, step = self._task, self.course.steps[self.course.number].name
-        kept = task.folder.step(step).workspace
+    async def take_step(self, step: Checkpoint) -> Past:
+        task, name = self._task, step.name
+        kept = task.folder.step(name).workspace
         if not kept.is_file():
-            message = f"Step {step} was not reached by the agent and would be now; only a new rollout can tell."
+            message = f"Step {name} was not reached by the agent and would be now; only a new rollout can tell."
             raise NotRescoredError(message)
         async with await self._environment() as environment:
             with attributed("sandbox", "environment"):
                 await restore_workspace(environment.sandbox, kept)
             with closing(Verifier(environment, machine=self._machine, base_image=task.base_image)) as verifier:
-                place = self._stage.step(step).verifier
-                checked = await verifier.verify(place, rollout=task.folder.path, step=step)
-        before = self._before.get(step or "")
+                place = self._stage.step(name).verifier
+                checked = await verifier.verify(place, rollout=task.folder.path, step=name)
+        before = self._before.get(name or "")
         agent, artifacts = (before.agent, before.artifacts) if before is not None else (None, ())
         return Past(checked.verdict, checked.record(), agent, artifacts)
 

@@ -1,6 +1,7 @@
-"""Turns: the agents that are open in a sandbox, what each is given, and its prompts under one deadline.
+"""Turns: the agents that are open in a sandbox, what each is given, who answers its questions, and one deadline.
 
-An agent stays open between its turns, so that it remembers them; one that has ended or overrun is opened anew.
+An agent stays open between its turns, so that it remembers them; one that has ended or overrun is opened anew. Whoever
+asks before it does something is answered by the caller's handler; in doubt by nobody, and that is a refusal.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 
-from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, TurnResult
+from benchflow.agents.permission_requests import refusal
+from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, TurnResult
 from benchflow.environment import Environment
 from benchflow.files.redaction import Redactor
 from benchflow.record import AgentEnd, Event, JsonLines, RolloutFolder, Trajectory
 from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
-from benchflow.rollout.drivers.permissions import Asked, Gatekeeper
 from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.sandbox.envvars import resolve_variables
@@ -112,6 +113,69 @@ def make_agent(config: RolloutConfig, name: str, model: str | None, machine: Map
     from benchflow.agents.registry import create_agent
 
     return create_agent(name, model, environ=machine)
+
+
+def confirms(policy: str | Mapping[str, str] | None) -> bool:
+    """Whether a confirmation policy wants a human to be asked; what its keys cover cannot be told, so all is asked."""
+    return bool(policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request and its answer: the id of an option, or None when the request was cancelled."""
+
+    request: PermissionRequest
+    answer: str | None
+    by: Literal["handler", "policy", "branch", "failure"]
+
+
+@dataclass(slots=True)
+class Gatekeeper:
+    """The permission handler of one line of work, as agents are given it.
+
+    It keeps the agent's option ids and kinds as they are and remembers every request with its answer. It refuses when
+    the caller's handler raises, gives an id that was not offered, or is missing although a human has to confirm.
+    """
+
+    handler: PermissionHandler | None = None
+    needs_human: bool = False
+    decisions: list[str] = field(default_factory=list)
+    """Answers that a branch has decided on, for the first requests of its first turn."""
+    asked: list[Asked] = field(default_factory=list)
+    """Requests of the current turn."""
+
+    def active(self) -> bool:
+        """Whether agents are made to ask at all."""
+        return self.handler is not None or self.needs_human or bool(self.decisions)
+
+    def begin_turn(self) -> None:
+        """Forget the requests of the last turn."""
+        self.asked = []
+
+    def end_turn(self) -> None:
+        """What was decided for the turn and not asked does not count for the next."""
+        self.decisions.clear()
+
+    async def __call__(self, request: PermissionRequest) -> str | None:
+        asked = await self._answer(request)
+        self.asked.append(asked)
+        return asked.answer
+
+    async def _answer(self, request: PermissionRequest) -> Asked:
+        offered = {option.id for option in request.options}
+        refused = refusal(request, "").option_id
+        if self.decisions:
+            decided = self.decisions.pop(0)
+            return Asked(request, decided if decided in offered else refused, "branch")
+        if self.handler is None:
+            return Asked(request, refused, "policy")
+        try:
+            answer = await self.handler(request)
+        except Exception:  # noqa: BLE001 - a handler of the caller that fails is a refusal, never an approval
+            return Asked(request, refused, "failure")
+        if answer is not None and answer not in offered:
+            return Asked(request, refused, "failure")
+        return Asked(request, refused if answer is None else answer, "handler")
 
 
 @dataclass(frozen=True, slots=True)
