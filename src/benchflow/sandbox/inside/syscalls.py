@@ -39,8 +39,11 @@ PR_SET_NAME: Final = 15
 PR_SET_SECCOMP: Final = 22
 _PR_CAPBSET_READ: Final = 23
 PR_CAPBSET_DROP: Final = 24
+PR_SET_SECUREBITS: Final = 28
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
+SECBIT_NO_SETUID_FIXUP: Final = 1 << 2
+"""Changes of user id leave capabilities alone."""
 
 RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
@@ -129,6 +132,11 @@ def mount(source: str | None, target: str, kind: str | None = None, flags: int =
 
 def bind(source: str, target: str) -> None:
     mount(source, target, None, MS_BIND | MS_REC)
+
+
+def bind_alone(source: str, target: str) -> None:
+    """Without the mounts below it."""
+    mount(source, target, None, MS_BIND)
 
 
 def remount_read_only(target: str, extra: int = 0) -> None:
