@@ -4,7 +4,7 @@ import pytest
 
 from benchflow.rollout.artifacts import collect
 from benchflow.sandbox.protocol import SandboxSpec
-from benchflow.task.config import ArtifactConfig
+from benchflow.task.config.task_config import ArtifactConfig
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.config import ArtifactConfig
+from benchflow.task.config.task_config import ArtifactConfig
 
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 50_000

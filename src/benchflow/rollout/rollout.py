@@ -20,7 +20,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from benchflow.agents.installation import Installations
+from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError

@@ -15,7 +15,7 @@ from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
 
 if TYPE_CHECKING:
-    from benchflow.task.config import EnvironmentConfig, HealthcheckConfig
+    from benchflow.task.config.task_config import EnvironmentConfig, HealthcheckConfig
     from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 Phase = Literal["environment", "agent", "verifier", "oracle"]

@@ -30,7 +30,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
 )
 from benchflow.sandbox.task_policy import asset_mounts, network_policy, sandbox_limits, working_folder
-from benchflow.task.config import MAIN_SERVICE, EnvironmentConfig
+from benchflow.task.config.task_config import MAIN_SERVICE, EnvironmentConfig
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.survival import below
 

@@ -31,7 +31,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
-from benchflow.task.config import MAIN_SERVICE
+from benchflow.task.config.task_config import MAIN_SERVICE
 
 
 class EngineBackend(SandboxBackend):

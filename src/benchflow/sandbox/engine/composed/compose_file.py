@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.sandbox.protocol import Healthcheck, Limits
-from benchflow.task.config import MAIN_SERVICE
-from benchflow.task.yaml_source import YamlSource
+from benchflow.task.config.task_config import MAIN_SERVICE
+from benchflow.task.document.yaml_source import YamlSource
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 _CONDITIONS: Final = frozenset({"service_started", "service_healthy", "service_completed_successfully"})

@@ -34,7 +34,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
-from benchflow.task.config import MAIN_SERVICE
+from benchflow.task.config.task_config import MAIN_SERVICE
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.engine_backend import EngineBackend
