@@ -108,5 +108,23 @@ def test_the_file_of_ranges_lies_in_the_store_where_the_machine_offers_no_place(
     (tmp_path / "file").touch()
     monkeypatch.setattr(id_ranges, "_SHARED_FOLDER", str(tmp_path / "file" / "below"))
     ranges = IdRanges(str(tmp_path / "store"))
-    assert os.path.samestat(os.fstat(ranges.file), os.stat(tmp_path / "store" / "id-ranges"))
+    assert os.path.samestat(os.fstat(ranges.file), (tmp_path / "store" / "id-ranges").stat())
     os.close(ranges.file)
+
+
+async def test_sandboxes_that_share_user_ids_are_announced(backend: LocalBackend, identity: Identity) -> None:
+    notes = (await backend.status()).notes
+    if identity == "idmap":
+        assert notes == ()
+    else:
+        assert "limits that the kernel keeps per user" in notes[0]
+
+
+async def test_sandboxes_with_the_machines_own_ids_are_announced(store: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can choose this")
+    backend = LocalBackend(store, identity="identity")
+    try:
+        assert "the file system of the store cannot shift owners" in (await backend.status()).notes[0]
+    finally:
+        await backend.close()

@@ -35,6 +35,17 @@ _HOW: Final = {
     "network.public": "load the kernel module veth",
     "network.allowlist": "load the kernel module veth",
 }
+_SHARED_BY_USER: Final = (
+    "All sandboxes of this user share the user's ids, and with them the limits that the kernel keeps per user, such as "
+    "inotify instances and descriptors in flight. For root, every sandbox has ids of its own."
+)
+_SHARED_IDS: Final[dict[Identity, str]] = {
+    "identity": "All sandboxes have the same user ids, because the file system of the store cannot shift owners. They "
+    "share the limits that the kernel keeps per user, such as inotify instances. Set BENCHCUBE_STORE to a folder on "
+    "ext4, XFS or Btrfs.",
+    "range": _SHARED_BY_USER,
+    "single": _SHARED_BY_USER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class Probe:
     capabilities: frozenset[str]
     reason: str | None = None
     """Why no sandbox can be started; None when one was."""
+    notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Missing, ...]:
@@ -111,7 +123,8 @@ async def probe(backend: LocalBackend) -> Probe:
     for names, spec in trials:
         if not await _works(backend, spec):
             capabilities -= names
-    return Probe(capabilities)
+    note = _SHARED_IDS.get(runtime.launcher.identity)
+    return Probe(capabilities, notes=(note,) if note else ())
 
 
 async def _works(backend: LocalBackend, spec: SandboxSpec) -> bool:

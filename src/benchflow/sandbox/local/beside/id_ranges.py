@@ -1,9 +1,8 @@
 """Ranges of user ids, one for each sandbox of this machine while the driver is root.
 
-The kernel counts some things per user and for all processes together: descriptors under way in sockets, inotify instances
-and watches, pipe buffers. Sandboxes with ids of their own cannot use up each other's. A range is a locked byte of one file
-that every driver opens. The kernel drops the lock when the last process that holds the file is gone, so nothing is ever
-left to clean up.
+The kernel limits some things per user, whatever the process: descriptors in flight, inotify instances and watches, pipe
+buffers. Sandboxes with ids of their own cannot exhaust each other's. A range is a locked byte of one file that every
+driver opens. The kernel drops the lock when the last process that has the file open ends, so nothing needs cleaning up.
 """
 
 from __future__ import annotations

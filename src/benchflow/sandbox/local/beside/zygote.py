@@ -3,9 +3,9 @@
     driver ──launch──▶ zygote ──clone──▶ supervisor (process 1 of a sandbox)
            ──task────▶ worker: work on files that needs the zygote's mounts and user ids
 
-It has no environment variables, its own mount namespace, and for a driver that is not root its own user namespace. For one
-that is, every sandbox gets its own range of user ids, and the store with its owners shifted to that range. It ends with
-the driver.
+It has no environment variables, its own mount namespace, and for a driver that is not root its own user namespace. For
+one that is root, every sandbox gets its own range of user ids, and the store with its owners shifted to that range. It
+ends with the driver.
 """
 
 from __future__ import annotations
@@ -249,17 +249,16 @@ class Zygote:
     def _open_trees(self, plan: Plan, blank: Blank, trees: dict[str, int]) -> None:
         """Detached mounts of all that the sandbox needs beside the store, as it shall see them: volumes and folders of
         the machine by their location, then attachments by their target."""
-        for location in dict.fromkeys(place for overlay in plan.overlays for place in (overlay.upper, *overlay.lowers)):
+        sources: dict[str, str] = {}
+        for location in (place for overlay in plan.overlays for place in (overlay.upper, *overlay.lowers)):
             if volume := rootfs.volume_of(location):
-                location, source = f"volume:{volume}", f"{rootfs.VOLUMES}/{volume}"
-            elif location.startswith("store:") or blank.owners is None:
-                continue
-            else:
-                source = location
-            if location not in trees:
-                trees[location] = sc.open_tree(source)
-                if blank.owners is not None:
-                    sc.set_mount_attributes(trees[location], user_namespace=blank.owners)
+                sources[f"volume:{volume}"] = f"{rootfs.VOLUMES}/{volume}"
+            elif blank.owners is not None and not location.startswith("store:"):
+                sources[location] = location
+        for location, source in sources.items():
+            tree = trees[location] = sc.open_tree(source)
+            if blank.owners is not None:
+                sc.set_mount_attributes(tree, user_namespace=blank.owners)
         for number, item in enumerate(plan.attachments):
             tree = trees[f"attachment:{number}"] = sc.open_tree(item.source)
             sc.set_mount_attributes(tree, user_namespace=blank.owners, read_only=True)
