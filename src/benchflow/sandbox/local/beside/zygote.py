@@ -29,6 +29,7 @@ from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.box_plan import IDS, Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
+from benchflow.sandbox.local.inside.kill_watch import KillWatch, build_watch
 from benchflow.sandbox.local.inside.seccomp import build_filter
 from benchflow.sandbox.local.inside.supervisor import Supervisor, answer
 
@@ -81,6 +82,8 @@ class Zygote:
         """For the next sandbox, made while nobody waits for it; there is never more than one."""
         self.sparing = True
         """Whether the last attempt to make one did not fail."""
+        self.watch = b""
+        """The filter that announces what can kill a process."""
         self.worker = 0
         """The process beside this one that does the file work."""
         self.to_worker: socket.socket | None = None
@@ -101,6 +104,7 @@ class Zygote:
         for fake_root in (False, True):
             program = build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
             rehearse(program, self.identity)
+        self.watch = build_watch()
         self._rehearse_launch()
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
         self.to_worker, far = wire.channel()
@@ -339,8 +343,10 @@ class Zygote:
             if message is None:
                 os._exit(0)
             trouble: OSError | None = None
+            watch = None
             try:
                 self._prepare_blank(store)
+                watch = KillWatch.install(self.watch)
             except OSError as error:
                 trouble = error
             message, fds = wire.receive(requests)
@@ -350,7 +356,7 @@ class Zygote:
             reply = socket.socket(fileno=fds[0])
             if trouble is not None:
                 raise trouble
-            self._supervise(Plan.from_dict(message["plan"]), message["trees"], reply, fds)
+            self._supervise(Plan.from_dict(message["plan"]), message["trees"], reply, fds, watch)
         except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
             if reply is not None:
                 answer(reply, children.failure(error))
@@ -372,7 +378,9 @@ class Zygote:
             sc.attach_tree(tree, rootfs.STORE)
             os.close(tree)
 
-    def _supervise(self, plan: Plan, places: list[str], reply: socket.socket, fds: list[int]) -> NoReturn:
+    def _supervise(
+        self, plan: Plan, places: list[str], reply: socket.socket, fds: list[int], watch: KillWatch | None
+    ) -> NoReturn:
         """`fds`: reply, control, then control groups, then the mounts of `places`, attachments last."""
         start = len(fds) - len(places)
         groups, trees = tuple(fds[2:start]), fds[start:]
@@ -386,7 +394,7 @@ class Zygote:
         socket.sethostname(plan.hostname)
         resolver = rootfs.build_root(plan, roots, trees[layers:])
         rootfs.make_workdir(plan)
-        supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver)
+        supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver, watch)
         wire.send(reply, {"ready": True})
         reply.close()
         supervisor.run()
