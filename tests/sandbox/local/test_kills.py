@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -212,6 +213,45 @@ async def test_the_memory_limit_of_the_sandbox_is_the_commands_result(backend: L
         assert not hog.ok
         shell = await box.exec("/usr/bin/python3 -c 'block = [bytes(1 << 20) for _ in range(1 << 20)]'; echo after")
         assert shell.exit_code == 137 or shell.stdout == b"after\n"
+
+
+HOG = "/usr/bin/python3 -c 'block = [bytes(1 << 20) for _ in range(1 << 20)]'; echo after"
+DRIVER = f"""
+import sys, anyio, pathlib
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
+from benchflow.errors import SandboxFailure
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.protocol import Limits, SandboxSpec
+async def main():
+    backend = LocalBackend(pathlib.Path(sys.argv[2]))
+    async with backend.create(SandboxSpec(limits=Limits(memory_mb=8000))) as box:
+        try:
+            print((await box.exec({HOG!r})).stdout)
+        except SandboxFailure as error:
+            print(error.code)
+    await backend.close()
+anyio.run(main)
+"""
+
+
+async def test_a_machine_without_memory_is_trouble_of_the_sandbox(backend: LocalBackend, tmp_path: Path) -> None:
+    hierarchy = next((item for item in backend.machine.hierarchies if "memory" in item.controllers), None)
+    if hierarchy is None or hierarchy.version == 2:
+        pytest.skip("needs a control group around the driver that limits memory")
+    group = hierarchy.folder / f"benchcube-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(400 << 20))
+        command = [sys.executable, "-c", DRIVER, str(group), str(tmp_path / "store")]
+        done = await anyio.run_process(command, check=False)
+        assert done.stdout.decode().strip() == "killed-from-outside", done.stderr.decode()
+    finally:
+        with anyio.fail_after(30):
+            while group.exists():
+                try:
+                    group.rmdir()
+                except OSError:
+                    await anyio.sleep(0.1)
 
 
 async def test_timeouts_and_ends_by_the_driver_are_no_kills_from_outside(box: LocalSandbox) -> None:

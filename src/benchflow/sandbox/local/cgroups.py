@@ -68,9 +68,8 @@ class Groups:
             return Shortage(modern.get("oom", 0), modern.get("oom_kill", 0))
         killed = _counters(self.memory / "memory.oom_control").get("oom_kill", 0)
         most, limit = (_counters(self.memory / f"memory.{name}_in_bytes").get("", 0) for name in ("max_usage", "limit"))
-        return Shortage(
-            killed if most >= limit - limit // 16 else 0, killed
-        )  # its count of refusals not every kernel keeps
+        used_up = most >= limit - limit // 16  # newer kernels count no refusals here
+        return Shortage(killed if used_up else 0, killed)
 
     def remove(self) -> None:
         """Remove the groups; a group that the kernel still empties is waited for, briefly."""
