@@ -230,6 +230,7 @@ class LocalProcess(SandboxProcess):
     def __init__(self, started: _Command) -> None:
         self._started = started
         self._code: int | None = None
+        self._trouble: SandboxFailure | None = None
         self._waiting = anyio.Lock()
 
     @classmethod
@@ -280,9 +281,16 @@ class LocalProcess(SandboxProcess):
 
     async def wait(self) -> int:
         async with self._waiting:
+            if self._trouble is not None:
+                raise self._trouble
             if self._code is None:
-                self._code = await self._started.exit_code()
-                self._started.reply.close()
+                try:
+                    self._code = await self._started.exit_code()
+                except SandboxFailure as error:
+                    self._trouble = error
+                    raise
+                finally:
+                    self._started.reply.close()
             return self._code
 
     @property
