@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchflow.sandbox.inside.accounts import IDS
 from benchflow.sandbox.local.beside import id_ranges
 from benchflow.sandbox.local.beside.id_ranges import IdRanges
-from benchflow.sandbox.local.inside.box_plan import IDS, Identity
+from benchflow.sandbox.local.inside.box_plan import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxSpec
 

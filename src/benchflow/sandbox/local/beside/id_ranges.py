@@ -14,7 +14,7 @@ import secrets
 import struct
 from typing import Final
 
-from benchflow.sandbox.local.inside.box_plan import IDS
+from benchflow.sandbox.inside.accounts import IDS
 
 FIRST: Final = 2_000_000_000
 """Where the ranges begin: far from people, services and granted ranges."""
