@@ -320,7 +320,7 @@ class Watch:
         self._timeout = timeout
         self._began = time.monotonic()
 
-    async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[int]) -> Cut | None:
+    async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[Any]) -> Cut | None:
         """Wait for the answer, the end of the process, or a reason to cut the turn off."""
         while not request.done():
             if exited.done():
