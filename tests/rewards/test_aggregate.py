@@ -143,7 +143,7 @@ def test_a_policy_keeps_what_it_says_and_takes_everything_else() -> None:
 
 WRONG = {
     "a list": ([], "", "must be a mapping, not []"),
-    "an unknown key": ({"treshold": 1}, ".treshold", "unknown key 'treshold'; known are criteria, fallback,"),
+    "an unknown key": ({"treshold": 1}, ".treshold", "criteria, fallback,"),
     "another field": ({"field": "score"}, ".field", "must be 'reward', not 'score'"),
     "another primary": ({"primary": "score"}, ".primary", "must be 'reward', not 'score'"),
     "no such method": ({"method": "median"}, "", "mean, weighted_mean,"),
@@ -185,7 +185,7 @@ def test_a_policy_may_name_the_reward_as_its_field_and_the_ends_of_a_threshold()
 
 NO_REWARD = {
     "no method": (AggregatePolicy(), {"a": 1.0}, "aggregate.method", "no aggregate method"),
-    "no metrics": (AggregatePolicy("mean"), {}, "metrics", "the mean of"),
+    "no metrics": (AggregatePolicy("mean"), {}, "metrics", "mean"),
     "a sum without weights": (AggregatePolicy("weighted_sum"), {"a": 1.0}, "aggregate.weights", "weighted_sum"),
     "weights of nothing": (AggregatePolicy("weighted_mean", {"a": 0.0}), {"a": 1.0}, "aggregate.weights", "up to 0"),
     "other weights": (AggregatePolicy("mean", {"b": 1.0}), {"a": 1.0}, "metrics", "missing ['b']; not declared ['a']"),

