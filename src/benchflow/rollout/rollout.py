@@ -32,8 +32,8 @@ from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.parts import package_parts
+from benchflow.rollout.phases.begin import for_agents
 from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
-from benchflow.rollout.preparation import for_agents
 from benchflow.rollout.readiness import judges, require_judges
 from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder

@@ -1,6 +1,7 @@
-"""What stands ready before an agent begins: a sandbox of its own scope only, then the files and the prompt of a step.
+"""Begin: what stands ready before anybody works on a step.
 
-Rollouts and gym tasks begin alike by these.
+`for_agents` gives the sandbox what belongs to its scope only; `begin` places the files and the prompt of a step, runs
+its set-up, waits for its healthcheck and sets its network.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure
 from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.policies import Secrets, hidden_folders
@@ -43,8 +45,9 @@ def is_imported(view: TaskRuntimeView) -> bool:
     return view.entrypoint != "task.md"
 
 
-async def begin_step(sandbox: Sandbox, view: TaskRuntimeView, step: StepPlan) -> None:
-    """What stands in the sandbox before the agent of a step begins."""
+async def begin(environment: Environment, step: StepPlan) -> None:
+    """Make a started environment ready for a step."""
+    sandbox, view = environment.sandbox, environment.preparation.view
     await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
     if is_imported(view) and step.index == 0:
         await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
@@ -53,6 +56,7 @@ async def begin_step(sandbox: Sandbox, view: TaskRuntimeView, step: StepPlan) ->
         check = healthcheck_of(step.view.config.healthcheck)
         if check is not None:
             await wait_healthy(sandbox, check, user="root")
+    await environment.set_network(step.network)
 
 
 async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:

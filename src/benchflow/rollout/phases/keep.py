@@ -1,8 +1,8 @@
-"""The workspace an agent left, kept beside its record: what it changed, packed, so that it can be scored again.
+"""Keep: the workspace an agent left is packed beside its record, so that it can be scored again.
 
 `keep_workspace` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
 mode, owner and time, and `workspace.json` with what was deleted. Secrets are taken out. Whatever cannot be kept is said
-as a reason, and never fails a rollout. `thawing` is the way back.
+as a reason, and never fails a rollout. `restore` is the way back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kept workspace put back into a started environment: files, links, deletions, modes, owners and times.
+"""Restore: a kept workspace is put back into a started environment: files, links, deletions, modes, owners and times.
 
 The archive is read as data that may be damaged: names stay below the folder they belong to, sizes are bounded.
 """
@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.scratch import scratch
-from benchflow.rollout.frozen import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, STAT, is_plain
+from benchflow.rollout.phases.keep import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, STAT, is_plain
 from benchflow.sandbox.protocol import Rights, Sandbox
 
 _TIMEOUT_SEC: Final = 120.0

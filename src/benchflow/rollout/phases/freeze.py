@@ -1,4 +1,4 @@
-"""Artifacts: declared paths that are kept after the agent has ended, copied out as plain files.
+"""Freeze: the work on a step is over. Its processes end, and declared artifacts are copied out as plain files.
 
 Collection never fails a rollout: what is missing, unsafe or too large is recorded as such. A path that was collected
 already, as itself or within another, is skipped.
@@ -16,9 +16,13 @@ from typing import Any, Final, Literal
 
 import anyio.to_thread
 
+from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.config.task_config import ArtifactConfig
+from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.verifier.live import agent_users, end_agent
+from benchflow.verifier.scope import config_of
 
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 50_000
@@ -42,6 +46,22 @@ class Collected:
         counts = {"files": self.files, "bytes": self.bytes} if self.status == "collected" else {}
         reason = {"reason": self.reason} if self.reason else {}
         return {"source": self.source, "destination": self.destination, "status": self.status, **counts, **reason}
+
+
+def keeps_processes(view: TaskRuntimeView, step: str | None) -> bool:
+    """Whether what the agent started lives on into verification."""
+    return config_of(view, step).hardening.keep_processes
+
+
+async def end_processes(environment: Environment, step: str | None) -> None:
+    """End what the agent of a step started, unless it is part of the solution; services of the environment live on."""
+    sandbox, view = environment.sandbox, environment.preparation.view
+    if keeps_processes(view, step):
+        return
+    if environment.services is None:
+        await sandbox.kill_processes()
+    else:
+        await end_agent(sandbox, agent_users(sandbox, view))
 
 
 async def collect(
