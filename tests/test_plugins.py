@@ -1,7 +1,6 @@
 """One loader for all entry-point groups: a plugin that is broken is one sentence, and in nobody's way."""
 
 import sys
-from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import pytest
@@ -77,8 +76,8 @@ def test_a_built_in_name_cannot_be_taken_over(group, installed):
 def test_an_unknown_name_lists_those_there_are(group, installed):
     with pytest.raises(UsageError, match=f"There is no {group.what} 'nonsense'. Known: .*, good") as caught:
         group.load("nonsense")
-    assert caught.value.code == f"unknown-{group.what}"
+    assert caught.value.code == group.unknown
 
 
 def test_a_group_without_anything_has_no_names():
-    assert PluginGroup("benchflow.nothing", "thing", {}).names() == ()
+    assert PluginGroup("benchflow.nothing", "thing", "unknown-thing", {}).names() == ()

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import InfrastructureFailure, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _LONGEST_REASON: Final = 300
 
@@ -23,7 +25,9 @@ class PluginGroup:
 
     group: str
     what: str
-    """What a plugin of it is, in messages and in the code `unknown-WHAT`."""
+    """What a plugin of it is, in messages."""
+    unknown: str
+    """The code of a name that nobody has."""
     built_in: Mapping[str, str]
     """Names that need no plugin, each with its `module:attribute`."""
 
@@ -48,7 +52,7 @@ class PluginGroup:
         point = self._installed().get(name)
         if point is None:
             known = ", ".join(self.names())
-            raise UsageError(f"There is no {self.what} '{name}'. Known: {known}.", code=f"unknown-{self.what}")
+            raise UsageError(f"There is no {self.what} '{name}'. Known: {known}.", code=self.unknown)
         try:
             found = point.load()
         except (Exception, SystemExit) as error:  # boundary: whatever a plugin's own code raises when it is imported
@@ -62,6 +66,8 @@ class PluginGroup:
         return InfrastructureFailure(f"The {self.what} plugin '{name}'{where} {why}.", code="plugin-invalid")
 
     def _installed(self) -> dict[str, EntryPoint]:
+        from importlib.metadata import entry_points
+
         return {point.name: point for point in entry_points(group=self.group) if point.name not in self.built_in}
 
 
@@ -73,6 +79,7 @@ def _reason(error: BaseException) -> str:
 AGENTS: Final = PluginGroup(
     "benchflow.agents",
     "agent",
+    "unknown-agent",
     {
         "oracle": "benchflow.agents.oracle_agent:KIND",
         "nop": "benchflow.agents.nop_agent:KIND",
@@ -93,6 +100,7 @@ AGENTS: Final = PluginGroup(
 SANDBOXES: Final = PluginGroup(
     "benchflow.sandboxes",
     "sandbox",
+    "unknown-sandbox",
     {
         "local": "benchflow.sandbox.built_in:LOCAL",
         "docker": "benchflow.sandbox.built_in:DOCKER",
@@ -104,6 +112,7 @@ SANDBOXES: Final = PluginGroup(
 STRATEGIES: Final = PluginGroup(
     "benchflow.verifier_strategies",
     "strategy",
+    "unknown-strategy",
     {
         "script": "benchflow.verifier.strategies.script:score",
         "reward-kit": "benchflow.verifier.strategies.reward_kit:score",

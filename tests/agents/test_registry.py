@@ -36,9 +36,7 @@ def test_agents_that_win_over_roles_exist():
 @pytest.mark.parametrize("create", [create_agent, create_policy])
 @pytest.mark.parametrize("name", ["orakel", "", ":", "unknown:argument", "ORACLE"])
 def test_an_unknown_name_lists_the_known_ones(create, name):
-    with pytest.raises(
-        UsageError, match=r"There is no agent '.*'\. Known: oracle, nop, script, acp, model"
-    ) as caught:
+    with pytest.raises(UsageError, match=r"There is no agent '.*'\. Known: oracle, nop, script, acp, model") as caught:
         create(name)
     assert caught.value.code == "unknown-agent"
 
@@ -96,7 +94,7 @@ def plugins(monkeypatch):
         EntryPoint("gone", "no_such_module:kind", AGENTS.group),
         EntryPoint("oracle", "plugin_for_tests:kind", AGENTS.group),
     ]
-    monkeypatch.setattr("benchflow.plugins.entry_points", lambda group: points if group == AGENTS.group else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == AGENTS.group else [])
 
 
 def test_a_plugin_is_an_agent_like_any_other(plugins):

@@ -41,11 +41,8 @@ PLUGINS = {"remote": "Remote", "broken": "Broken", "strange": "strange", "gone":
 def plugins(tmp_path, monkeypatch):
     (tmp_path / "remote_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
-    points = [
-        EntryPoint(name, f"remote_plugin:{attribute}", SANDBOXES.group)
-        for name, attribute in PLUGINS.items()
-    ]
-    monkeypatch.setattr("benchflow.plugins.entry_points", lambda group: points if group == SANDBOXES.group else [])
+    points = [EntryPoint(name, f"remote_plugin:{attribute}", SANDBOXES.group) for name, attribute in PLUGINS.items()]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == SANDBOXES.group else [])
     yield
     sys.modules.pop("remote_plugin", None)
 
