@@ -133,11 +133,11 @@ class Conversation:
             return {}
         if context.environment.services is not None:
             return {"verifier_error": "rounds are not verified while services of the environment run"}
-        place = context.place("rounds", self.branch, step.name, str(number))
+        place = context.folder.round(number, step=step.name, branch=self.branch)
         copy = await self.stage.sandbox.fork()
         try:
             checked = await context.verifier.verify(
-                place, rollout=context.folder, step=step.name, sandbox=copy, soft=True
+                place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
             )
         finally:
             with anyio.CancelScope(shield=True):
