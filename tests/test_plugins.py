@@ -74,7 +74,7 @@ def test_a_built_in_name_cannot_be_taken_over(group, installed):
 
 @by_name
 def test_an_unknown_name_lists_those_there_are(group, installed):
-    with pytest.raises(UsageError, match=f"There is no {group.what} 'nonsense'. Known: .*, good") as caught:
+    with pytest.raises(UsageError, match=f"Unknown {group.what} 'nonsense'; choose one of .*, good") as caught:
         group.load("nonsense")
     assert caught.value.code == group.unknown
 

@@ -52,7 +52,7 @@ class PluginGroup:
         point = self._installed().get(name)
         if point is None:
             known = ", ".join(self.names())
-            raise UsageError(f"There is no {self.what} '{name}'. Known: {known}.", code=self.unknown)
+            raise UsageError(f"Unknown {self.what} '{name}'; choose one of {known}.", code=self.unknown)
         try:
             found = point.load()
         except (Exception, SystemExit) as error:  # boundary: whatever a plugin's own code raises when it is imported
