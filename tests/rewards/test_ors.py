@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchflow.errors import Issue
 from benchflow.rewards import (
     EpisodePolicy,
     RewardError,
+    RewardEvent,
     RewardRange,
     Scored,
     Unscored,
@@ -53,8 +55,18 @@ def test_tool_outputs_become_steps_and_one_end() -> None:
 def test_events_survive_their_file() -> None:
     outputs = [{"reward": None}, {"reward": 0}, {"reward": 0.5, "done": True, "space": "memory"}]
     events = tool_output_events(outputs, source="env")
+    assert {event.source for event in events} == {"env"}
     records = parse_records(render_events(events).encode(), name="ors-rewards.jsonl")
     assert read_episode(records).events == events
+
+
+def test_a_line_of_events_says_no_more_than_it_must() -> None:
+    event = RewardEvent("dense", None, "für", step=1, space="action", granularity="step")
+    assert render_events([event, event]) == 2 * (
+        '{"reward": null, "type": "dense", "source": "für", "step": 1, "space": "action", "granularity": "step"}\n'
+    )
+    with pytest.raises(ValueError, match="JSON"):
+        render_events([RewardEvent("dense", math.nan, "x")])
 
 
 @given(
@@ -348,6 +360,7 @@ def test_a_broken_evidence_file_is_refused(data: bytes, name: str, words: str) -
     with pytest.raises(RewardError, match=words) as caught:
         parse_records(data, name=name)
     assert caught.value.file == name
+    assert caught.value.line == (2 if words == "line 2" else None)
 
 
 json_values = st.recursive(
