@@ -17,8 +17,8 @@ from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, styl
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from benchflow.record import Result
     from benchflow.rollout.config import RolloutConfig
-    from benchflow.rollout.record import Result
     from benchflow.task.package import TaskPackage
 
 _ERASE: Final = "\r\x1b[2K"
@@ -100,11 +100,10 @@ def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result
     """The result and its folder; what is refused before launch is raised, and nothing is written."""
     import anyio
 
-    from benchflow.evaluation.work import TaskRef, WorkItem
+    from benchflow.evaluation.work import rollout_name
     from benchflow.rollout.rollout import Rollout
 
-    task = TaskRef(package.name, str(package.path), package.digest)
-    folder = out / WorkItem(task, config.attempt, "").folder_name()
+    folder = out / rollout_name(package.name, config.attempt)
     with PhaseLine() as line:
         result = anyio.run(lambda: Rollout(config, folder, on_phase=line.show).run(raise_refusals=True))
     return result, folder
@@ -134,8 +133,8 @@ class PhaseLine:
 
 def _lines(result: Result, folder: Path) -> list[str]:
     """The result for people: what came out, how, and where to look."""
-    agent = result.agent["name"] + (f" ({result.agent['model']})" if result.agent["model"] else "")
-    lines = [f"{printable(result.task['name'])}  {style(printable(agent), 'dim')}"]
+    agent = result.agent.name + (f" ({result.agent.model})" if result.agent.model else "")
+    lines = [f"{printable(result.task.name)}  {style(printable(agent), 'dim')}"]
     if result.error is None:
         lines.append(style(f"  reward {result.reward:g}", "green" if (result.reward or 0) > 0 else "yellow"))
     else:
@@ -143,10 +142,10 @@ def _lines(result: Result, folder: Path) -> list[str]:
         lines.append(style(f"  unscored: {error.category}/{error.code} in phase {error.phase}", "red"))
         lines.append(f"  {printable(error.message)}")
     lines += [f"  {name} {value:g}" for name, value in result.rewards.items() if name != "reward"]
-    if result.agent["timed_out"]:
+    if result.agent.timed_out:
         lines.append("  the agent ran out of time")
-    elif result.agent["exit_code"]:
-        lines.append(f"  the agent ended with exit code {result.agent['exit_code']}")
+    elif result.agent.exit_code:
+        lines.append(f"  the agent ended with exit code {result.agent.exit_code}")
     lines += _notes(result)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
     where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
@@ -154,12 +153,12 @@ def _lines(result: Result, folder: Path) -> list[str]:
 
 
 def _notes(result: Result) -> list[str]:
-    verifier = result.verifier or {}
-    notes = [f"  note: {printable(issue['message'])}" for issue in verifier.get("diagnostics", [])]
-    lost = verifier.get("not_carried_over", {}).get("total", 0)
+    verifier = result.verifier
+    notes = [f"  note: {printable(issue.message)}" for issue in verifier.diagnostics] if verifier is not None else []
+    lost = verifier.not_carried_over.total if verifier is not None else 0
     if lost:
         notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
-    if result.sandbox["fidelity"] == "substituted":
-        notes.append(f"  note: ran on {result.sandbox['base']} instead of the image that the package names")
-    failed = result.extra.get("cleanup", [])
-    return notes + [f"  note: the {part['what']} was not cleaned up: {printable(part['message'])}" for part in failed]
+    if result.sandbox.fidelity == "substituted":
+        notes.append(f"  note: ran on {result.sandbox.base} instead of the image that the package names")
+    failed = result.notes.cleanup
+    return notes + [f"  note: the {part.what} was not cleaned up: {printable(part.message)}" for part in failed]

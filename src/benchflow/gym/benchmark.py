@@ -95,6 +95,7 @@ def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, Package
             abstract_description=config.task.description if config.task else "",
             path=str(path),
             digest=package.digest,
+            content_digest=package.content_digest,
             steps=tuple(step.config.name for step in package.view.steps),
         )
     return listed

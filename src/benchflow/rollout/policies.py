@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from benchflow.errors import AgentFailure, EnvironmentFailure, UnsupportedError
+from benchflow.record import ToolAudit
 from benchflow.rollout.redaction import SHORTEST_DECLARED, secret_values
 from benchflow.sandbox.envvars import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
@@ -55,8 +56,8 @@ class Audit:
     forbidden: Mapping[str, int] = field(default_factory=dict)
     """Forbidden tools that were called, and how often."""
 
-    def record(self) -> dict[str, Any]:
-        return {"forbidden_tool_calls": dict(self.forbidden), "passed": not self.forbidden}
+    def record(self) -> ToolAudit:
+        return ToolAudit(dict(self.forbidden), passed=not self.forbidden)
 
     def enforce(self) -> None:
         """Raise an `AgentFailure` when the policy demands proof and the trajectory disproves it."""

@@ -9,7 +9,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import json_option
-from benchflow.cli.eval.inspect import jobs_dir_option
+from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.run import INTERRUPTED, concurrency_option
 from benchflow.cli.eval.watching import Watching, shortened
 from benchflow.cli.terminal import emit, emit_json, note, printable
@@ -18,8 +18,8 @@ from benchflow.evaluation.rescore import RescoreItem, Rescorer, RescoreReport
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import WorkItem
-from benchflow.rollout.record import Result
-from benchflow.rollout.rescoring import counts
+from benchflow.record import Result
+from benchflow.rollout.drivers.replay import counts
 
 _LISTED: Final = 20
 
@@ -37,7 +37,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
     """
     store = JobStore.open(jobs_dir, job)
     try:
-        rescorer = Rescorer(store)
+        rescorer = Rescorer(readable(store))
         items = rescorer.plan()
         watching = _Changes(len(items))
         try:
@@ -54,7 +54,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
             emit(printable(line))
         emit(f"results are in {store.folder}")
     if not report.completed:
-        note(f"Interrupted. Go on with: bench eval rescore {store.folder.name}")
+        note(f"Interrupted. To continue: bench eval rescore {store.folder.name}")
         return INTERRUPTED
     return 0 if not report.not_rescored and summary["unscored"] == 0 else 1
 

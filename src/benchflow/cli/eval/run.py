@@ -9,17 +9,18 @@ import anyio
 import click
 
 from benchflow.cli.arguments import json_option, refuse_model
-from benchflow.cli.eval.inspect import jobs_dir_option
+from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.preflight import note_judges, note_markers
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import UsageError
-from benchflow.evaluation.job import JobRequest, count_remaining, create_job, default_name, plan_job, run_job
+from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
 from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef
+from benchflow.record import JobRequest
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
@@ -99,9 +100,9 @@ def run_command(
 @jobs_dir_option
 @json_option
 def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir: Path, as_json: bool) -> int:
-    """Go on with a job: run what was cut short, and what trouble left unscored."""
-    store = JobStore.open(jobs_dir, job)
-    request = JobRequest.from_job(store.job)
+    """Continue a job: run what was cut short, and what failures left unscored."""
+    store = readable(JobStore.open(jobs_dir, job))
+    request = store.record.request
     planned, tasks = plan_job(request)
     return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
 
@@ -134,14 +135,14 @@ def _run(
     as_json: bool,
 ) -> int:
     planned = len(tasks) * request.attempts
-    watching = Watching(count_remaining(store, request, tasks))
+    items = work_left(store, request, tasks)
+    watching = Watching(len(items))
     try:
         completed = anyio.run(
             lambda: run_job(
                 store,
-                request,
                 sources,
-                tasks,
+                items,
                 concurrency=concurrency,
                 build_concurrency=build_concurrency,
                 observer=watching,
@@ -158,6 +159,6 @@ def _run(
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
-        note(f"Interrupted. Go on with: bench eval resume {store.folder.name}")
+        note(f"Interrupted. To continue: bench eval resume {store.folder.name}")
         return INTERRUPTED
     return 0 if summary["scored"] == planned else 1
