@@ -382,12 +382,24 @@ class BackendStatus:
     """Why not, in one sentence with what would help; None when usable."""
     capabilities: frozenset[str]
     missing: tuple[Missing, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What else whoever relies on the isolation should know, one sentence each."""
 
 
 class SandboxBackend(ABC):
     """A kind of sandbox on this machine. Plugins register one in the entry-point group `benchflow.sandboxes`."""
 
     name: str
+    """What `--sandbox` takes; of a plugin the name of its entry point."""
+
+    @property
+    @abstractmethod
+    def declared(self) -> frozenset[str]:
+        """The names of `CAPABILITIES` that the backend has on a machine that gives it all it needs.
+
+        A class attribute (`declared = frozenset({"fork", …})`): tasks are judged by it before anything is made or
+        started. `status` says what of it works on this machine.
+        """
 
     @abstractmethod
     async def status(self) -> BackendStatus:
