@@ -3,8 +3,8 @@
 import pytest
 
 from benchflow.errors import UsageError
-from benchflow.sandbox.images.build.machine_settings import machine_settings, with_one_user
-from benchflow.sandbox.network.permitted import VARIABLE, permitted_networks
+from benchflow.sandbox.local.image_builds import machine_settings, with_one_user
+from benchflow.sandbox.network.addresses import VARIABLE, permitted_networks
 from benchflow.sandbox.protocol import Mount
 
 
