@@ -27,17 +27,22 @@ def backend_names() -> tuple[str, ...]:
     return (*_BUILT_IN, *(name for name in sorted(_plugins()) if name not in _BUILT_IN))
 
 
+def require_backend(name: str) -> None:
+    """Refuse a name that no backend has, by a `UsageError`; nothing is loaded."""
+    if name not in _BUILT_IN and name not in _plugins():
+        known = ", ".join(backend_names())
+        raise UsageError(f"There is no sandbox {name!r}; known are {known}.", code="unknown-sandbox")
+
+
 def load_backend(name: str) -> SandboxBackend:
     """A new backend of that name; nothing is started. An unknown name is a `UsageError`."""
     if name in _BUILT_IN:
         target, arguments = _BUILT_IN[name]
         module, _, attribute = target.partition(":")
         made: object = getattr(import_module(module), attribute)(*arguments)
-    elif (plugin := _plugins().get(name)) is not None:
-        made = _from_plugin(plugin)
     else:
-        known = ", ".join(backend_names())
-        raise UsageError(f"There is no sandbox {name!r}; known are {known}.", code="unknown-sandbox")
+        require_backend(name)
+        made = _from_plugin(_plugins()[name])
     if not isinstance(made, SandboxBackend):
         raise InfrastructureFailure(f"The sandbox plugin {name!r} gives no backend.", code="plugin-invalid")
     return made
