@@ -44,9 +44,8 @@ def test_the_face_of_a_package_changes_on_purpose_only(name):
 
 def test_a_backend_is_written_against_names_of_sandbox_alone():
     offered = set(import_module("benchflow.sandbox").__all__)
-    assert offered >= set(
-        ["BackendStatus", "ExecResult", "Sandbox", "SandboxBackend", "SandboxProcess", "SandboxSpec", "Snapshot"]
-    )
+    needed = {"BackendStatus", "ExecResult", "Sandbox", "SandboxBackend", "SandboxProcess", "SandboxSpec", "Snapshot"}
+    assert offered >= needed
 
 
 @pytest.mark.parametrize("name", ["evaluation", "record", "sandbox"])
