@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from benchflow.sandbox.backends import backend_names, load_backend, require_backend
+    from benchflow.sandbox.backends import load_backend
     from benchflow.sandbox.factory import Preparation, choose_backend, prepare
     from benchflow.sandbox.protocol import (
         CAPABILITIES,
@@ -51,17 +51,15 @@ __all__ = [
     "SandboxProcess",
     "SandboxSpec",
     "Snapshot",
-    "backend_names",
     "choose_backend",
     "load_backend",
     "prepare",
-    "require_backend",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "benchflow.sandbox.backends": "backend_names load_backend require_backend",
+        "benchflow.sandbox.backends": "load_backend",
         "benchflow.sandbox.factory": "Preparation choose_backend prepare",
         "benchflow.sandbox.protocol": (
             "CAPABILITIES BackendStatus Change Composition ExecResult Healthcheck Image Limits Missing Mount "
