@@ -180,9 +180,10 @@ def _forget_what_is_outdated() -> None:
     _MADE_BY.write_text(made_by)
     shutil.rmtree(WORK / "tests", ignore_errors=True)
     (WORK / "mutmut-stats.json").unlink(missing_ok=True)
-    for copy in (WORK / "src").rglob("*.py"):
-        if not copy.relative_to(WORK).exists():
-            copy.unlink()
+    for copy in (WORK / "src").rglob("*.*"):
+        ours = copy.suffix in (".meta", ".spans") or (copy.suffix == ".py" and copy.relative_to(WORK).exists())
+        if copy.is_file() and not ours:
+            copy.unlink()  # mutmut does not renew what it has copied once
     for path in walk_mutatable_files():
         data = _results(path)
         kept = {name: code for name, code in data.exit_code_by_key.items() if status_by_exit_code[code] in _KILLED}
