@@ -36,7 +36,8 @@ test: $(DEV) system lint  ## set up, lint, check types and import directions, ru
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 unit: $(DEV)  ## the quick tests only
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=quick \
+		-m "not slow and not engine and not sandbox"
 
 lint: $(DEV)  ## style, types, import directions
 	@$(BIN)/ruff check .

@@ -18,7 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+# For `make unit`: new examples in every run, fewer of them; `make test` tries them all.
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=25)
 # A mutant that is killed today is killed tomorrow: the same examples in every run.
 settings.register_profile("repeatable", settings.get_profile("untimed"), derandomize=True, database=None)
 settings.load_profile("untimed")
