@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchflow.agents.model.conversation import Conversation
+from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.workspace import MAX_TEXT, Workspace, WorkspaceError
 from benchflow.models import Reply, ToolCall
 

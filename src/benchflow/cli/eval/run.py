@@ -140,12 +140,7 @@ def _run(
     try:
         completed = anyio.run(
             lambda: run_job(
-                store,
-                sources,
-                items,
-                concurrency=concurrency,
-                build_concurrency=build_concurrency,
-                observer=watching,
+                store, sources, items, concurrency=concurrency, build_concurrency=build_concurrency, observer=watching
             )
         )
     finally:
