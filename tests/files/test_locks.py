@@ -54,7 +54,7 @@ async def test_tasks_that_want_one_lock_take_turns(tmp_path: Path) -> None:
         nonlocal turns
         async with held_lock(tmp_path / "lock"):
             inside.append(number)
-            await anyio.sleep(0)
+            await anyio.sleep(0.01)
             assert inside == [number]
             inside.clear()
             turns += 1
