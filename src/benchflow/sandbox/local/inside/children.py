@@ -18,6 +18,7 @@ from benchflow.sandbox.inside import tree_stream as stream
 from benchflow.sandbox.local.inside import confinement
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.box_plan import Plan
+from benchflow.sandbox.local.inside.namespaces import NamespacesRefused
 
 _BUFFER: Final = 1 << 20
 _FAILED: Final = 125
@@ -36,6 +37,8 @@ def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
 
 def failure(error: BaseException) -> wire.Message:
     """An error as a message."""
+    if isinstance(error, NamespacesRefused):
+        return {"error": f"The kernel refuses the namespaces of a sandbox: {error.strerror}.", "kind": "no-namespaces"}
     if isinstance(error, OSError):
         return {"error": stream.describe(error), "errno": error.errno, "kind": stream.kind_of(error)}
     kind = "refused" if isinstance(error, stream.Refused) else "user" if isinstance(error, accounts.UnknownUser) else ""
