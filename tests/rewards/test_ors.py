@@ -134,7 +134,7 @@ REFUSED = {
         [{"reward": 1, "granularity": "step"}],
         EpisodePolicy(),
         "reward-missing",
-        "no reward that counts",
+        "the episode has no reward",
     ),
     "no reward at all": ([{"reward": None}], EpisodePolicy("last_non_null"), "reward-missing", "no reward"),
     "no end": ([{"reward": 1}], LATCH, "episode-unfinished", "no event finishes"),

@@ -151,10 +151,10 @@ REFUSED = {
     "empty text beside a good json": ("", {"reward": 1}, {}, "reward-invalid", "reward.txt is empty"),
     "json that is torn": (None, b'{"reward": 1', {}, "reward-invalid", "not JSON"),
     "json that is not unicode": (None, b'{"reward": 1, "a\xff": 1}', {}, "reward-invalid", "not UTF-8"),
-    "json number": (None, b"0.5", {}, "reward-invalid", "an object is needed"),
+    "json number": (None, b"0.5", {}, "reward-invalid", "must be an object"),
     "json null": (None, b"null", {}, "reward-invalid", "not null"),
-    "json list": (None, [1], {}, "reward-invalid", "an object is needed"),
-    "json text": (None, b'"1"', {}, "reward-invalid", "an object is needed"),
+    "json list": (None, [1], {}, "reward-invalid", "must be an object"),
+    "json text": (None, b'"1"', {}, "reward-invalid", "must be an object"),
     "empty object": (None, {}, {}, "reward-invalid", "neither a `reward` nor metrics"),
     "metrics without an aggregate": (None, {"metrics": {"a": 1}}, {}, "reward-invalid", "neither a `reward`"),
     "an aggregate without metrics": (
@@ -428,7 +428,7 @@ def test_anything_but_a_regular_file_is_refused_at_once(name: str, kind: str, tm
 def test_an_oversized_file_is_refused_without_reading_it(name: str, tmp_path: Path) -> None:
     with (tmp_path / name).open("wb") as stream:
         stream.truncate(1 << 40)
-    with pytest.raises(RewardError, match="more than the 1,048,576 allowed") as caught:
+    with pytest.raises(RewardError, match="at most 1,048,576 are allowed") as caught:
         read_reward(tmp_path)
     assert caught.value.code == "reward-invalid"
 

@@ -156,19 +156,19 @@ WRONG = {
     "nothing": ({}, "criteria", "at least one"),
     "no criteria": ({"criteria": []}, "criteria", "at least one"),
     "both spellings": ({"criteria": [{"name": "a"}], "criterion": []}, "criteria", "both"),
-    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a key"),
+    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a known key"),
     "a criterion that is a text": ({"criteria": ["a"]}, "criteria[0]", "table"),
-    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a key"),
+    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a known key"),
     "no description": ({"criteria": [{"id": "a"}]}, "criteria[0]", "no description"),
     "two of one name": ({"criteria": [{"title": "a"}, {"title": "a"}]}, "criteria[1]", "two criteria"),
     "no such type": (one(type="stars"), "criteria[0].type", "stars"),
     "no such space": (one(space="outer"), "criteria[0].space", "outer"),
     "one point": (one(type="likert", points=1), "criteria[0].points", "from 2"),
-    "points true": (one(points=True), "criteria[0].points", "whole number"),
+    "points true": (one(points=True), "criteria[0].points", "integer"),
     "an empty scale": (one(type="numeric", min=5, max=5), "criteria[0].min", "less than"),
     "a negative weight": (one(weight=-1), "criteria[0].weight", "at least 0"),
     "a weight that is a text": (one(weight="1"), "criteria[0].weight", "finite"),
-    "a name that is a number": (one(name=3), "criteria[0].name", "text"),
+    "a name that is a number": (one(name=3), "criteria[0].name", "string"),
     "files that are a text": (one(files="a"), "criteria[0].files", "list"),
     "no such aggregation": ({**one(), "scoring": {"aggregation": "median"}}, "scoring", "median"),
     "aggregation twice": (
@@ -179,7 +179,7 @@ WRONG = {
     "a threshold above one": ({**one(), "scoring": {"threshold": 2}}, "scoring", "threshold"),
     "scoring that is a list": ({**one(), "scoring": []}, "scoring", "table"),
     "weights of nothing": (one(weight=0), "scoring", "above 0"),
-    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "for no other"),
+    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "empty for other types"),
     "no levels": (one(type="rubric"), "criteria[0].levels", "2 to 10"),
     "one level": (one(type="rubric", levels=["a"]), "criteria[0].levels", "2 to 10"),
     "too many levels": (one(type="rubric", levels=["a"] * 11), "criteria[0].levels", "2 to 10"),
@@ -252,7 +252,7 @@ def test_a_missing_or_oversized_file_is_the_packages_fault(tmp_path: Path) -> No
         load_rubric(tmp_path / "rubric.toml", file="rubrics/verifier.toml")
     assert (caught.value.code, caught.value.file) == ("missing-rubric", "rubrics/verifier.toml")
     (tmp_path / "rubric.toml").write_bytes(b"#" * (1 << 21))
-    with pytest.raises(PackageError, match="more than"):
+    with pytest.raises(PackageError, match="at most"):
         load_rubric(tmp_path / "rubric.toml")
 
 

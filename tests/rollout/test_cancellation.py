@@ -121,7 +121,7 @@ async def test_cancelling_leaves_a_record_and_nothing_else(
     assert await traces.left() == traces.before
     found = record(tmp_path / "out")
     assert (found["status"], found["error"]["category"], found["error"]["phase"]) == ("unscored", "cancelled", phase)
-    assert found["error"]["message"] == "It was cancelled before it came to its end."
+    assert found["error"]["message"] == "Cancelled before it finished."
     assert found["reward"] is None
 
 

@@ -1,4 +1,4 @@
-"""One folder, written whole: built beside its place under a temporary name, flushed, then moved in."""
+"""Atomic folders: built beside the destination under a temporary name, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from benchflow.files.atomic import sync_folder, temporary_sibling
 
 @contextmanager
 def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = True) -> Iterator[Path]:
-    """Give an empty folder to fill; when the block ends well it becomes `destination`, otherwise it vanishes.
+    """An empty folder to fill; it becomes `destination` if the block succeeds and is removed if it fails.
 
-    `destination` may be missing (its parents are made) or empty. A folder with content is refused with
-    `FileExistsError` unless `overwrite`, which replaces it as a whole and puts it back if that fails. A link
-    or a file in its place is always refused. A refused or failed call leaves no folder that was not there.
-    `sync=False` leaves the moment of reaching the disk to the system.
+    `destination` may be missing (its parents are created) or empty. A folder with content is refused with
+    `FileExistsError` unless `overwrite` is set, which replaces it as a whole and restores it on failure. A link or file
+    in its place is always refused. A refused or failed call leaves no new folders. `sync=False` does not flush to disk.
     """
     _require_free(destination, overwrite=overwrite)
     made = _make_parents(destination.parent)
@@ -41,7 +40,7 @@ def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = Tr
 
 
 def _require_free(destination: Path, *, overwrite: bool) -> bool:
-    """Whether a folder with content is there, which is to be replaced."""
+    """Whether there is a folder with content to be replaced."""
     try:
         mode = destination.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -55,7 +54,7 @@ def _require_free(destination: Path, *, overwrite: bool) -> bool:
 
 
 def _make_parents(parent: Path) -> list[Path]:
-    """Make the missing folders down to `parent`; what was made, outermost first."""
+    """Create the missing folders down to `parent`; returns them, outermost first."""
     missing: list[Path] = []
     while not parent.exists():
         missing.append(parent)
