@@ -33,7 +33,8 @@ def explain(error: OSError, setting: Callable[[str], str | None]) -> str:
     if error.errno in _REFUSED and setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
             "AppArmor restricts unprivileged user namespaces: "
-            "run `sysctl kernel.apparmor_restrict_unprivileged_userns=0` as root, or give this Python an AppArmor profile that allows `userns`"
+            "run `sysctl kernel.apparmor_restrict_unprivileged_userns=0` as root, "
+            "or give this Python an AppArmor profile that allows `userns`"
         )
     if error.errno in (errno.EINVAL, errno.ENOSYS) and setting("user/max_user_namespaces") is None:
         return "this kernel is built without user namespaces"
