@@ -44,6 +44,9 @@ FOREIGN = [
     (OSError(errno.EMFILE, "Too many open files"), ("infrastructure", "out-of-descriptors")),
     (BlockingIOError(errno.EAGAIN, "fork"), ("infrastructure", "out-of-processes")),
     (PermissionError(errno.EACCES, "denied"), ("infrastructure", "os-error")),
+    (OSError("without a number"), ("infrastructure", "os-error")),
+    (OSError(errno.ENOMEM, "Cannot allocate"), ("infrastructure", "out-of-memory")),
+    (OSError(errno.ENFILE, "Too many open files"), ("infrastructure", "out-of-descriptors")),
     (MemoryError(), ("infrastructure", "out-of-memory")),
     (asyncio.CancelledError(), ("cancelled", "cancelled")),
     (GeneratorExit(), ("cancelled", "cancelled")),
@@ -120,7 +123,9 @@ class UnprintableError(Exception):
 def test_a_reason_is_one_bounded_line_whatever_was_raised() -> None:
     assert attribute(UnprintableError(), "agent", "agent").reason == "UnprintableError"
     assert attribute(ValueError("a\n  b\tc"), "agent", "agent").reason == "ValueError: a b c"
-    assert len(attribute(ValueError("x" * 10_000), "agent", "agent").reason) == MAX_REASON
+    longest = attribute(errors.AgentFailure("x" * 10_000), "agent", "agent").reason
+    assert longest == "x" * (MAX_REASON - 3) + "..."
+    assert attribute(errors.AgentFailure("x" * MAX_REASON), "agent", "agent").reason == "x" * MAX_REASON
     assert attribute(errors.PackageError(""), "agent", "agent").reason == "PackageError"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchflow.rollout import FunctionUser, RolloutConfig, run_rollout
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.sandbox]
 
 OFFLINE = "environment: {network_mode: no-network}\n"
 

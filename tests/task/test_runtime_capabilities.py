@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from benchflow.errors import InfrastructureFailure
+from benchflow.plugins import SANDBOXES
 from benchflow.sandbox.protocol import CAPABILITIES
 from benchflow.task import (
     TaskConfig,
@@ -17,13 +21,14 @@ from benchflow.task import (
     load_package,
     validate_task_runtime_support,
 )
-from benchflow.task import runtime_capabilities as gate
-from benchflow.task.capability_table import SANDBOXES, TABLE
+from benchflow.task.capability_table import NOTE, TABLE, Rule, rows
 from benchflow.task.checks import check_folder
+from benchflow.task.config.kinds import some_text
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import Record, walk_models
+from benchflow.task.config.parsed_record import Record, field, walk_models
+from benchflow.task.config.task_config import AgentConfig
 from benchflow.task.document.environment_manifest import ManifestRoot
-from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy
+from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VerifierRoot
 
 
@@ -32,28 +37,32 @@ def all_models() -> Iterator[type[Record]]:
         yield from walk_models(root)
 
 
-def test_every_field_of_every_model_is_in_the_table() -> None:
-    abstract = {"Strategy"}
-    missing = [
-        f"{model.__name__}.{name}"
-        for model in all_models()
-        if model.__name__ not in abstract
-        for name in model.FIELDS
-        if name not in TABLE.get(model, {})
-    ]
-    assert missing == []
+def unequal(models: Iterable[type[Record]], table: Mapping[type[Record], Mapping[str, Rule]]) -> dict[str, set[str]]:
+    """The fields of each model that have no row, and the rows that have no field."""
+    differing = {model.__name__: set(model.FIELDS) ^ set(table.get(model, {})) for model in models}
+    return {name: fields for name, fields in differing.items() if fields}
 
 
-def test_the_table_has_no_rows_for_what_does_not_exist() -> None:
-    known = set(all_models())
-    assert [model.__name__ for model in TABLE if model not in known] == []
+def test_every_field_of_every_model_has_its_own_row_and_no_row_is_left_over() -> None:
+    models = [model for model in all_models() if model is not Strategy]
+    assert unequal(models, TABLE) == {}
+    assert set(TABLE) == set(models)
+
+
+def test_a_field_that_nobody_put_into_the_table_is_noticed() -> None:
+    class WithMore(AgentConfig):
+        mood: str | None = field(some_text, default=None)
+
+    assert unequal([WithMore], {WithMore: TABLE[AgentConfig]}) == {"WithMore": {"mood"}}
+    assert unequal([AgentConfig], {AgentConfig: rows(NOTE, "allowed_hosts")}) == {
+        "AgentConfig": {"timeout_sec", "user", "network_mode"}
+    }
+    assert unequal([WithMore], TABLE) == {"WithMore": set(WithMore.FIELDS)}
 
 
 def test_capabilities_are_those_of_the_sandbox_protocol() -> None:
     named = {name for row in TABLE.values() for rule in row.values() for name in rule.demands}
     assert named <= CAPABILITIES.keys()
-    for capabilities in SANDBOXES.values():
-        assert capabilities <= CAPABILITIES.keys()
 
 
 def refused(backend: str = "local", /, **frontmatter: Any) -> dict[str, str]:
@@ -215,11 +224,11 @@ def test_folders_other_than_the_selected_ones_are_refused(make_package) -> None:
 
 def test_a_launch_is_refused_with_every_reason() -> None:
     config = TaskConfig.model_validate({"environment": {"os": "windows", "gpus": 1}})
-    with pytest.raises(UnsupportedTaskFeatureError) as caught:
-        gate.require_task_runtime_support(config, sandbox="local")
-    assert {feature.path for feature in caught.value.features} == {"environment.os", "environment.gpus"}
-    assert caught.value.category == "unsupported"
-    issue = caught.value.features[0].issue(definition="task.md")
+    refusal = UnsupportedTaskFeatureError(tuple(validate_task_runtime_support(config, sandbox="local")))
+    assert {feature.path for feature in refusal.features} == {"environment.os", "environment.gpus"}
+    assert refusal.category == "unsupported"
+    assert all(path in str(refusal) for path in ("environment.os", "environment.gpus"))
+    issue = refusal.features[0].issue(definition="task.md")
     assert (issue.code, issue.severity, issue.file) == ("unsupported-feature", "error", "task.md")
 
 
@@ -267,16 +276,33 @@ def test_what_is_refused_is_shown_in_the_file_that_declares_it(make_package) -> 
     ]
 
 
-class Plugin:
-    """A sandbox backend as a plugin ships it."""
+class Moon:
+    """A sandbox backend as far as the gate looks at one."""
 
-    static_capabilities = frozenset({"network.public", "gpu"})
+    declared = frozenset({"network.public", "gpu"})
 
 
-def test_plugins_are_known_and_honour_what_they_declare(monkeypatch) -> None:
-    point = EntryPoint("moon", f"{__name__}:Plugin", gate.ENTRY_POINTS)
-    monkeypatch.setattr(EntryPoint, "load", lambda self: Plugin)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
-    assert gate.known_sandboxes() == ("docker", "local", "moon", "podman")
+@pytest.fixture
+def plugins(monkeypatch) -> None:
+    modules = {"moon_plugin": SimpleNamespace(Moon=Moon, Silent=object)}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    points = [EntryPoint(name, f"moon_plugin:{name.title()}", SANDBOXES.group) for name in ("moon", "silent", "gone")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == SANDBOXES.group else [])
+
+
+def test_plugins_are_known_and_honour_what_they_declare(plugins) -> None:
     assert refused("moon", environment={"gpus": 1, "network_mode": "public"}) == {}
     assert refused("moon", environment={"network_mode": "no-network"}).keys() == {"environment.network_mode"}
+
+
+@pytest.mark.parametrize(("name", "why"), [("silent", "does not declare"), ("gone", "cannot be loaded")])
+def test_a_plugin_that_declares_nothing_honours_nothing(plugins, name, why) -> None:
+    with pytest.raises(InfrastructureFailure, match=why):
+        refused(name)
+
+
+def test_what_the_caller_knows_of_a_sandbox_wins_over_its_name() -> None:
+    config = TaskConfig.model_validate({"environment": {"gpus": 1, "network_mode": "public"}})
+    known = frozenset({"gpu", "network.public"})
+    assert validate_task_runtime_support(config, sandbox="nameless", capabilities=known) == []

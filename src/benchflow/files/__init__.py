@@ -5,7 +5,6 @@ flush, then rename: a reader sees either the old content or the new, whatever in
 for files in a staged folder.
 """
 
-from benchflow.files.atomic import copy_file, write_atomic, write_unseen
-from benchflow.files.staging import staged_folder
+from benchflow.files.atomic import copy_file, staged_folder, write_atomic, write_unseen
 
 __all__ = ["copy_file", "staged_folder", "write_atomic", "write_unseen"]

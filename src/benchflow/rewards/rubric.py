@@ -5,6 +5,7 @@ In: the answers of a judge. Out: scores from 0 to 1, and one reward by the polic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,6 +24,7 @@ MODES: Final[tuple[JudgeMode, ...]] = get_args(JudgeMode)
 
 _YES: Final = frozenset({"yes", "true", "pass", "passed", "1"})
 _NO: Final = frozenset({"no", "false", "fail", "failed", "0"})
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,9 @@ class Criterion:
             )
         inside = min(max(raw, low), high)
         score = float(inside >= 0.5) if self.type == "binary" else (inside - low) / (high - low)
-        score = 1.0 - min(score, 1.0) if self.negate else min(score, 1.0)
-        return RewardItem(self.id, score, self.space, reason, raw=answer, clamped=inside != raw)
+        return RewardItem(
+            self.id, 1.0 - score if self.negate else score, self.space, reason, raw=answer, clamped=inside != raw
+        )
 
     def _expected(self) -> str:
         low, high = self.scale
@@ -119,7 +122,4 @@ def _answer_number(answer: object, *, binary: bool) -> float | None:
     word = answer.strip().lower()
     if binary and word in _YES | _NO:
         return float(word in _YES)
-    try:
-        return finite(float(word)) if word.replace(".", "", 1).lstrip("+-").isdecimal() else None
-    except ValueError:
-        return None
+    return finite(float(word)) if _DECIMAL.fullmatch(word) else None

@@ -179,7 +179,7 @@ def _scoring(table: Mapping[str, Any], criteria: tuple[Criterion, ...], reader: 
     policy = parse_policy(declared, path="scoring", file=reader.file)
     if required and all(item.optional for item in criteria):
         raise reader.wrong("scoring", "is required_pass, which needs at least one criterion that is not optional")
-    if policy.method in ("weighted_mean", "threshold") and not any(policy.weights.values() if policy.weights else ()):
+    if policy.method in ("weighted_mean", "threshold") and not any(item.weight for item in criteria):
         raise reader.wrong("scoring", "needs at least one criterion with a weight above 0")
     return policy
 

@@ -5,8 +5,9 @@ Names are loaded when they are used, so that reading records costs nothing of wh
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.rollout.config import Role, RolloutConfig, Scene, Turn
@@ -19,21 +20,6 @@ if TYPE_CHECKING:
         PassthroughUser,
         RoundResult,
     )
-
-_HOMES = {
-    "BaseUser": "users",
-    "DocumentNudgeUser": "users",
-    "FunctionUser": "users",
-    "ModelDocumentNudgeUser": "users",
-    "PassthroughUser": "users",
-    "Role": "config",
-    "Rollout": "rollout",
-    "RolloutConfig": "config",
-    "RoundResult": "users",
-    "Scene": "config",
-    "Turn": "config",
-    "run_rollout": "rollout",
-}
 
 __all__ = [
     "BaseUser",
@@ -50,9 +36,13 @@ __all__ = [
     "run_rollout",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "benchflow.rollout.config": "Role RolloutConfig Scene Turn",
+        "benchflow.rollout.rollout": "Rollout run_rollout",
+        "benchflow.rollout.users": (
+            "BaseUser DocumentNudgeUser FunctionUser ModelDocumentNudgeUser PassthroughUser RoundResult"
+        ),
+    },
+)

@@ -16,7 +16,7 @@ from benchflow.errors import Issue
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.task_document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
-from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
+from benchflow.task.layout import INSTRUCTION, TASK_TOML, content_digest, source_hashes
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
@@ -112,8 +112,6 @@ class TaskPackage:
     @cached_property
     def content_digest(self) -> str:
         """The digest without evidence: what the task is, whatever is known about it."""
-        from benchflow.task.content import content_digest
-
         return content_digest(self.files, self._outside)
 
     @property

@@ -23,7 +23,7 @@ def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -
 
     Fill in its placeholders; 'bench tasks check NAME' lists those that are left.
     """
-    from benchflow.files.staging import staged_folder
+    from benchflow.files.atomic import staged_folder
     from benchflow.task.document.authoring import PRESETS
     from benchflow.task.package_scaffold import MARKER, scaffold_package
 

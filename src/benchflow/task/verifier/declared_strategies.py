@@ -170,9 +170,6 @@ class PluginStrategy(Strategy):
     """A type provided by an installed plugin; all its settings are in `config`."""
 
 
-PLUGINS: Final = "benchflow.verifier_strategies"
-"""The entry-point group of strategies; a plugin's entry point has the name of its type."""
-
 STRATEGIES: Final[Mapping[str, type[Strategy]]] = {
     model.TYPE: model
     for model in (
@@ -210,6 +207,6 @@ def parse_strategy(value: Any, path: str, problems: IssueLog) -> Strategy | None
 
 def _plugin(kind: str) -> type[Strategy] | None:
     """The record of an unknown type if an installed plugin provides it."""
-    from importlib.metadata import entry_points
+    from benchflow.plugins import STRATEGIES as GROUP
 
-    return PluginStrategy if entry_points(group=PLUGINS, name=kind) else None
+    return PluginStrategy if kind in GROUP.plugins() else None
