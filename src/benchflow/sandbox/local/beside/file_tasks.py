@@ -157,7 +157,7 @@ def publish_layer(message: messages.Message, zygote: Zygote) -> messages.Message
     return {}
 
 
-def check_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
+def check_layer(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Whether a layer is there as it was published."""
     return {"whole": is_whole(zygote.plain(message["location"]))}
 
