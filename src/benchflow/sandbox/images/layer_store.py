@@ -3,7 +3,7 @@
 A layer is a folder `layers/<key>/` in the form an overlay mount takes it: plain files, whiteouts as 0:0
 character devices, opaque folders by the attribute `user.overlay.opaque`. It is made under a temporary name,
 published by one rename, and never changed again. However many tasks and processes ask for a layer, one of
-them makes it.
+them makes it. One that was changed or damaged nevertheless, which is looked at once per process, is made again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ import anyio
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.locks import free_lock, held_lock
 from benchflow.sandbox.images.filework import FileWork
+from benchflow.sandbox.inside.layer_seal import is_whole, seal
 from benchflow.sandbox.inside.removal import remove_tree
 
 MakeLayer = Callable[[Path], Awaitable[None]]
 OPAQUE: Final = "user.overlay.opaque"
+_whole: Final[set[Path]] = set()
+"""Layers that this process has looked at."""
 
 
 class LayerStore:
@@ -51,21 +54,33 @@ class LayerStore:
     def has(self, key: str) -> bool:
         return self.path(key).is_dir()
 
+    async def is_whole(self, key: str) -> bool:
+        """Whether there is the layer as it was made."""
+        path = self.path(key)
+        if path in _whole and path.is_dir():
+            return True
+        if path.is_dir() and await self.work.look(is_whole, str(path)):
+            _whole.add(path)
+            return True
+        return False
+
     async def layer(self, key: str, make: MakeLayer) -> tuple[Path, bool]:
-        """The layer `key`, made by `make(folder)` unless it exists; also whether it existed already.
+        """The layer `key`, made by `make(folder)` unless it exists and is whole; also whether it existed already.
 
         An error of `make` leaves nothing behind; whoever waited for the same layer then tries for itself.
         """
         target = self.path(key)
-        if target.is_dir():
+        if await self.is_whole(key):
             return target, True
         self.prepare()
         async with self.locked(key):
-            if target.is_dir():
+            if await self.is_whole(key):
                 return target, True
+            await self._discard(key)
             async with self.scratch(key) as folder:
                 with disk_errors(self.root):
                     await make(folder)
+                    await self.work.run(seal, str(folder))
                     folder.rename(target)
         return target, False
 
@@ -101,12 +116,17 @@ class LayerStore:
     async def remove(self, key: str) -> None:
         """Remove a layer; the caller knows that nothing is built on it."""
         async with self.locked(key):
-            doomed = self._temporary / f"{key}.{os.urandom(6).hex()}"
-            try:
-                self.path(key).rename(doomed)
-            except FileNotFoundError:
-                return
-            await self.work.run(remove_tree, doomed)
+            await self._discard(key)
+
+    async def _discard(self, key: str) -> None:
+        """Remove a layer whose lock is held, if it exists."""
+        _whole.discard(self.path(key))
+        doomed = self._temporary / f"{key}.{os.urandom(6).hex()}"
+        try:
+            self.path(key).rename(doomed)
+        except FileNotFoundError:
+            return
+        await self.work.run(remove_tree, doomed)
 
 
 @contextmanager
