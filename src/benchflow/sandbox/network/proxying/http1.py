@@ -6,6 +6,7 @@ is made anew from it, so that the server cannot see another request than the one
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Peer:
         """Pass on a body, framed anew, without extensions and trailers."""
         async for data in other.receive_body():
             await self.send(h11.Data(data=data))
+            await asyncio.sleep(0)  # one block can hold thousands of tiny chunks: others get their turn
         await self.send(h11.EndOfMessage())
 
     @property
