@@ -29,7 +29,7 @@ settings.register_profile(
 )
 settings.load_profile("untimed")
 
-_SANDBOXES = {"backend", "bench", "containers"}
+_SANDBOXES = {"local_backend", "bench", "containers"}
 """Fixtures behind which sandboxes are started."""
 
 
