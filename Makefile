@@ -33,7 +33,7 @@ unit: WORKERS ?= 2
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV) system lint  ## set up, lint, check types and import directions, run all tests
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=thorough
 
 unit: $(DEV)  ## the quick tests only
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"

@@ -52,12 +52,7 @@ def _private_streams() -> tuple[TextIO, TextIO]:
 
 
 def serve(
-    app: Starlette,
-    close: Callable[[], None],
-    listener: socket.socket,
-    *,
-    announce: TextIO,
-    leash: TextIO | None = None,
+    app: Starlette, close: Callable[[], None], listener: socket.socket, *, announce: TextIO, leash: TextIO | None = None
 ) -> None:
     """Announce the URL, serve until a signal comes or the leash is let go, and close what was served."""
     host, port = listener.getsockname()[:2]
