@@ -347,8 +347,9 @@ class Sandbox(ABC):
         """
         return await self.fork(mounts=mounts, network=network, revert=revert)
 
-    @abstractmethod
-    async def snapshot(self) -> Snapshot: ...
+    async def snapshot(self) -> Snapshot:
+        """A state that other sandboxes can start from; a backend without `snapshot` has none."""
+        raise UnsupportedError("This sandbox has no snapshots.", code="snapshot-unsupported")
 
     @abstractmethod
     async def stop(self) -> None:
@@ -409,13 +410,15 @@ class SandboxBackend(ABC):
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """A sandbox that is not started yet."""
 
-    @abstractmethod
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
         """The environment of a Dockerfile; built once per digest even when many ask at the same time."""
+        del options
+        file = (context / dockerfile).name
+        raise UnsupportedError(f"The sandbox '{self.name}' builds no images.", path="build.dockerfile", file=file)
 
-    @abstractmethod
     async def resolve(self, image: str) -> Image:
         """A named image, or an `EnvironmentFailure` that says which command makes it known."""
+        raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
 
     async def compose(
         self,
@@ -432,9 +435,8 @@ class SandboxBackend(ABC):
         del image, variables, timeout_sec
         raise UnsupportedError(f"The sandbox '{self.name}' runs no compose files.", path="compose", file=file.name)
 
-    @abstractmethod
-    async def discard(self, snapshot: Snapshot) -> None: ...
+    async def discard(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot; one that is not there is none."""
 
-    @abstractmethod
     async def close(self) -> None:
         """End whatever the backend keeps running for its sandboxes."""
