@@ -58,9 +58,13 @@ CAPABILITIES: Final[Mapping[str, str]] = {
 """Every capability there is, with its meaning. A backend declares a subset."""
 
 
+DEFAULT_PIDS: Final = 4096
+"""How many processes a sandbox has where nobody declares a number: more than any task needs, less than hurts others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a sandbox may use; None leaves a resource to the machine."""
+    """What a sandbox may use; None leaves a resource to the machine, and processes to the backend's default."""
 
     cpus: float | None = None
     memory_mb: int | None = None
@@ -309,6 +313,10 @@ class Sandbox(ABC):
         """Whether anything runs inside; an answer that cannot be had counts as yes."""
         result = await self.exec(_OTHERS, user="root", cwd="/", timeout=60)
         return not result.ok or bool(result.stdout.strip())
+
+    async def limits_reached(self) -> tuple[str, ...]:
+        """The limits that processes inside have reached since the start, as far as is known: `processes`."""
+        return ()
 
     @abstractmethod
     async def set_network(self, policy: NetworkPolicy) -> None:
