@@ -1,4 +1,4 @@
-"""The `bench` command: one module per command group, loaded when it is called."""
+"""The `bench` command: one module per command group, loaded on demand."""
 
 from __future__ import annotations
 

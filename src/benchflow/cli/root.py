@@ -11,11 +11,11 @@ from benchflow.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
     "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
-    "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks, and see what came of it."),
+    "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
-    "verify": Lazy("benchflow.cli.verify:verify", "Score a given workspace by the verifier of a package."),
-    "agents": Lazy("benchflow.cli.agents:agents", "Show which agents there are, and what each needs."),
-    "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work here, and what each can do."),
+    "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
+    "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
+    "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
     "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
 }
 
