@@ -1,4 +1,4 @@
-"""Keeping a command's answer apart from what the code of a cube prints while it runs."""
+"""Separates the output of a command from what the code of a cube prints while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def own_output_to_stderr() -> Iterator[None]:
-    """What is printed inside, by programs that are started there too, goes to standard error."""
+    """Redirect everything printed inside, by child processes too, to standard error."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -23,6 +23,6 @@ def own_output_to_stderr() -> Iterator[None]:
 
 
 def silence_stdout() -> None:
-    """After an output that nobody takes: the flush at the end of the process must not complain again."""
+    """After a failed write to standard output: the flush at exit must not fail again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -16,17 +16,17 @@ TAKEN: Final = {"cube", "benchflow", "tests"}
 
 
 def create_cube(name: str, parent: Path) -> Path:
-    """Write the package `name` into a new folder below `parent`, whole or not at all, and return the folder."""
+    """Write the package `name` into a new folder below `parent`, atomically, and return the folder."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ValueError(
-            f"'{name}' is no name for a cube: use small letters, digits and hyphens, such as my-benchmark."
+            f"'{name}' is not a valid name: use lower-case letters, digits and hyphens, such as my-benchmark."
         )
     package = name.replace("-", "_")
     if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in TAKEN:
-        raise ValueError(f"'{name}' is no name for a cube: Python's 'import {package}' means something else.")
+        raise ValueError(f"'{name}' is not a valid name: 'import {package}' already has a meaning in Python.")
     target = parent / name
     if target.exists():
-        raise ValueError(f"{target} exists already.")
+        raise ValueError(f"{target} already exists.")
     if not parent.is_dir():
         raise ValueError(f"{parent} is not a folder.")
     words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}
