@@ -1,4 +1,4 @@
-"""Files that are inside a sandbox for one phase only: put there by root, gone without a trace afterwards."""
+"""Files that are in a sandbox for one phase only: written by root, removed completely afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchflow.sandbox.protocol import Sandbox
 async def remove_inside(sandbox: Sandbox, *paths: str) -> None:
     """Remove files and folders as root, also while the caller is being cancelled.
 
-    A sandbox that is gone has lost them already; files that resist are a `SandboxFailure`.
+    In a sandbox that is gone there is nothing to remove; files that cannot be removed are a `SandboxFailure`.
     """
     await run_as_root(sandbox, ["rm", "-rf", "--", *paths], ", ".join(paths))
 

@@ -1,7 +1,7 @@
-"""One model, asked for one answer at a time: transient trouble is tried again, everything else is one sentence.
+"""One model, called for one reply at a time: transient failures are retried, others are reported in one sentence.
 
-In: chat messages and tools in the OpenAI format. Out: a `Reply` with what was said, which tools are called, and what it
-used. Any provider that LiteLLM knows; `OPENAI_BASE_URL` for a local server.
+In: chat messages and tools in the OpenAI format. Out: a `Reply` with its text, tool calls and
+usage. Any provider that LiteLLM knows; `OPENAI_BASE_URL` for a local server.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from benchflow.models.provider import Provider, require_key, resolve
 RETRIES: Final = 5
 _LONGEST_PAUSE: Final = 60.0
 _OVERFLOW: Final = re.compile(r"context[_ ](length|window)|prompt is too long|too many tokens", re.IGNORECASE)
-"""How providers say that a request is too long, where the client does not see it."""
+"""How providers report that a request is too long, where the client does not recognise it."""
 _REFUSED: Final = (401, 403)
 _ONE_REQUEST: Final = {"Connection": "close"}
-"""The library keeps its clients for the life of the process; no connection of one event loop may wait for the next."""
+"""The library keeps its clients for the life of the process; connections must not outlive their event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call as the model wrote it; the arguments are text, which may be broken."""
+    """A tool call as the model wrote it; the arguments are text, which may be invalid."""
 
     id: str
     name: str
@@ -40,17 +40,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer of a model."""
+    """One reply of a model."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
     finish_reason: str
     reasoning: str = ""
     usage: Mapping[str, float] = field(default_factory=dict)
-    """`input_tokens`, `output_tokens`, `cached_tokens`, `cost_usd`; what is not known is not there."""
+    """`input_tokens`, `output_tokens`, `cached_tokens`, `cost_usd`; unknown values are left out."""
 
     def message(self) -> dict[str, Any]:
-        """The answer as a message of the conversation."""
+        """The reply as a message of the conversation."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.tool_calls:
             message["tool_calls"] = [
@@ -82,12 +82,12 @@ class ChatModel:
         self._litellm: Any = None
 
     async def check(self) -> None:
-        """Raise `ModelFailure` when the model is not known or has no key; nothing is sent."""
+        """Raise `ModelFailure` if the model is unknown or has no key; nothing is sent."""
         if self._provider is None:
             await anyio.to_thread.run_sync(self.check_now)
 
     def check_now(self) -> None:
-        """As `check`, for callers outside of an event loop."""
+        """Like `check`, for callers outside an event loop."""
         library.require()
         require_key(self.name, self._environ)
         self._litellm = library.load()
@@ -102,7 +102,7 @@ class ChatModel:
         reasoning_effort: str | None = None,
         temperature: float | None = None,
     ) -> Reply:
-        """The answer; `ModelFailure` when there is none, after transient trouble was given its chances."""
+        """The reply; `ModelFailure` if there is none after retries of transient failures."""
         await self.check()
         settings = {
             "max_tokens": max_output_tokens,
@@ -143,7 +143,7 @@ class ChatModel:
                     **settings,
                 )
             return _reply(response, self._cost(response))
-        except Exception as error:  # providers and their clients fail in any way; `_failure` names each
+        except Exception as error:  # providers and their clients fail in many ways; `_failure` classifies each
             raise self._failure(error) from error
 
     def _cost(self, response: Any) -> float | None:
@@ -155,13 +155,13 @@ class ChatModel:
         refused = isinstance(error, kinds.AuthenticationError | kinds.PermissionDeniedError)
         if refused or _status(error) in _REFUSED:
             variable = self._provider.key_variable if self._provider is not None else "its key"
-            message = f"The model '{self.name}' was asked with a key that its provider refuses: {variable}."
+            message = f"The model '{self.name}' cannot be used: its provider refused the key in {variable}."
             return ModelFailure(message, code="key-refused")
         said = _sentence(error)
         table: list[tuple[type[BaseException] | tuple[type[BaseException], ...], str, str]] = [
-            (kinds.ContextWindowExceededError, "context-overflow", "was given more text than it takes"),
-            (kinds.NotFoundError, "model-unknown", "is not known to its provider"),
-            (kinds.RateLimitError, "rate-limited", "is asked more often than its provider allows"),
+            (kinds.ContextWindowExceededError, "context-overflow", "was sent more text than its context allows"),
+            (kinds.NotFoundError, "model-unknown", "is unknown to its provider"),
+            (kinds.RateLimitError, "rate-limited", "exceeded the rate limit of its provider"),
             ((kinds.Timeout, TimeoutError), "model-timeout", "did not answer in time"),
             ((kinds.APIConnectionError, kinds.InternalServerError), "model-unreachable", "could not be reached"),
             ((kinds.ServiceUnavailableError, kinds.BadGatewayError), "model-unreachable", "could not be reached"),
@@ -169,7 +169,7 @@ class ChatModel:
             (
                 (AttributeError, IndexError, KeyError, TypeError, ValueError),
                 "bad-answer",
-                "gave an answer that is none",
+                "gave an unusable answer",
             ),
         ]
         if isinstance(error, kinds.BadRequestError) and _OVERFLOW.search(f"{getattr(error, 'code', '')} {error}"):
@@ -209,7 +209,7 @@ def _usage(reported: Any, cost: float | None) -> dict[str, float]:
 
 
 def _status(error: Exception) -> int | None:
-    """The status that a provider answered with; the client may have given the error another kind."""
+    """The HTTP status of the provider; the client may have mapped the error to another kind."""
     response = getattr(error, "response", None)
     return getattr(response, "status_code", None) or getattr(error, "status_code", None)
 
@@ -224,7 +224,7 @@ def _retry_after(error: Exception) -> float | None:
 
 
 def _sentence(error: Exception) -> str:
-    """What the provider said, on one line, without the names that the client puts in front."""
+    """The provider's message on one line, without the prefixes of the client."""
     text = " ".join(str(error).split()) or type(error).__name__
     _, dash, rest = text.partition("Exception - ")
     return (rest if dash else text)[:300]

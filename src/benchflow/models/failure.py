@@ -1,4 +1,4 @@
-"""Why a model gave no answer, told apart by who has to do something about it."""
+"""Why a model gave no reply, classified by who has to act."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import ClassVar, Final
 from benchflow.errors import BenchflowError, Category
 
 SETUP_CODES: Final = frozenset({"extra-missing", "key-missing", "key-refused", "model-unknown", "request-refused"})
-"""The user has to change something; trying again does not help."""
+"""The user has to change something; retrying does not help."""
 
 
 class ModelFailure(BenchflowError):
-    """A model that gave no answer. Whoever asked turns it into a failure of its own boundary.
+    """A model gave no reply. The caller turns it into a failure of its own boundary.
 
-    Codes: those of `SETUP_CODES`; `context-overflow`; and, of the provider or the way to it, `rate-limited`,
+    Codes: those of `SETUP_CODES`; `context-overflow`; and, for the provider or the connection, `rate-limited`,
     `model-timeout`, `model-unreachable`, `bad-answer`.
     """
 
@@ -23,7 +23,7 @@ class ModelFailure(BenchflowError):
     def __init__(self, message: str, *, code: str, retry_after: float | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
-        """How long the provider asks to wait, in seconds."""
+        """The delay that the provider requests, in seconds."""
 
     @property
     def setup(self) -> bool:

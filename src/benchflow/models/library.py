@@ -1,4 +1,4 @@
-"""LiteLLM, loaded when it is first needed, quietly and without asking the network for anything."""
+"""LiteLLM, imported on first use, without output and without network access."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Any, Final
 
 from benchflow.models.failure import ModelFailure
 
-_lock: Final = threading.Lock()  # the first two users may come at once
+_lock: Final = threading.Lock()  # the first two callers may arrive at once
 
 
 def require() -> None:
-    """Raise `ModelFailure` when it is not installed."""
+    """Raise `ModelFailure` if it is not installed."""
     if find_spec("litellm") is None:
-        raise ModelFailure("Models need the extra models: pip install 'benchcube[models]'.", code="extra-missing")
+        raise ModelFailure(
+            "Models need the extra 'models'; install with: pip install 'benchcube[models]'", code="extra-missing"
+        )
 
 
 def load() -> Any:
-    """The module. It takes seconds the first time, so call it in a worker thread."""
+    """The module. The first import takes seconds, so call it in a worker thread."""
     require()
     with _lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own dependencies, and not ours to mend
+        warnings.simplefilter("ignore")  # warnings of its own dependencies
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
 
@@ -36,6 +38,6 @@ def load() -> Any:
 
 
 def _warm_up(litellm: Any) -> None:
-    """Let it import and compile the rest of itself now, while its warnings are held back; nothing is sent."""
+    """Trigger its late imports now, while its warnings are suppressed; nothing is sent."""
     question = [{"role": "user", "content": "ready?"}]
     litellm.completion(model="openai/none", messages=question, mock_response="ready", api_key="none")

@@ -1,4 +1,4 @@
-"""Which provider serves a model, and with which key and address, found out before anything is sent."""
+"""The provider of a model, with its key and address, determined before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS: Final = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai": ("OPENAI_API_KEY",),
 }
-"""The variables of the usual providers, any of which is enough."""
+"""The key variables of common providers; any one of a provider is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,16 @@ class Provider:
     """How to reach a model."""
 
     model: str
-    """With its provider in front, as LiteLLM wants it."""
+    """With its provider in front, as LiteLLM requires."""
     name: str
     api_key: str | None
     api_base: str | None
     key_variable: str
-    """Where the key is looked for first."""
+    """The variable in which the key is looked up first."""
 
 
 def require_key(model: str, environ: Mapping[str, str]) -> None:
-    """Raise `ModelFailure` when a model of a usual provider has no key: LiteLLM, which knows all, loads for seconds."""
+    """Raise `ModelFailure` if a model of a common provider has no key, without the slow import of LiteLLM."""
     provider, named, _ = _with_family(model).partition("/")
     variables = _KEYS.get(provider, ()) if named else ()
     if variables and not any(environ.get(variable) or os.environ.get(variable) for variable in variables):
@@ -43,7 +43,7 @@ def require_key(model: str, environ: Mapping[str, str]) -> None:
 def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     """The provider of a model; an unknown model or a missing key is a `ModelFailure` that names it.
 
-    A name without a provider goes to the server of `OPENAI_BASE_URL` when that is set.
+    A name without a provider goes to the server at `OPENAI_BASE_URL` if that is set.
     """
     local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
     asked, model = model, _with_family(model)
@@ -52,7 +52,7 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     except litellm.exceptions.BadRequestError:
         if not local or "/" in model:
             raise ModelFailure(
-                f"The model '{asked}' is not known; name it PROVIDER/MODEL, such as openai/{model.rpartition('/')[2]}.",
+                f"Unknown model '{asked}'; write it as PROVIDER/MODEL, for example openai/{model.rpartition('/')[2]}.",
                 code="model-unknown",
             ) from None
         model, name = f"openai/{model}", "openai"
@@ -80,7 +80,7 @@ def _missing(model: str, variables: Sequence[str]) -> ModelFailure:
 
 
 def _with_family(model: str) -> str:
-    """A name with its provider in front, where its family tells which that is."""
+    """A name with its provider in front, if the model family identifies it."""
     if model.startswith("google/"):
         return f"gemini/{model.removeprefix('google/')}"
     if "/" not in model:

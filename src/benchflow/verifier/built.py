@@ -1,7 +1,7 @@
-"""Tools that an environment built for itself: virtual and conda environments, `node_modules`, interpreters of those.
+"""Tools that an environment built for itself: virtual and conda environments, `node_modules`, their interpreters.
 
-They are looked for in a pristine sandbox of the environment, once per image, with nothing but its shell. What an agent
-changes in them does not survive; see `survival`.
+They are searched for in a pristine sandbox of the environment, once per image, using only its shell. Changes of an
+agent in them do not survive; see `survival`.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ walk() {
 walk ""
 look "$WORKDIR"
 """
-"""Prints roots of tools and what virtual environments call their home. A link to such a root is one too."""
+"""Prints roots of tools and the home of virtual environments. A link to such a root is one too."""
 
 _PARTS: Final = ("bin", "conda-meta", "lib", "lib64", "pyvenv.cfg")
-"""Of a root that holds the working folder, what is not the agent's."""
+"""The parts of a root above the working folder that do not belong to the agent."""
 
 _known: Final[dict[tuple[str, str, str], tuple[str, ...]]] = {}
-"""By backend, digest of the image and working folder, which decide it."""
+"""By backend, digest of the image and working folder, which determine the result."""
 
 
 async def built_tools(environment: Environment) -> tuple[str, ...]:
-    """Where the environment's own tools lie, outside of the system's folders, outermost only.
+    """Where the environment's own tools are, outside the system folders, outermost only.
 
     An environment without an image is the machine's userland, which has none.
     """
@@ -80,13 +80,13 @@ async def _search(environment: Environment) -> tuple[str, ...]:
             await pristine.stop()
     if not result.ok:
         said = result.stderr.decode(errors="replace").strip()[-400:] or f"exit code {result.exit_code}"
-        how = f"took longer than {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
+        how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
         raise EnvironmentFailure(f"The search for tools in the environment {how}", code="listing-failed")
     return outermost(result.stdout.decode(errors="surrogateescape").split("\0"), spec.workdir)
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:
-    """The roots among what was found, without those of the system; of one that holds the working folder its parts."""
+    """The roots that were found, without those of the system; one above the working folder is replaced by its parts."""
     places: set[str] = set()
     for path in found:
         if not path.startswith("/"):

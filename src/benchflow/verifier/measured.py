@@ -1,6 +1,6 @@
-"""Measured ends of gains, kept on this machine: one file per end, named by the hash of all that it depends on.
+"""Cached baseline and ceiling scores: one file per score, named by the hash of everything that it depends on.
 
-A file appears whole or not at all, so any number of rollouts may share a folder; what cannot be read counts as missing.
+Files are written atomically, so any number of rollouts may share a folder; an unreadable file counts as missing.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _USERLAND: Final = ("/etc/os-release", "/usr/bin", "/usr/lib", "/usr/local/bin",
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A verdict on one end, and when it was reached (ISO 8601, UTC)."""
+    """A baseline or ceiling score, and when it was measured (ISO 8601, UTC)."""
 
     verdict: Scored
     at: str
 
 
 def default_cache() -> Path:
-    """The folder for measured ends in the user's cache."""
+    """The folder of cached scores in the user's cache."""
     return default_store() / "measured"
 
 
 def place_of(folder: Path, parts: Mapping[str, Any]) -> Path:
-    """Where an end is kept that depends on `parts`."""
+    """The file of a score that depends on `parts`."""
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return folder / f"{key}.json"
 
 
 def userland() -> str:
-    """What this machine's own programs are: another word after they were updated."""
+    """An identifier of this machine's own programs, which changes when they are updated."""
     times = []
     for name in _USERLAND:
         try:
@@ -56,7 +56,7 @@ def userland() -> str:
 
 
 def recall(place: Path) -> Measured | None:
-    """What was measured before."""
+    """The cached score, if there is one."""
     try:
         record = json.loads(read_regular(place, max_bytes=_MAX_RECORD))
         if record["schema"] != SCHEMA:
@@ -68,7 +68,7 @@ def recall(place: Path) -> Measured | None:
 
 
 def remember(place: Path, verdict: Scored) -> None:
-    """Keep a verdict; raises `OSError` where nothing can be written."""
+    """Store a score; raises `OSError` if nothing can be written."""
     place.parent.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     write_atomic(place, json.dumps({"schema": SCHEMA, "measured_at": now, "verdict": verdict.to_dict()}))

@@ -1,6 +1,6 @@
-"""The part of `pyproject.toml`, `setup.cfg` and `tox.ini` that steers pytest, put back to what it was.
+"""The part of `pyproject.toml`, `setup.cfg` and `tox.ini` that configures pytest, restored from the environment.
 
-Pure: the agent's text and the pristine one in, the text for the verifier out. Everything else in the file stays the
+Pure: the agent's text and the pristine one in, the text for the verifier out. The rest of the file stays the
 agent's.
 """
 
@@ -17,7 +17,7 @@ _HEADER: Final = re.compile(r"\[(.*?)\]")
 def settle_section(name: str, text: str, pristine: str | None) -> str | None:
     """The text of a file called `name` with the pytest section of `pristine` (None: there was no file).
 
-    None when the text is good as it is. A file that no reader could parse is left alone: pytest refuses it too.
+    None if the text needs no change. A file that cannot be parsed is left alone: pytest refuses it too.
     """
     return _toml(text, pristine) if name == "pyproject.toml" else _ini(text, pristine, _SECTIONS[name])
 

@@ -1,6 +1,6 @@
-"""Verification in the agent's own file system: on a fork, in which whatever could act on the verifier is pristine.
+"""Verification in the agent's own file system: on a fork in which all that could act on the verifier is pristine.
 
-Where the package says that processes must live on, and some do, the agent's box itself is used; see `live`.
+If the package declares that processes must stay alive, and some do, the agent's box itself is used; see `live`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
 
 @dataclass(slots=True)
 class Survivors:
-    """Chooses what a fork does not take over, and remembers it. `without_links` are folders that shall have none."""
+    """Chooses and records what a fork does not take over. `without_links` are folders that must have no links."""
 
     rules: Rules
     without_links: tuple[str, ...] = ()
     withheld: list[Withheld] = field(default_factory=list)
     sections: list[Change] = field(default_factory=list)
-    """Settings that survive but for one section."""
+    """Settings files that survive except for one section."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -85,7 +85,7 @@ async def fork_for_verification(
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
-    It is `beside` running services of a composition, which see the verifier's network then; else those are copied too.
+    It runs `beside` the services of a composition, which then use the verifier's network; otherwise they are copied.
     """
     survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
@@ -103,7 +103,7 @@ async def fork_for_verification(
 
 
 async def _settle_sections(environment: Environment, forked: Sandbox, survivors: Survivors) -> None:
-    """Put the pytest section of changed settings back to what the environment had."""
+    """Restore the pytest section of changed settings files from the environment."""
     pristine: Sandbox | None = None
     try:
         for change in survivors.sections:
@@ -129,7 +129,7 @@ async def _started(sandbox: Sandbox) -> Sandbox:
 
 
 async def _text(sandbox: Sandbox, path: str) -> str | None:
-    """A setting's text; what is no readable file has none."""
+    """The text of a settings file; None if it is not a readable file."""
     try:
         return (await sandbox.read_file(path, max_bytes=_LARGEST_SETTING)).decode("utf-8", "replace")
     except SandboxFailure as error:

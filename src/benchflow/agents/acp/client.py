@@ -1,7 +1,7 @@
-"""The client's side of a session: what the agent may ask of us, served inside the sandbox.
+"""The client side of a session: requests of the agent, served inside the sandbox.
 
-Files and terminals have the rights of the agent's user. Whatever is wrong with a request is an error in its answer;
-nothing an agent sends raises here.
+Files and terminals have the permissions of the agent's user. An invalid request gets an error response;
+nothing an agent sends raises an exception here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Client:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that the agent rightly waits for."""
+        """Whether the agent is waiting for a request that is in progress."""
         return bool(self.turn.pending) or self.in_flight > 0
 
     async def __call__(self, method: str, params: Any, is_notification: bool) -> BaseModel | dict[str, Any] | None:
@@ -127,7 +127,7 @@ class Client:
         return {"outcome": {"outcome": "selected", "optionId": option_id}}
 
     def _asked_for(self, tool_call: Mapping[str, Any]) -> None:
-        """A tool call that is asked for is written before what is answered, with what the question tells of it."""
+        """Record the tool call of a permission request before the decision, with the details of the request."""
         call = str(tool_call.get("toolCallId") or "")
         if self.turn.is_held(call):
             self.turn.update({**tool_call, "sessionUpdate": "tool_call_update", "status": "pending"})
@@ -173,11 +173,11 @@ class Client:
 
 def _require_absolute(path: str) -> None:
     if not path.startswith("/") or ".." in path.split("/"):
-        raise WorkspaceError(f"'{path}' is refused: a path must be absolute and go straight to its file.")
+        raise WorkspaceError(f"'{path}' is refused: a path must be absolute and must not contain '..'.")
 
 
 def _parse_permission(params: Mapping[str, Any]) -> PermissionRequest:
-    """A request as it came over the wire; `ValueError` when it is none."""
+    """Parse a request; `ValueError` if it is not one."""
     tool_call = params.get("toolCall")
     options = params.get("options")
     if not isinstance(tool_call, Mapping) or not isinstance(options, Sequence) or isinstance(options, str):

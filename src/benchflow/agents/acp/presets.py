@@ -1,6 +1,6 @@
-"""Well-known agents that speak ACP: what is installed for them, how they start, and which variables they need.
+"""Popular agents that speak ACP: what is installed for them, how they start, and which variables they need.
 
-Each is installed below a folder of its own, at a version that was tried; `NAME:VERSION` takes another.
+Each is installed into its own folder, at a version that was tested; `NAME:VERSION` selects another.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Preset:
     def _agent(self, request: AgentRequest) -> Agent:
         version = request.argument or self.version
         if not version.replace(".", "").replace("-", "").isalnum():
-            raise UsageError(f"'{version}' is no version of the agent '{self.name}'.", code="agent-argument")
+            raise UsageError(f"'{version}' is not a version of the agent '{self.name}'.", code="agent-argument")
         return AcpAgent(request, self._launch(version))
 
     def _launch(self, version: str) -> Launch:
@@ -74,12 +74,14 @@ class _Preset:
 
 
 def _opencode_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
-    """OpenCode's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    """OpenCode's configuration for the server of `OPENAI_BASE_URL`, which it does not support by itself."""
     url, wanted = env.get("OPENAI_BASE_URL"), (model or "").removeprefix("openai/")
     if not url or env.get("OPENCODE_CONFIG_CONTENT"):
         return {}
     if not wanted:
-        message = "The agent 'opencode' needs --model, the name of a model of the server of OPENAI_BASE_URL."
+        message = (
+            "The agent 'opencode' needs --model with the name of a model that the server at OPENAI_BASE_URL offers."
+        )
         raise AgentFailure(message, code="model-missing")
     options = {"baseURL": url, "apiKey": "{env:OPENAI_API_KEY}"}
     server = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {wanted: {}}}
@@ -87,7 +89,7 @@ def _opencode_server(env: Mapping[str, str], model: str | None) -> Mapping[str, 
 
 
 def _codex_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
-    """Codex's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    """Codex's configuration for the server of `OPENAI_BASE_URL`, which it does not support by itself."""
     del model
     url = env.get("OPENAI_BASE_URL")
     if not url or env.get("CODEX_CONFIG"):

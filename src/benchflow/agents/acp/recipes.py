@@ -1,7 +1,7 @@
-"""How well-known agents get into an environment: from npm, from PyPI, or from a release, by a script of its own shell.
+"""How popular agents are installed: from npm, from PyPI or from a release, by a script in the environment's shell.
 
-A script runs as root, with a network. It leaves alone what is there already, trusts the certificates that the
-environment trusts, puts everything below one folder, and ends with what went wrong.
+A script runs as root, with network access. It keeps what is already installed, trusts the certificates that the
+environment trusts, installs everything below one folder, and reports a failure at the end of its output.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
-"""Where Debian, Alpine and their kin keep what the environment trusts; node and Python do not look there themselves."""
+"""The certificate bundle of Debian, Alpine and similar systems; node and Python do not use it by default."""
 _BEGIN: Final = """\
 set -e
 command -v {program} >/dev/null 2>&1 && exit 0
@@ -28,7 +28,7 @@ if ! command -v npm >/dev/null 2>&1; then
   elif command -v apk >/dev/null 2>&1; then
     apk add --no-cache nodejs npm >/dev/null
   else
-    echo "the environment has no npm, and neither apt-get nor apk to get it" >&2
+    echo "the environment has no npm, and neither apt-get nor apk to install it" >&2
     exit 1
   fi
 fi
@@ -57,7 +57,7 @@ npm install --global --prefix {prefix} --userconfig "$user" --globalconfig "$glo
 done
 """
 )
-"""A node that is too old stays what the environment has: the newer one is for the agent's own programs only."""
+"""An outdated node of the environment is kept: the newer one is used by the agent's own programs only."""
 _PYPI: Final = (
     _BEGIN
     + """\
@@ -103,10 +103,10 @@ class Recipe(Protocol):
 
     @property
     def trust(self) -> str | None:
-        """The variable that tells its programs which certificates to trust; None: they look for themselves."""
+        """The variable that sets the trusted certificates of its programs; None: they find them."""
 
     def words(self, version: str) -> str:
-        """What is installed, for people."""
+        """What is installed, as text."""
 
     def script(self, program: str, prefix: str, version: str) -> str:
         """Installs `program` to `prefix/bin`, unless the environment has it."""
@@ -118,7 +118,7 @@ class Npm:
 
     package: str
     node: int = 0
-    """The oldest major version of node that it runs on; 0: it brings what it needs."""
+    """The oldest supported major version of node; 0: it needs none."""
     beside: tuple[str, ...] = ()
     """Other packages that it needs, with their versions."""
     trust: str | None = "NODE_EXTRA_CA_CERTS"
@@ -133,11 +133,11 @@ class Npm:
 
 @dataclass(frozen=True, slots=True)
 class PyPI:
-    """A package of PyPI, in a virtual environment of its own."""
+    """A package of PyPI, in its own virtual environment."""
 
     package: str
     pythons: tuple[str, ...]
-    """The versions of Python that it runs on, best first; the environment must have one of them."""
+    """The supported versions of Python, best first; the environment must have one of them."""
     trust: str | None = "SSL_CERT_FILE"
 
     def words(self, version: str) -> str:

@@ -30,7 +30,7 @@ class Terminal:
 
     @property
     def output(self) -> str:
-        """The output from where it is kept; a character that was cut in two is left out."""
+        """The kept end of the output; a truncated character at its start is dropped."""
         data = bytes(self._output)
         if self.truncated:
             start = next((i for i, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
@@ -42,7 +42,7 @@ class Terminal:
         return self.exit_code
 
     async def kill(self) -> None:
-        """End it with everything it started; its output stays."""
+        """End the command with everything it started; its output is kept."""
         await self._process.kill()
         await self.wait()
 
@@ -79,7 +79,7 @@ class Terminals:
     ) -> str:
         """Start a command. Without arguments it may be a whole line for the shell, as agents send it."""
         if len(self._open) >= MAX_OPEN:
-            raise WorkspaceError(f"{MAX_OPEN} terminals are open already.")
+            raise WorkspaceError(f"{MAX_OPEN} terminals are already open.")
         if cwd is not None and not cwd.startswith("/"):
             raise WorkspaceError(f"The folder of a terminal must be an absolute path, not '{cwd}'.")
         context = self._context
@@ -97,7 +97,7 @@ class Terminals:
 
     def get(self, name: str) -> Terminal:
         if name not in self._open:
-            raise WorkspaceError(f"There is no terminal '{name}'.")
+            raise WorkspaceError(f"Unknown terminal '{name}'.")
         return self._open[name]
 
     async def release(self, name: str) -> None:
@@ -107,7 +107,7 @@ class Terminals:
         del self._open[name]
 
     async def close(self, *, keep_processes: bool) -> None:
-        """End them all, with what they started unless that is to live on."""
+        """End all commands, with the processes they started unless those are to be kept."""
         for name, terminal in list(self._open.items()):
             if terminal.exit_code is None or not keep_processes:
                 await terminal.kill()

@@ -1,4 +1,4 @@
-"""When a turn of an ACP agent is over, or is to be cut off: time, silence, or a limit."""
+"""Decides when a turn of an ACP agent is finished or must be interrupted: time, silence, or a limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchflow.agents.protocol import AgentLimits, StopReason
 
 _LOOK_EVERY_SEC: Final = 1.0
 _LAST_ANSWER_SEC: Final = 1.0
-"""How long an answer may stay in the pipe of a process that has ended."""
+"""How long to wait for a reply in the pipe of a process that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Why a turn is cut off."""
+    """Why a turn is interrupted."""
 
     stop: StopReason
     reason: str
@@ -25,7 +25,7 @@ class Cut:
 
 
 class Watch:
-    """Looks after one turn."""
+    """Watches one turn."""
 
     def __init__(self, client: Client, limits: AgentLimits, timeout: float | None) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class Watch:
         self._began = time.monotonic()
 
     async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[int]) -> Cut | None:
-        """Wait for the answer, the end of the process, or a reason to cut the turn off."""
+        """Wait for the reply, the end of the process, or a reason to interrupt the turn."""
         while not request.done():
             if exited.done():
                 await asyncio.wait({request}, timeout=_LAST_ANSWER_SEC)
@@ -48,10 +48,10 @@ class Watch:
     def _breach(self, now: float) -> Cut | None:
         limits, turn = self._limits, self._client.turn
         if self._timeout is not None and now - self._began >= self._timeout:
-            return Cut("timeout", "its time is over", self._timeout)
+            return Cut("timeout", "it reached its time limit", self._timeout)
         idle = limits.idle_timeout_sec
         if idle is not None and not self._client.busy and now - self._client.last_sign >= idle:
-            return Cut("timeout", f"it gave no sign for {idle:g} s", idle)
+            return Cut("timeout", f"it was silent for {idle:g} s", idle)
         if limits.max_steps is not None and turn.tool_calls > limits.max_steps:
             return Cut("max_steps", f"it made more than {limits.max_steps} tool calls", limits.max_steps)
         if limits.max_cost_usd is not None and (turn.cost_usd or 0.0) > limits.max_cost_usd:
@@ -61,7 +61,7 @@ class Watch:
         return None
 
     def _pause(self, now: float) -> float:
-        """Until something may have changed: the next deadline, and no longer than a second."""
+        """Seconds until the next check: the next deadline, but at most one second."""
         pauses = [_LOOK_EVERY_SEC]
         if self._timeout is not None:
             pauses.append(self._began + self._timeout - now)

@@ -1,4 +1,4 @@
-"""Asking the model for its next answer: what it used is counted, and a conversation that is too long is shortened."""
+"""Requests the next reply of the model: counts usage, and shortens a conversation that is too long."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class OutOfRoom(Exception):
 
 
 def model_name(request: AgentRequest) -> str:
-    """The model that was asked for, by `model:MODEL` or beside it; `UsageError` when there is none, or two."""
+    """The model named by `model:MODEL` or by `--model`; `UsageError` if there is none, or if both are given."""
     if request.argument and request.model and request.argument != request.model:
         raise UsageError(
-            f"The agent '{request.name}' names a model, and '{request.model}' was given beside it.",
+            f"The agent '{request.name}' already names a model; remove --model {request.model}.",
             code="agent-argument",
         )
     name = request.argument or request.model
@@ -30,7 +30,7 @@ def model_name(request: AgentRequest) -> str:
 
 
 def check_model(model: str, environ: Mapping[str, str]) -> None:
-    """Refuse a model that is not known, or has no key, before anything begins."""
+    """Refuse a model that is unknown or has no key, before anything is started."""
     try:
         ChatModel(model, environ).check_now()
     except ModelFailure as failure:
@@ -44,7 +44,7 @@ async def next_reply(
     tools: Sequence[Mapping[str, Any]],
     reasoning_effort: str | None = None,
 ) -> Reply:
-    """The model's next answer, taken into the conversation. Raises `OutOfRoom` or a failure with its category."""
+    """The model's next reply, added to the conversation. Raises `OutOfRoom` or a failure with its category."""
     while True:
         try:
             reply = await chat.complete(conversation.messages, tools=tools, reasoning_effort=reasoning_effort)
@@ -60,6 +60,6 @@ async def next_reply(
 
 
 def as_failure(failure: ModelFailure) -> RuntimeFailure:
-    """A model that is wrongly set up is the agent's trouble; one that cannot be reached is the machine's."""
+    """A wrong setup of the model is a failure of the agent; an unreachable model is one of the infrastructure."""
     kind = AgentFailure if failure.setup else InfrastructureFailure
     return kind(str(failure), code=failure.code)

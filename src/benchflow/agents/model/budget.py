@@ -9,7 +9,7 @@ from benchflow.errors import AgentFailure
 
 
 class Budget:
-    """Totals of one conversation, or of one turn of it. What was never reported is not in them."""
+    """Totals of one conversation, or of one turn of it. Values that were never reported are left out."""
 
     def __init__(self, model: str, limits: AgentLimits) -> None:
         self._model = model
@@ -17,10 +17,10 @@ class Budget:
         self._totals: dict[str, float] = {}
 
     def add(self, usage: Mapping[str, float]) -> None:
-        """Count one answer. A cost limit that cannot be watched is a failure, not a limit that never ends."""
+        """Count one reply. A cost limit that cannot be checked is a failure; it must not be ignored."""
         if self._limits.max_cost_usd is not None and "cost_usd" not in usage:
             raise AgentFailure(
-                f"The price of the model '{self._model}' is not known, so its cost cannot be limited.",
+                f"The price of the model '{self._model}' is unknown, so its cost cannot be limited.",
                 code="price-unknown",
             )
         for name, value in usage.items():
@@ -35,7 +35,7 @@ class Budget:
         return dict(self._totals)
 
     def reached(self) -> StopReason | None:
-        """The limit that is reached; None while there is something left."""
+        """The limit that was reached; None if there is none."""
         limits, used = self._limits, self._totals
         if limits.max_steps is not None and used.get("steps", 0) >= limits.max_steps:
             return "max_steps"

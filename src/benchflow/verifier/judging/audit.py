@@ -1,6 +1,6 @@
-"""Whether something hidden reached a judge: its questions and answers compared with oracle and hidden files.
+"""Whether hidden content reached a judge: compares its prompts and answers with the oracle and hidden files.
 
-A match is a note, not a verdict: an agent may have found the same line by itself.
+A match is a note, not a verdict: an agent may have written the same line independently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_LEAKS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Hidden text that was found where it should not be."""
+    """Hidden text that appeared where it should not."""
 
     hidden: str
     found_in: str
@@ -46,7 +46,7 @@ def audit(texts: Mapping[str, str], hidden: Mapping[str, Path]) -> list[Leak]:
 
 
 def hidden_files(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
-    """The regular files of hidden folders with their names for people."""
+    """The regular files of hidden folders with display names."""
     count = 0
     for label, root in roots.items():
         for path in sorted(root.rglob("*")):
