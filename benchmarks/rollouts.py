@@ -28,10 +28,10 @@ from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.gym import PackageBenchmarkConfig
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.record import Result
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
-from benchflow.verifier.staging import Staging
+from benchflow.verifier.verifier_tree import Staging
 from cube.core import Action
 from lib.harbor_trials import IMAGE, PeerUnavailable, harbor_rate
 from lib.null_sandbox import NullBackend

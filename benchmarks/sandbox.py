@@ -22,7 +22,7 @@ from pathlib import Path
 
 import anyio
 
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import Image, Limits, SandboxSpec
 from lib.side_by_side import Row, print_table
 

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.verifier import Verifier
 from benchflow.verifier.scope import scope_of
 from benchflow.verifier.shared import fork_for_verification

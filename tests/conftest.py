@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 
 
 @pytest.fixture(scope="session")

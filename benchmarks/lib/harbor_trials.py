@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchflow.task.export import export_task_to_split_layout
+from benchflow.task.interop.split_export import export_task_to_split_layout
 from lib.side_by_side import peer_environment, run_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))

@@ -11,7 +11,7 @@ import anyio
 
 from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.protocol import Sandbox, SandboxBackend, Snapshot
+from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
 from benchflow.sandbox.services import RunningServices
 from benchflow.task.package import TaskPackage
 
@@ -35,6 +35,8 @@ class Environment:
         self.preparation: Final = preparation
         self.sandbox: Final[Sandbox] = sandbox or backend.create(preparation.spec, snapshot=snapshot)
         self.services: RunningServices | None = None
+        self.network = preparation.spec.network
+        """The network that holds in it now."""
         self._owns_backend: Final = owns_backend
 
     @classmethod
@@ -80,9 +82,17 @@ class Environment:
                 await self.sandbox.stop()
             raise
 
+    async def set_network(self, network: NetworkPolicy) -> None:
+        """Change what its processes can reach, unless that is what they can reach already."""
+        if network != self.network:
+            await self.sandbox.set_network(network)
+            self.network = network
+
     async def fork(self) -> Environment:
-        """A started copy with the files as they are now; services are not copied, and the backend stays this one's."""
-        return Environment(self.backend, self.preparation, sandbox=await self.sandbox.fork())
+        """A started copy with files and network as they are now; services are not copied, the backend is shared."""
+        copy = Environment(self.backend, self.preparation, sandbox=await self.sandbox.fork())
+        copy.network = self.network
+        return copy
 
     def record(self) -> dict[str, str]:
         """The `sandbox` part of a result: backend, what it lies on, and whether that is what was asked for."""

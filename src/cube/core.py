@@ -26,7 +26,7 @@ from pydantic import (
     field_validator,
 )
 
-from cube.schema import function_schema
+from cube.action_schema import function_schema
 from cube.typed import TypedBaseModel, trusted
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import anyio
 import pytest
 
 from benchflow.agents import AgentLimits, create_agent
-from benchflow.agents.acp import session as acp_session
-from benchflow.agents.acp import transport
+from benchflow.agents.acp import acp_session, transport
 from benchflow.errors import AgentFailure, UsageError
 from benchflow.files.redaction import MARK, Redactor
 

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from benchflow.agents import AgentLimits, create_agent
-from benchflow.agents.model.agent import MALFORMED_IN_A_ROW
+from benchflow.agents.model.model_agent import MALFORMED_IN_A_ROW
 from benchflow.agents.model.tools import MalformedCall, parse_arguments
 from benchflow.errors import AgentFailure, InfrastructureFailure, UsageError
 from benchflow.models import ToolCall as Called

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from benchflow.task.document import TaskDocument
+from benchflow.task.document.task_document import TaskDocument
 
 PRESET_TASK = """---
 preset: code-change

@@ -70,7 +70,7 @@ def engines(monkeypatch):
             raise EnvironmentFailure(f"{engine} save {name} ended with exit code 125:\nError: {name}: not known\x07")
 
         monkeypatch.setattr("benchflow.sandbox.backends.load_backend", Engine)
-        monkeypatch.setattr("benchflow.sandbox.images.sources.add_from_engine", save)
+        monkeypatch.setattr("benchflow.sandbox.images.image_sources.add_from_engine", save)
         return asked
 
     return set_up

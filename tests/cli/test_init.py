@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from benchflow.task.presets import PRESETS
+from benchflow.task.document.authoring import PRESETS
 
 MARKER = re.compile(r"\[REPLACE:[^\]]*\]")
 

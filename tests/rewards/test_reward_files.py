@@ -11,7 +11,7 @@ import pytest
 
 from benchflow.errors import InfrastructureFailure, PackageError
 from benchflow.rewards import AggregatePolicy, RewardError, RewardRange, read_reward, write_reward
-from benchflow.rewards.files import MAX_BYTES
+from benchflow.rewards.reward_files import MAX_BYTES
 from benchflow.rewards.reward_map import PRESERVED
 
 MEAN = AggregatePolicy("mean")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchflow.rollout.artifacts import collect
+from benchflow.rollout.phases.freeze import collect
 from benchflow.sandbox.protocol import SandboxSpec
-from benchflow.task.config import ArtifactConfig
+from benchflow.task.config.task_config import ArtifactConfig
 
 pytestmark = pytest.mark.anyio
 

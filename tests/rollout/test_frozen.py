@@ -11,10 +11,10 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.redaction import NO_SECRETS, Redactor
-from benchflow.rollout import frozen
-from benchflow.rollout.frozen import keep_workspace
 from benchflow.rollout.parts import changed_parts, package_parts
-from benchflow.rollout.thawing import restore_workspace
+from benchflow.rollout.phases import keep
+from benchflow.rollout.phases.keep import keep_workspace
+from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.task.package import load_package
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("sandbox")]
@@ -42,8 +42,8 @@ async def environment(backend, make_package):
 
 @pytest.mark.parametrize(("much", "told"), [(True, True), (False, True), (False, False)])
 async def test_every_change_comes_back_as_it_was(environment, backend, make_package, tmp_path, much, told, monkeypatch):
-    monkeypatch.setattr(frozen, "_FEW", 0 if much else 32)
-    monkeypatch.setattr(frozen, "_ARGUMENTS", 64)
+    monkeypatch.setattr(keep, "_FEW", 0 if much else 32)
+    monkeypatch.setattr(keep, "_ARGUMENTS", 64)
     sandbox = environment.sandbox
     if not told:
         monkeypatch.setattr(sandbox, "changes", without_rights(sandbox.changes))
@@ -80,11 +80,11 @@ async def test_nothing_changed_is_a_workspace_too(environment, tmp_path):
 async def test_what_is_too_much_or_no_file_is_not_kept_and_says_why(environment, tmp_path, monkeypatch):
     sandbox = environment.sandbox
     await sandbox.exec("head -c 3000 /dev/zero > /app/zeros; echo a > /app/b", user="root")
-    monkeypatch.setattr(frozen, "MAX_BYTES", 2000)
+    monkeypatch.setattr(keep, "MAX_BYTES", 2000)
     kept = await keep_workspace(sandbox, tmp_path / "w.tar.gz", NO_SECRETS)
     assert "kept up to" in kept.reason
     monkeypatch.undo()
-    monkeypatch.setattr(frozen, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(keep, "MAX_ENTRIES", 1)
     assert "paths" in (await keep_workspace(sandbox, tmp_path / "w.tar.gz", NO_SECRETS)).reason
     monkeypatch.undo()
     await sandbox.exec("mkfifo /app/pipe", user="root")
@@ -100,7 +100,7 @@ async def test_a_folder_that_cannot_be_written_is_a_reason_and_no_failure(enviro
 
 @pytest.mark.parametrize("much", [True, False])
 async def test_secrets_are_taken_out_of_names_contents_and_links(environment, tmp_path, much, monkeypatch):
-    monkeypatch.setattr(frozen, "_FEW", 0 if much else 32)
+    monkeypatch.setattr(keep, "_FEW", 0 if much else 32)
     await environment.sandbox.exec("echo a-secret > /app/f; touch /app/a-secret; ln -s a-secret /app/l", user="root")
     kept = await keep_workspace(environment.sandbox, tmp_path / "w.tar.gz", Redactor(["a-secret"]))
     assert kept.reason is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchflow.agents.installation import Installations
+from benchflow.agents.installed_agents import Installations
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchflow.rollout.policies import SEARCH_TOOLS, audit, forbidden_tools, normal_tool
-from benchflow.task.namespace import AgentPolicy, TrajectoryAudit
+from benchflow.task.config.namespace import AgentPolicy, TrajectoryAudit
 
 pytestmark = pytest.mark.anyio
 

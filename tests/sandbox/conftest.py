@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSpec
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))

@@ -7,11 +7,11 @@ import pytest
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.sandbox import backends
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import BackendStatus, SandboxBackend
 
 PLUGIN = """
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 
 class Remote(LocalBackend):
     name = "remote"

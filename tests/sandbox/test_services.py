@@ -3,10 +3,10 @@
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.probes import HttpProbe, TcpProbe
 from benchflow.sandbox.protocol import Image
+from benchflow.sandbox.ready_probes import HttpProbe, TcpProbe
 from benchflow.sandbox.services import RunningServices, ServicePlan, ServicesPlan, plan_services
-from benchflow.task.manifest import read_manifest
+from benchflow.task.document.environment_manifest import read_manifest
 
 SERVE = "python3 -m http.server --bind 127.0.0.1 {port}"
 

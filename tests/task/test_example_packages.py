@@ -9,9 +9,9 @@ import pytest
 
 from benchflow.task import build_compatibility_export_report, export_task_to_split_layout, load_package
 from benchflow.task.checks import check_folder
-from benchflow.task.interaction import INTERACTION_MODES
-from benchflow.task.normalize import normalize_package
-from benchflow.task.strategies import STRATEGIES
+from benchflow.task.config.interaction import INTERACTION_MODES
+from benchflow.task.normalization import normalize_package
+from benchflow.task.verifier.declared_strategies import STRATEGIES
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
 PACKAGES = sorted(path.parent for path in EXAMPLES.glob("*/task.md"))

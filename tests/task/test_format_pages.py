@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from benchflow.task import config, evidence_config, interaction, manifest, namespace, strategies, verifier_document
-from benchflow.task.issues import IssueLog
-from benchflow.task.presets import PRESETS
-from benchflow.task.records import Field, InvalidValueError, Kind, Record, walk_models
-from benchflow.task.root import DocumentRoot
+from benchflow.task.config import evidence_config, interaction, namespace
+from benchflow.task.config import task_config as config
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.parsed_record import Field, InvalidValueError, Kind, Record, walk_models
+from benchflow.task.config.root_keys import DocumentRoot
+from benchflow.task.document import environment_manifest as manifest
+from benchflow.task.document.authoring import PRESETS
+from benchflow.task.verifier import declared_strategies as strategies
+from benchflow.task.verifier import verifier_document
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS: dict[str, type[Record]] = {

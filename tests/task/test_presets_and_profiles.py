@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchflow.task.document import TaskDocument, read_document
-from benchflow.task.issues import IssueLog
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.document.authoring import PRESETS, expand_authoring
+from benchflow.task.document.task_document import TaskDocument, read_document
 from benchflow.task.package import load_package
-from benchflow.task.presets import PRESETS, expand_authoring
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
 

@@ -20,11 +20,11 @@ from benchflow.task import (
 from benchflow.task import runtime_capabilities as gate
 from benchflow.task.capability_table import SANDBOXES, TABLE
 from benchflow.task.checks import check_folder
-from benchflow.task.manifest import ManifestRoot
-from benchflow.task.records import Record, walk_models
-from benchflow.task.root import DocumentRoot
-from benchflow.task.strategies import STRATEGIES, PluginStrategy
-from benchflow.task.verifier_document import VerifierRoot
+from benchflow.task.config.parsed_record import Record, walk_models
+from benchflow.task.config.root_keys import DocumentRoot
+from benchflow.task.document.environment_manifest import ManifestRoot
+from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy
+from benchflow.task.verifier.verifier_document import VerifierRoot
 
 
 def all_models() -> Iterator[type[Record]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.environment import Environment
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.verifier import Verification, Verifier
 
 CHECK = """\

@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.rewards import Scored
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.testing import ModelServer
 
 pytestmark = [

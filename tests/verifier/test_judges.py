@@ -75,7 +75,7 @@ FAILURES = {
 
 @pytest.mark.parametrize(("reply", "code", "asked"), FAILURES.values(), ids=FAILURES)
 async def test_a_judge_that_fails_is_unscored_and_never_zero(bench, package, monkeypatch, reply, code, asked):
-    monkeypatch.setattr("benchflow.verifier.judging.client.PAUSE_SEC", 0.0)
+    monkeypatch.setattr("benchflow.verifier.judging.judge_client.PAUSE_SEC", 0.0)
     with ModelServer(reply) as server:
         async with bench(package(files=FILES), **server.environment) as it:
             await it.agent(WORK)
@@ -104,7 +104,7 @@ async def test_a_missing_key_is_named_in_one_sentence_and_nothing_is_sent(bench,
 
 
 async def test_a_judge_that_stumbles_is_asked_again(bench, package, monkeypatch):
-    monkeypatch.setattr("benchflow.verifier.judging.client.PAUSE_SEC", 0.0)
+    monkeypatch.setattr("benchflow.verifier.judging.judge_client.PAUSE_SEC", 0.0)
     with ModelServer([Fault(503, "busy"), {"score": 1}, {"score": 5}]) as server:
         async with bench(package(files=FILES), **server.environment) as it:
             await it.agent(WORK)

@@ -9,7 +9,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.files import scratch
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
 SEPARATE = "verifier: {environment_mode: separate}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
 LEFT = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"

@@ -19,18 +19,18 @@ from benchflow.errors import UsageError
 GROUP: Final = "benchflow.agents"
 _HERE: Final = "benchflow.agents"
 _BUILT_IN: Final[Mapping[str, str]] = {
-    "oracle": f"{_HERE}.oracle:KIND",
-    "nop": f"{_HERE}.nop:KIND",
-    "script": f"{_HERE}.script:KIND",
-    "acp": f"{_HERE}.acp.agent:KIND",
-    "model": f"{_HERE}.model.agent:KIND",
-    "claude": f"{_HERE}.acp.presets:CLAUDE",
-    "codex": f"{_HERE}.acp.presets:CODEX",
-    "gemini": f"{_HERE}.acp.presets:GEMINI",
-    "opencode": f"{_HERE}.acp.presets:OPENCODE",
-    "goose": f"{_HERE}.acp.presets:GOOSE",
-    "pi": f"{_HERE}.acp.presets:PI",
-    "deepagents": f"{_HERE}.acp.presets:DEEPAGENTS",
+    "oracle": f"{_HERE}.oracle_agent:KIND",
+    "nop": f"{_HERE}.nop_agent:KIND",
+    "script": f"{_HERE}.script_agent:KIND",
+    "acp": f"{_HERE}.acp.acp_agent:KIND",
+    "model": f"{_HERE}.model.model_agent:KIND",
+    "claude": f"{_HERE}.acp.known_agents:CLAUDE",
+    "codex": f"{_HERE}.acp.known_agents:CODEX",
+    "gemini": f"{_HERE}.acp.known_agents:GEMINI",
+    "opencode": f"{_HERE}.acp.known_agents:OPENCODE",
+    "goose": f"{_HERE}.acp.known_agents:GOOSE",
+    "pi": f"{_HERE}.acp.known_agents:PI",
+    "deepagents": f"{_HERE}.acp.known_agents:DEEPAGENTS",
 }
 _ALIASES: Final[Mapping[str, str]] = {
     "claude-code": "claude",

@@ -58,8 +58,8 @@ def add(
 
 
 def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None, engine: str | None) -> Add:
-    from benchflow.sandbox.images import sources
-    from benchflow.sandbox.images.registry import canonical_name
+    from benchflow.sandbox.images import image_sources as sources
+    from benchflow.sandbox.images.image_registry import canonical_name
 
     canonical_name(name)
     ways: list[Add] = []
@@ -81,7 +81,7 @@ def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None,
 async def _add_from_engine(registry: ImageRegistry, name: str, engine: str) -> ImageRecord:
     """From the named engine, or from the first one that works on this machine."""
     from benchflow.sandbox.backends import load_backend
-    from benchflow.sandbox.images.sources import add_from_engine
+    from benchflow.sandbox.images.image_sources import add_from_engine
 
     reasons = []
     for candidate in ENGINES if engine == AUTO else (engine,):
@@ -108,7 +108,7 @@ def _registered(add_image: Add) -> ImageRecord:
 def _registry() -> ImageRegistry:
     from benchflow.sandbox.images import ImageRegistry, LayerStore
     from benchflow.sandbox.images.filework import own_file_work
-    from benchflow.sandbox.local.store import default_store
+    from benchflow.sandbox.local.layers.sandbox_store import default_store
 
     return ImageRegistry(LayerStore(default_store(), own_file_work()))
 

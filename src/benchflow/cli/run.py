@@ -12,7 +12,7 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
-from benchflow.cli.readiness import note_markers
+from benchflow.cli.preflight import note_markers
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError
 

@@ -10,7 +10,7 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.failures import FAILED, GOOD
-from benchflow.cli.readiness import require_judges
+from benchflow.cli.preflight import require_judges
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import UsageError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchflow.agents.installation import Installations
+from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
 from benchflow.evaluation.work import TaskRef, WorkItem
@@ -27,7 +27,7 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
-from benchflow.verifier.staging import Staging
+from benchflow.verifier.verifier_tree import Staging
 
 if TYPE_CHECKING:
     from benchflow.evaluation.job import JobRequest

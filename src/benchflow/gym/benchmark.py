@@ -10,10 +10,10 @@ from pydantic import PrivateAttr
 
 import cube
 from benchflow.errors import PackageError
+from benchflow.gym.shared import PACKAGES
 from benchflow.gym.task import PackageTaskConfig, PackageTaskMetadata
 from benchflow.sandbox.factory import AUTO, task_package
 from benchflow.task.discovery import find_packages
-from benchflow.task.package import load_package
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata
 from cube.task import TaskConfig
 
@@ -79,7 +79,8 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
 def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, PackageTaskMetadata]:
     listed: dict[str, PackageTaskMetadata] = {}
     for found in find_packages([Path(path) for path in paths]):
-        package = load_package(found.path)
+        path = found.path.absolute()
+        package = PACKAGES.load(path)
         if not package.valid:
             if skip_invalid:
                 continue
@@ -92,7 +93,7 @@ def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, Package
         listed[package.name] = PackageTaskMetadata(
             id=package.name,
             abstract_description=config.task.description if config.task else "",
-            path=str(found.path.absolute()),
+            path=str(path),
             digest=package.digest,
             steps=tuple(step.config.name for step in package.view.steps),
         )

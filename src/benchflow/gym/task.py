@@ -8,13 +8,13 @@ from typing import Any, Self
 from pydantic import PrivateAttr
 
 from benchflow.environment import Environment
-from benchflow.errors import PackageError, RuntimeFailure
-from benchflow.gym.backends import BACKENDS
-from benchflow.gym.episode import Episode
+from benchflow.errors import RuntimeFailure
+from benchflow.gym.driver import ActionDriver
+from benchflow.gym.sandbox_container import LOOP
+from benchflow.gym.shared import BACKENDS, PACKAGES
 from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
 from benchflow.rewards import Scored, Unscored
-from benchflow.sandbox.container import LOOP
-from benchflow.sandbox.factory import AUTO, task_package
+from benchflow.sandbox.factory import AUTO
 from benchflow.task.package import TaskPackage
 from cube.container import ContainerBackend
 from cube.core import ActionSchema, Content, Observation, StructuredContent
@@ -46,19 +46,19 @@ class PackageTask(Task[PackageTaskMetadata]):
     sandbox: str = AUTO
     base_image: str | None = None
 
-    _episode: Episode | None = PrivateAttr(default=None)
+    _driver: ActionDriver | None = PrivateAttr(default=None)
 
     @property
-    def episode(self) -> Episode:
-        """What is going on since the last reset."""
-        if self._episode is None:
+    def driver(self) -> ActionDriver:
+        """The task under way since the last reset."""
+        if self._driver is None:
             raise RuntimeError(f"Task '{self.id}' has not been reset: there is no sandbox yet.")
-        return self._episode
+        return self._driver
 
     @property
     def environment(self) -> Environment:
         """The running sandbox with its services."""
-        return self.episode.environment
+        return self.driver.environment
 
     def reset(self) -> tuple[Observation, dict[str, Any]]:
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
@@ -67,12 +67,12 @@ class PackageTask(Task[PackageTaskMetadata]):
         self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image)))
         self.tool.reset()
         info = {"sandbox": self.environment.record()}
-        return Observation.from_text(self.episode.prompt), info
+        return Observation.from_text(self.driver.prompt), info
 
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
         """Verify on a fork; raises `UnscoredError` when that gives no score."""
         del obs
-        judged = LOOP.run(self.episode.evaluate)
+        judged = LOOP.run(self.driver.evaluate)
         if not isinstance(judged.verdict, Scored):
             raise UnscoredError(judged.verdict)
         return judged.verdict.reward, judged.info()
@@ -80,12 +80,12 @@ class PackageTask(Task[PackageTaskMetadata]):
     def finished(self, obs: Observation | None = None) -> bool:
         """Whether a step came to what ends the task before its last step."""
         del obs
-        return self._episode is not None and self._episode.over
+        return self._driver is not None and self._driver.course.over
 
     def filter_actions(self, actions: list[ActionSchema]) -> list[ActionSchema]:
         """What the package allows; going on is offered where there is a next step."""
-        episode, tool = self._episode, self.tool
-        goes_on = bool(self.metadata.steps) if episode is None else episode.following is not None
+        driver, tool = self._driver, self.tool
+        goes_on = bool(self.metadata.steps) if driver is None else driver.course.following is not None
         forbidden = tool.forbids if isinstance(tool, PackageTool) else None
         return [
             action
@@ -96,23 +96,23 @@ class PackageTask(Task[PackageTaskMetadata]):
     def get_privileged_info(self) -> Content:
         """The oracle's files, of the step that is under way, for debug agents."""
         view = _package(self.metadata).view
-        number = self._episode.step.index if self._episode is not None else 0
+        number = self._driver.step.index if self._driver is not None else 0
         folder = (view.steps[number].oracle_dir if view.steps else None) or view.oracle_dir
         files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
         texts = {str(path.relative_to(folder or path)): path.read_text(errors="replace") for path in files}
         return StructuredContent(data={"oracle": texts})
 
     def get_status(self) -> str:
-        if self._episode is None:
+        if self._driver is None:
             return "not started"
-        step = self._episode.step.name
+        step = self._driver.step.name
         where = f"running in {self.environment.backend.name}"
         return where if step is None else f"{where}, step {step}"
 
     def fork(self) -> Self:
         """An independent copy of the task as it is now; processes are not copied."""
         copy = type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
-        copy._connect(LOOP.run(self.episode.fork))
+        copy._connect(LOOP.run(self.driver.fork))
         return copy
 
     def close(self) -> None:
@@ -121,17 +121,17 @@ class PackageTask(Task[PackageTaskMetadata]):
         finally:
             super().close()
 
-    def _connect(self, episode: Episode) -> None:
-        self._episode = episode
+    def _connect(self, driver: ActionDriver) -> None:
+        self._driver = driver
         if isinstance(self.tool, PackageTool):
-            self.tool.connect(episode)
+            self.tool.connect(driver)
 
     def _stop(self) -> None:
-        episode, self._episode = self._episode, None
+        driver, self._driver = self._driver, None
         if isinstance(self.tool, PackageTool):
             self.tool.connect(None)
-        if episode is not None:
-            LOOP.run(episode.stop)
+        if driver is not None:
+            LOOP.run(driver.stop)
 
 
 class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
@@ -163,14 +163,8 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
 
 
 def _package(metadata: PackageTaskMetadata) -> TaskPackage:
-    package = task_package(Path(metadata.path))
-    if package.digest != metadata.digest:
-        raise PackageError(
-            f"The package at {metadata.path} has changed since the task was listed: list it again.",
-            code="digest-changed",
-        )
-    return package
+    return PACKAGES.get(Path(metadata.path), metadata.digest)
 
 
-async def _start(package: TaskPackage, sandbox: str, base_image: str | None) -> Episode:
-    return await Episode.start(package, await BACKENDS.get(package, sandbox, base_image), base_image=base_image)
+async def _start(package: TaskPackage, sandbox: str, base_image: str | None) -> ActionDriver:
+    return await ActionDriver.start(package, await BACKENDS.get(package, sandbox, base_image), base_image=base_image)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from benchflow.agents.workspace import Workspace, WorkspaceError
-from benchflow.gym.episode import Episode
+from benchflow.gym.driver import ActionDriver
+from benchflow.gym.sandbox_container import LOOP
 from benchflow.rollout.policies import normal_tool
-from benchflow.sandbox.container import LOOP
 from cube.container import Container
 from cube.core import Action, Observation, StepError
 from cube.tool import Tool, ToolConfig, tool_action
@@ -34,18 +34,18 @@ class PackageTool(Tool):
 
     def __init__(self, timeout_sec: float) -> None:
         self.timeout_sec = timeout_sec
-        self._episode: Episode | None = None
+        self._driver: ActionDriver | None = None
         self._workspace: Workspace | None = None
 
-    def connect(self, episode: Episode | None) -> None:
-        """Act in this episode from now on; None: in none."""
-        self._episode = episode
-        self._workspace = episode.workspace() if episode is not None else None
+    def connect(self, driver: ActionDriver | None) -> None:
+        """Act in this task from now on; None: in none."""
+        self._driver = driver
+        self._workspace = driver.workspace() if driver is not None else None
 
     def forbids(self, action: str) -> bool:
         """Whether the package forbids an action by name."""
-        episode = self._episode
-        return episode is not None and bool(episode.forbidden) and normal_tool(action) in episode.forbidden
+        driver = self._driver
+        return driver is not None and bool(driver.forbidden) and normal_tool(action) in driver.forbidden
 
     def execute_action(self, action: Action) -> Observation | StepError:
         if self.forbids(action.name):
@@ -119,9 +119,9 @@ class PackageTool(Tool):
 
     async def _advance(self, workspace: Workspace) -> str:
         del workspace
-        episode = self._episode
-        if episode is None or episode.following is None:
+        driver = self._driver
+        if driver is None or driver.course.following is None:
             raise WorkspaceError("There is no further step: final_step ends the task.")
-        await episode.advance()
-        self.connect(episode)
-        return "The task ends with this step." if episode.over else episode.prompt
+        await driver.advance()
+        self.connect(driver)
+        return "The task ends with this step." if driver.course.over else driver.prompt

@@ -2,13 +2,13 @@
 
 from benchflow.rewards.aggregate import AggregatePolicy, aggregate, parse_policy
 from benchflow.rewards.attribution import Attributed, attribute, attributed
-from benchflow.rewards.errors import RewardError
-from benchflow.rewards.files import read_reward, write_reward
-from benchflow.rewards.gain import Gain, gain, gain_verdict
-from benchflow.rewards.hybrid import FactorSpec, HybridPolicy, parse_hybrid
+from benchflow.rewards.gain_reward import Gain, gain, gain_verdict
+from benchflow.rewards.hybrid_reward import FactorSpec, HybridPolicy, parse_hybrid
 from benchflow.rewards.numbers import UNIT, RewardRange
 from benchflow.rewards.ors import Episode, EpisodePolicy, ors_response, read_episode, settle_episode
 from benchflow.rewards.ors_events import parse_records, render_events, reward_event, tool_output_events
+from benchflow.rewards.reward_errors import RewardError
+from benchflow.rewards.reward_files import read_reward, write_reward
 from benchflow.rewards.reward_map import settle
 from benchflow.rewards.rubric import Criterion, JudgeSettings, Rubric
 from benchflow.rewards.rubric_file import load_rubric, parse_rubric

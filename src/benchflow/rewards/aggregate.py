@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from benchflow.errors import PackageError
-from benchflow.rewards.errors import RewardError
 from benchflow.rewards.numbers import TOLERANCE, UNIT, RewardRange, finite, shown
+from benchflow.rewards.reward_errors import RewardError
 
 Method = Literal[
     "mean", "weighted_mean", "weighted_sum", "all_pass", "any_pass", "required_pass", "threshold", "min", "max",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchflow.errors import PackageError
-from benchflow.rewards.errors import RewardError
+from benchflow.rewards.reward_errors import RewardError
 
 TOLERANCE: Final = 1e-9
 """How far two statements of one reward may be apart, and what counts as rounding at the edge of a range."""

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, get_args
 
 from benchflow.errors import Issue
 from benchflow.rewards.aggregate import aggregate
-from benchflow.rewards.errors import RewardError
 from benchflow.rewards.numbers import UNIT, RewardRange, agree, shown
 from benchflow.rewards.ors_events import reward_event
+from benchflow.rewards.reward_errors import RewardError
 from benchflow.rewards.reward_map import parse_items
 from benchflow.rewards.verdict import RewardEvent, RewardItem, Scored, Unscored, Verdict
 

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any, Final, Literal
 
 from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.rewards.errors import RewardError
 from benchflow.rewards.numbers import UNIT, RewardRange, shown
+from benchflow.rewards.reward_errors import RewardError
 from benchflow.rewards.verdict import Granularity, RewardEvent, granularity, space
 
 RecordFormat = Literal["auto", "json", "jsonl"]

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, PackageError
 from benchflow.rewards.aggregate import AggregatePolicy, parse_policy
-from benchflow.rewards.errors import RewardError
 from benchflow.rewards.numbers import UNIT, RewardRange, agree, shown
+from benchflow.rewards.reward_errors import RewardError
 from benchflow.rewards.verdict import RewardItem, Scored, granularity, space
 
 PRESERVED: Final = frozenset(

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from benchflow.errors import Category, InfrastructureFailure, Issue
-from benchflow.rewards.errors import RewardError
 from benchflow.rewards.numbers import finite, shown
+from benchflow.rewards.reward_errors import RewardError
 
 Phase = Literal["plan", "environment", "agent", "verify", "record"]
 Space = Literal["output", "action", "reasoning", "memory", "latent"]

@@ -17,8 +17,9 @@ import anyio
 from benchflow.agents.protocol import PermissionOption
 from benchflow.errors import BenchflowError
 from benchflow.rewards import attribute
-from benchflow.rollout.context import RolloutContext, keeps_processes
+from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.permissions import Gatekeeper
+from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.rounds import BranchPoint, Conversation
 from benchflow.rollout.stage import Stage
@@ -132,7 +133,7 @@ class BranchTree:
                 await conversation.run(start=point.position, prompt=point.prompt, last=point.last)
             finally:
                 await stage.close()
-            if not keeps_processes(context.plan, step):
+            if not keeps_processes(context.plan.view, step.name):
                 await sandbox.kill_processes()
             checked = await context.verifier.verify(
                 context.place("branches", node.id, "verifier"), rollout=context.folder, step=step.name, sandbox=sandbox

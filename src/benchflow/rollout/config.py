@@ -16,8 +16,8 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
-    from benchflow.agents.installation import Installations
-    from benchflow.verifier.staging import Staging
+    from benchflow.agents.installed_agents import Installations
+    from benchflow.verifier.verifier_tree import Staging
 
 DEFAULT_ROUNDS: Final = 5
 DEFAULT_ROLE: Final = "agent"

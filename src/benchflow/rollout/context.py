@@ -11,11 +11,12 @@ from benchflow.environment import Environment
 from benchflow.files.redaction import Redactor
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.lines import JsonLines
+from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.rollout.trajectory import Trajectory
 from benchflow.sandbox.envvars import resolve_variables
-from benchflow.sandbox.policy import mcp_servers
 from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.sandbox.task_policy import mcp_servers
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
@@ -71,7 +72,7 @@ class RolloutContext:
             package_dir=view.task_dir,
             oracle_dir=self._oracle_dir(step) if is_oracle else None,
             oracle_env=self._oracle_env() if is_oracle else {},
-            keep_processes=keeps_processes(self.plan, step),
+            keep_processes=keeps_processes(view, step.name),
             redactor=self.redactor,
         )
 
@@ -103,10 +104,3 @@ def make_agent(config: RolloutConfig, name: str, model: str | None, machine: Map
     from benchflow.agents.registry import create_agent
 
     return create_agent(name, model, environ=machine)
-
-
-def keeps_processes(plan: RolloutPlan, step: StepPlan) -> bool:
-    """Whether what the agent started lives on into verification."""
-    from benchflow.verifier.scope import config_of
-
-    return config_of(plan.view, step.name).hardening.keep_processes

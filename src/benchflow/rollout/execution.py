@@ -8,23 +8,21 @@ from typing import Any
 import anyio
 
 from benchflow.rewards import Attributed, Scored, Verdict, attributed
-from benchflow.rollout.artifacts import Collected, collect
 from benchflow.rollout.branches import BranchTree
-from benchflow.rollout.context import RolloutContext, keeps_processes
+from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.draft import Draft
-from benchflow.rollout.frozen import ARCHIVE, Kept, keep_workspace
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.permissions import Gatekeeper, confirms
+from benchflow.rollout.phases.begin import begin, is_imported
+from benchflow.rollout.phases.freeze import Collected, collect, end_processes, keeps_processes
+from benchflow.rollout.phases.keep import ARCHIVE, Kept, keep_workspace
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import Audit, audit
-from benchflow.rollout.preparation import begin_step, is_imported
 from benchflow.rollout.reward_events import reward_lines
 from benchflow.rollout.rounds import Conversation
 from benchflow.rollout.stage import Stage
 from benchflow.rollout.steps import StepRecord, total
-from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.verifier import Verification
-from benchflow.verifier.live import agent_users, end_agent
 
 
 @dataclass(slots=True)
@@ -33,7 +31,6 @@ class Execution:
 
     context: RolloutContext
     draft: Draft
-    _network: NetworkPolicy | None = None
     _branches: BranchTree | None = None
     _steps: list[StepRecord] = field(default_factory=list)
     _agent: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +93,7 @@ class Execution:
     async def _step(self, step: StepPlan) -> Verification:
         context, draft = self.context, self.draft
         with draft.timed("environment"), attributed("environment", "environment"):
-            await begin_step(context.environment.sandbox, context.plan.view, step)
+            await begin(context.environment, step)
         with draft.timed("agent"), attributed("agent", "agent"):
             await self._interact(step)
             with attributed("sandbox", "agent"):
@@ -109,9 +106,6 @@ class Execution:
     async def _interact(self, step: StepPlan) -> None:
         context = self.context
         sandbox = context.environment.sandbox
-        if step.network != (self._network or sandbox.spec.network):
-            await sandbox.set_network(step.network)
-        self._network = step.network
         logs = context.place("agent") if step.name is None else context.place("steps", step.name, "agent")
         stage = Stage(context, step, sandbox, logs, self._gatekeeper())
         user = make_user(context.package, context.plan, context.config, context.machine)
@@ -139,13 +133,8 @@ class Execution:
     async def _freeze(self, step: StepPlan) -> None:
         """The agent is over: its processes end unless they are the solution, and what it made is collected."""
         context = self.context
-        environment = context.environment
-        sandbox = environment.sandbox
-        if not keeps_processes(context.plan, step):
-            if environment.services is None:
-                await sandbox.kill_processes()
-            else:
-                await end_agent(sandbox, agent_users(sandbox, context.plan.view))
+        sandbox = context.environment.sandbox
+        await end_processes(context.environment, step.name)
         target = context.place("artifacts") if step.name is None else context.place("steps", step.name, "artifacts")
         collected = await collect(sandbox, step.artifacts, target, conventional=is_imported(context.plan.view))
         if collected:
@@ -160,7 +149,7 @@ class Execution:
             return Kept("It was not asked for.")
         if context.environment.services is not None or sandbox.spec.composition is not None:
             return Kept("Services of the environment hold state that cannot be kept.")
-        if keeps_processes(context.plan, step) and await sandbox.has_processes():
+        if keeps_processes(context.plan.view, step.name) and await sandbox.has_processes():
             return Kept("The verifier looks at running processes, which cannot be kept.")
         place = context.place(ARCHIVE) if step.name is None else context.place("steps", step.name, ARCHIVE)
         return await keep_workspace(sandbox, place, context.redactor, without=context.installed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from benchflow.agents.installation import Installations
+from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.sandbox.protocol import Sandbox, SandboxSpec, Snapshot
 

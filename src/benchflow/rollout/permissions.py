@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from benchflow.agents.permissions import refusal
+from benchflow.agents.permission_requests import refusal
 from benchflow.agents.protocol import PermissionHandler, PermissionRequest
 
 

@@ -16,13 +16,13 @@ from benchflow.rollout.model_call import model_caller
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.readiness import require_finished
 from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
-from benchflow.sandbox.policy import Phase, in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
-from benchflow.task.config import AgentConfig, ArtifactConfig
+from benchflow.sandbox.task_policy import Phase, in_step, network_policy
+from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
+from benchflow.task.document.prompt_plan import compile_task_prompt_plan
+from benchflow.task.document.user_runtime import UserContract
 from benchflow.task.package import TaskPackage
-from benchflow.task.prompts import compile_task_prompt_plan
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
-from benchflow.task.user_runtime import UserContract
 
 ORACLE: Final = "oracle"
 NOP: Final = "nop"

@@ -1,6 +1,6 @@
 """What a package's policies mean for one rollout: tools, skills, secrets of each scope, and the audit afterwards.
 
-Everything here is decided before launch or judged from the trajectory; networks are `benchflow.sandbox.policy`'s.
+Everything here is decided before launch or judged from the trajectory; networks are `benchflow.sandbox.task_policy`'s.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchflow.errors import AgentFailure, EnvironmentFailure, UnsupportedError
 from benchflow.rollout.redaction import SHORTEST_DECLARED, secret_values
 from benchflow.sandbox.envvars import referenced_variables
-from benchflow.task.namespace import AgentPolicy
+from benchflow.task.config.namespace import AgentPolicy
 from benchflow.task.runtime_view import TaskRuntimeView
 
 SEARCH_TOOLS: Final = frozenset(

@@ -11,14 +11,19 @@ from typing import Final
 from benchflow.errors import Issue, JudgeFailure, PackageError
 from benchflow.models import ChatModel, ModelFailure
 from benchflow.rewards import load_rubric
-from benchflow.task.checks.schema import check_schema
-from benchflow.task.checks.structural import check_structure
+from benchflow.task.checks.schema_level import check_schema
+from benchflow.task.checks.structural_level import check_structure
 from benchflow.task.package import TaskPackage
+from benchflow.task.package_scaffold import MARKER
 from benchflow.task.runtime_view import TaskRuntimeView
-from benchflow.task.scaffold import MARKER
-from benchflow.task.strategies import AgentJudgeStrategy, GainStrategy, HybridStrategy, LLMJudgeStrategy
+from benchflow.task.verifier.declared_strategies import (
+    AgentJudgeStrategy,
+    GainStrategy,
+    HybridStrategy,
+    LLMJudgeStrategy,
+)
 from benchflow.verifier.scope import Scope, scope_of
-from benchflow.verifier.secrets import verifier_variables
+from benchflow.verifier.verifier_env import verifier_variables
 
 _MARKER: Final = MARKER.encode()
 _MARKER_LEFT: Final = "marker-left"

@@ -20,14 +20,14 @@ from benchflow.files import staged_folder
 from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attributed
 from benchflow.rollout.draft import RESULT, write_document
-from benchflow.rollout.frozen import ARCHIVE
 from benchflow.rollout.lines import JsonLines
+from benchflow.rollout.phases.keep import ARCHIVE
+from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.rollout.policies import gather_secrets
 from benchflow.rollout.record import ErrorRecord, Result
 from benchflow.rollout.redaction import make_redactor, redact_folder
 from benchflow.rollout.reward_events import reward_lines
 from benchflow.rollout.steps import StepRecord, passes, total
-from benchflow.rollout.thawing import restore_workspace
 from benchflow.rollout.trajectory import timestamp
 from benchflow.sandbox.factory import prepare
 from benchflow.sandbox.protocol import SandboxBackend

@@ -20,7 +20,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from benchflow.agents.installation import Installations
+from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
@@ -32,16 +32,16 @@ from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
 from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.parts import package_parts
+from benchflow.rollout.phases.begin import for_agents
 from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
-from benchflow.rollout.preparation import for_agents
 from benchflow.rollout.readiness import judges, require_judges
 from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
 from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
-from benchflow.sandbox.policy import asset_mounts
 from benchflow.sandbox.protocol import Change, SandboxBackend
+from benchflow.sandbox.task_policy import asset_mounts
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 

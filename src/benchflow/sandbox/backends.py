@@ -15,9 +15,9 @@ from benchflow.sandbox.protocol import BackendStatus, SandboxBackend
 
 ENTRY_POINTS: Final = "benchflow.sandboxes"
 _BUILT_IN: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "local": ("benchflow.sandbox.local.backend:LocalBackend", ()),
-    "docker": ("benchflow.sandbox.engine.backend:EngineBackend", ("docker",)),
-    "podman": ("benchflow.sandbox.engine.backend:EngineBackend", ("podman",)),
+    "local": ("benchflow.sandbox.local.local_backend:LocalBackend", ()),
+    "docker": ("benchflow.sandbox.engine.engine_backend:EngineBackend", ("docker",)),
+    "podman": ("benchflow.sandbox.engine.engine_backend:EngineBackend", ("podman",)),
 }
 ENGINES: Final = ("docker", "podman")
 

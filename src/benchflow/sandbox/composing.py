@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from benchflow.errors import PackageError
-from benchflow.sandbox.policy import working_folder
 from benchflow.sandbox.protocol import Composition, Limits, SandboxSpec
-from benchflow.task.config import MAIN_SERVICE
+from benchflow.sandbox.task_policy import working_folder
+from benchflow.task.config.task_config import MAIN_SERVICE
 
 _Number = TypeVar("_Number", int, float)
 

@@ -16,7 +16,9 @@ from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureF
 from benchflow.sandbox.backends import ENGINES, load_backend
 from benchflow.sandbox.composing import composed, require_services
 from benchflow.sandbox.envvars import resolve_variables
-from benchflow.sandbox.policy import (
+from benchflow.sandbox.protocol import Composition, Healthcheck, Image, SandboxBackend, SandboxSpec
+from benchflow.sandbox.services import ServicesPlan, plan_services
+from benchflow.sandbox.task_policy import (
     asset_mounts,
     healthcheck_of,
     needed_capabilities,
@@ -24,8 +26,6 @@ from benchflow.sandbox.policy import (
     sandbox_limits,
     working_folder,
 )
-from benchflow.sandbox.protocol import Composition, Healthcheck, Image, SandboxBackend, SandboxSpec
-from benchflow.sandbox.services import ServicesPlan, plan_services
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.runtime_capabilities import (
     COMPOSE_FILES,

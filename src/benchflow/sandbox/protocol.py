@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from benchflow.errors import UnsupportedError
-from benchflow.task.config import MAIN_SERVICE
+from benchflow.task.config.task_config import MAIN_SERVICE
 
 NetworkMode = Literal["none", "public", "allowlist"]
 Fidelity = Literal["exact", "substituted"]

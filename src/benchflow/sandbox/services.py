@@ -16,11 +16,11 @@ import anyio
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.envvars import forward_variables, resolve_variables
-from benchflow.sandbox.probes import Probe, http_probe, tcp_probe
 from benchflow.sandbox.protocol import Image, Sandbox, SandboxProcess
+from benchflow.sandbox.ready_probes import Probe, http_probe, tcp_probe
 
 if TYPE_CHECKING:
-    from benchflow.task.manifest import EnvironmentManifest, Service
+    from benchflow.task.document.environment_manifest import EnvironmentManifest, Service
 
 _POLL_SEC: Final = 0.05
 _POLL_MOST_SEC: Final = 1.0

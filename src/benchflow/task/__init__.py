@@ -9,46 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from benchflow.task.config import TaskConfig
-    from benchflow.task.document import TaskDocument, TaskDocumentParseError
-    from benchflow.task.export import build_compatibility_export_report, export_task_to_split_layout
-    from benchflow.task.imports import InboundCompatibility, import_task_config_toml
-    from benchflow.task.migrate import render_task_md_from_legacy
-    from benchflow.task.normalize import render_normalized_task_md
+    from benchflow.task.config.task_config import TaskConfig
+    from benchflow.task.document.task_document import TaskDocument, TaskDocumentParseError
+    from benchflow.task.document.task_toml import InboundCompatibility, import_task_config_toml
+    from benchflow.task.interop.migration import render_task_md_from_legacy
+    from benchflow.task.interop.roundtrip_report import build_harbor_roundtrip_conformance_report
+    from benchflow.task.interop.split_export import build_compatibility_export_report, export_task_to_split_layout
+    from benchflow.task.normalization import render_normalized_task_md
     from benchflow.task.package import TaskPackage, load_package
-    from benchflow.task.roundtrip import build_harbor_roundtrip_conformance_report
     from benchflow.task.runtime_capabilities import (
         UnsupportedTaskFeature,
         UnsupportedTaskFeatureError,
         validate_task_runtime_support,
     )
     from benchflow.task.runtime_view import TaskRuntimeView
-    from benchflow.task.verifier_document import (
+    from benchflow.task.verifier.verifier_document import (
         VerifierDocument,
         VerifierDocumentParseError,
         load_verifier_document,
     )
 
 _WHERE: Final = {
-    "InboundCompatibility": "benchflow.task.imports",
-    "TaskConfig": "benchflow.task.config",
-    "TaskDocument": "benchflow.task.document",
-    "TaskDocumentParseError": "benchflow.task.document",
+    "InboundCompatibility": "benchflow.task.document.task_toml",
+    "TaskConfig": "benchflow.task.config.task_config",
+    "TaskDocument": "benchflow.task.document.task_document",
+    "TaskDocumentParseError": "benchflow.task.document.task_document",
     "TaskPackage": "benchflow.task.package",
     "TaskRuntimeView": "benchflow.task.runtime_view",
     "UnsupportedTaskFeature": "benchflow.task.runtime_capabilities",
     "UnsupportedTaskFeatureError": "benchflow.task.runtime_capabilities",
     "Verifier": "benchflow.verifier",
-    "VerifierDocument": "benchflow.task.verifier_document",
-    "VerifierDocumentParseError": "benchflow.task.verifier_document",
-    "build_compatibility_export_report": "benchflow.task.export",
-    "build_harbor_roundtrip_conformance_report": "benchflow.task.roundtrip",
-    "export_task_to_split_layout": "benchflow.task.export",
-    "import_task_config_toml": "benchflow.task.imports",
+    "VerifierDocument": "benchflow.task.verifier.verifier_document",
+    "VerifierDocumentParseError": "benchflow.task.verifier.verifier_document",
+    "build_compatibility_export_report": "benchflow.task.interop.split_export",
+    "build_harbor_roundtrip_conformance_report": "benchflow.task.interop.roundtrip_report",
+    "export_task_to_split_layout": "benchflow.task.interop.split_export",
+    "import_task_config_toml": "benchflow.task.document.task_toml",
     "load_package": "benchflow.task.package",
-    "load_verifier_document": "benchflow.task.verifier_document",
-    "render_normalized_task_md": "benchflow.task.normalize",
-    "render_task_md_from_legacy": "benchflow.task.migrate",
+    "load_verifier_document": "benchflow.task.verifier.verifier_document",
+    "render_normalized_task_md": "benchflow.task.normalization",
+    "render_task_md_from_legacy": "benchflow.task.interop.migration",
     "validate_task_runtime_support": "benchflow.task.runtime_capabilities",
 }
 

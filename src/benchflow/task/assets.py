@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.namespace import Asset, Namespace
 from benchflow.task.filemap import FileMap, digest_of
-from benchflow.task.issues import IssueLog
-from benchflow.task.namespace import Asset, Namespace
 
 HIDDEN: Final = frozenset({"hidden_verifier", "hidden_oracle", "runtime_secret", "evidence_only"})
 AGENT_FOLDERS: Final = ("environment", "prompts")

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchflow.task import config as c
-from benchflow.task import evidence_config as e
-from benchflow.task import interaction as i
-from benchflow.task import manifest as m
-from benchflow.task import namespace as n
-from benchflow.task import strategies as s
-from benchflow.task import verifier_document as v
-from benchflow.task.records import Record
-from benchflow.task.root import DocumentRoot
+from benchflow.task.config import evidence_config as e
+from benchflow.task.config import interaction as i
+from benchflow.task.config import namespace as n
+from benchflow.task.config import task_config as c
+from benchflow.task.config.parsed_record import Record
+from benchflow.task.config.root_keys import DocumentRoot
+from benchflow.task.document import environment_manifest as m
+from benchflow.task.verifier import declared_strategies as s
+from benchflow.task.verifier import verifier_document as v
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from benchflow.task.config.issues import IssueLog
 from benchflow.task.filemap import FileMap
-from benchflow.task.issues import IssueLog
 
 TASK_TOML: Final = "task.toml"
 INSTRUCTION: Final = "instruction.md"

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import Issue, PackageError
 from benchflow.task.assets import check_assets
-from benchflow.task.config import HardeningConfig, TaskConfig
-from benchflow.task.document import PERSONA, TASK_MD, TaskDocument, read_document
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.task_config import HardeningConfig, TaskConfig
+from benchflow.task.document.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
+from benchflow.task.document.task_document import PERSONA, TASK_MD, TaskDocument, read_document
+from benchflow.task.document.yaml_source import YamlSource
 from benchflow.task.filemap import FileMap, scan
-from benchflow.task.issues import IssueLog
 from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_parts, select
-from benchflow.task.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.package import Entrypoint, TaskPackage, normal_prompt
 from benchflow.task.profiles import ProfileReader
-from benchflow.task.verifier_document import (
+from benchflow.task.verifier.verifier_document import (
     VERIFIER_MD,
     VerifierDocument,
     VerifierRoot,
     read_verifier_document,
     verifier_document_of_profile,
 )
-from benchflow.task.yaml_source import YamlSource
 
 if TYPE_CHECKING:
-    from benchflow.task.imports import InboundCompatibility
-    from benchflow.task.manifest import EnvironmentManifest
+    from benchflow.task.document.environment_manifest import EnvironmentManifest
+    from benchflow.task.document.task_toml import InboundCompatibility
 
 _WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
 """Keys of the namespace that speak of files in the package."""
@@ -136,7 +136,7 @@ class PackageLoader:
         return found
 
     def _split(self) -> None:
-        from benchflow.task.imports import read_task_toml
+        from benchflow.task.document.task_toml import read_task_toml
 
         text = self._text(TASK_TOML, self.issues)
         if text is not None:
@@ -178,7 +178,7 @@ class PackageLoader:
                 self.layout.error("alias-drift", f"{TASK_MD}|{INSTRUCTION}", message)
 
     def _compare_config(self) -> None:
-        from benchflow.task.imports import read_task_toml
+        from benchflow.task.document.task_toml import read_task_toml
 
         text = self._text(TASK_TOML, self.layout.issues)
         if text is None:
@@ -214,7 +214,7 @@ class PackageLoader:
 
     def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:
         """`verifier/task.toml` holds the mapping of `verifier.md` once more, and must hold the same."""
-        from benchflow.task.toml_source import parse_toml, toml_locator
+        from benchflow.task.document.toml_source import parse_toml, toml_locator
 
         text = self._text(projection, self.layout.issues)
         if text is None:
@@ -236,7 +236,7 @@ class PackageLoader:
         """Hold the namespace against the files: assets and the manifest of services."""
         if self.document is None or not self.document.namespace.declared & _WITH_FILES:
             return None
-        from benchflow.task.manifest import read_manifest
+        from benchflow.task.document.environment_manifest import read_manifest
 
         namespace = self.document.namespace
         problems = IssueLog(TASK_MD, lambda path: document_line(self.files, path))

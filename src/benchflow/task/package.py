@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchflow.errors import Issue
-from benchflow.task.config import TaskConfig
-from benchflow.task.document import TASK_MD, TaskDocument
+from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.task_document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
 from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
 from benchflow.task.profiles import Profile
-from benchflow.task.verifier_document import VerifierDocument
+from benchflow.task.verifier.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
-    from benchflow.task.export_report import CompatibilityExportReport
-    from benchflow.task.imports import InboundCompatibility
-    from benchflow.task.manifest import EnvironmentManifest
-    from benchflow.task.prompts import TaskPromptPlan
+    from benchflow.task.document.environment_manifest import EnvironmentManifest
+    from benchflow.task.document.prompt_plan import TaskPromptPlan
+    from benchflow.task.document.task_toml import InboundCompatibility
+    from benchflow.task.interop.export_report import CompatibilityExportReport
     from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
     from benchflow.task.runtime_view import TaskRuntimeView
 
@@ -97,7 +97,7 @@ class TaskPackage:
     @cached_property
     def prompt_plan(self) -> TaskPromptPlan:
         """The prompts of every turn, and the redacted contract of the user."""
-        from benchflow.task.prompts import compile_task_prompt_plan
+        from benchflow.task.document.prompt_plan import compile_task_prompt_plan
 
         return compile_task_prompt_plan(self.document, fallback_prompt=self.instruction or "")
 
@@ -122,7 +122,7 @@ class TaskPackage:
 
     def compatibility_export_report(self, *, target: str = "harbor") -> CompatibilityExportReport:
         """What an export to a foreign format would lose."""
-        from benchflow.task.export import build_compatibility_export_report
+        from benchflow.task.interop.split_export import build_compatibility_export_report
 
         return build_compatibility_export_report(self, target=target)
 

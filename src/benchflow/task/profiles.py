@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue
-from benchflow.task.config import AgentConfig, EnvironmentConfig, VerifierConfig
+from benchflow.task.config.interaction import Agents
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.parsed_record import FrozenMap, Record, report_unknown
+from benchflow.task.config.root_keys import PROFILE_KEYS, DocumentRoot
+from benchflow.task.config.task_config import AgentConfig, EnvironmentConfig, VerifierConfig
+from benchflow.task.document.markdown import MarkdownError, decode
+from benchflow.task.document.merging import merge_below
+from benchflow.task.document.yaml_source import MAX_CHARS, YamlError, YamlSource
 from benchflow.task.filemap import read_regular
-from benchflow.task.interaction import Agents
-from benchflow.task.issues import IssueLog
-from benchflow.task.markdown import MarkdownError, decode
-from benchflow.task.merging import merge_below
-from benchflow.task.records import FrozenMap, Record, report_unknown
-from benchflow.task.root import PROFILE_KEYS, DocumentRoot
-from benchflow.task.verifier_document import VerifierSpec
-from benchflow.task.yaml_source import MAX_CHARS, YamlError, YamlSource
+from benchflow.task.verifier.verifier_document import VerifierSpec
 
 _LATER: Final = frozenset({"missing-key", "conflicting-keys", "unknown-strategy", "unknown-role"})
 """Codes that only the merged result can decide."""

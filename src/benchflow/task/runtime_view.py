@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchflow.errors import PackageError
-from benchflow.task.config import StepConfig, TaskConfig
-from benchflow.task.interaction import Role, Scene
-from benchflow.task.manifest import EnvironmentManifest
-from benchflow.task.markdown import decode
-from benchflow.task.namespace import Namespace
+from benchflow.task.config.interaction import Role, Scene
+from benchflow.task.config.namespace import Namespace
+from benchflow.task.config.task_config import StepConfig, TaskConfig
+from benchflow.task.document.environment_manifest import EnvironmentManifest
+from benchflow.task.document.markdown import decode
+from benchflow.task.document.prompt_plan import TaskPromptPlan, materialize_prompt_plan_scenes
 from benchflow.task.profiles import Profile
-from benchflow.task.prompts import TaskPromptPlan, materialize_prompt_plan_scenes
-from benchflow.task.verifier_document import VerifierDocument
+from benchflow.task.verifier.verifier_document import VerifierDocument
 
 if TYPE_CHECKING:
     from benchflow.task.package import TaskPackage

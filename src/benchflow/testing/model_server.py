@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from benchflow.testing.model_wire import WireServer
 from benchflow.testing.replies import Fault, ModelRequest, Reply, SpelledReply, spelled
-from benchflow.testing.wire import WireServer
 
 Script = Reply | Sequence[Reply] | Callable[[ModelRequest], Reply]
 

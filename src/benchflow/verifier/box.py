@@ -12,9 +12,9 @@ import anyio.to_thread
 from benchflow.errors import SandboxFailure, VerifierFailure
 from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
-from benchflow.rewards.files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
+from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Sandbox
-from benchflow.verifier.staging import LOGS
+from benchflow.verifier.verifier_tree import LOGS
 
 MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20

@@ -12,16 +12,16 @@ import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import Issue, UnsupportedError
-from benchflow.sandbox.policy import in_step, network_policy
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
-from benchflow.task.config import MAIN_SERVICE
+from benchflow.sandbox.task_policy import in_step, network_policy
+from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live, separate
 from benchflow.verifier.box import Box
 from benchflow.verifier.scope import Scope
-from benchflow.verifier.secrets import VerifierVariables, pinned_variables
 from benchflow.verifier.shared import fork_for_verification, survival_rules
-from benchflow.verifier.staging import Staging
 from benchflow.verifier.survival import Withheld
+from benchflow.verifier.verifier_env import VerifierVariables, pinned_variables
+from benchflow.verifier.verifier_tree import Staging
 
 _OPEN_THE_WAY: Final = 'chmod a+rx / /logs "$1"; chmod 1777 /tmp; true'
 """For a verifier that is not root: an agent may have made parent folders unreadable, the working folder too."""

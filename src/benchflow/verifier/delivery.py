@@ -12,7 +12,7 @@ from typing import Any, Final
 from benchflow.errors import Issue, SandboxFailure
 from benchflow.rewards import RewardItem, Scored
 from benchflow.sandbox.protocol import OF_THE_FILE
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.survival import REASONS, below
 
 ARTIFACTS: Final = ("/logs/artifacts", "/artifacts")

@@ -10,7 +10,7 @@ from typing import Final
 from benchflow.errors import PackageError, SandboxFailure, VerifierFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.verifier.delivery import NotDelivered, Undelivered, is_deliverable, undelivered
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.survival import SCOPE, below
 
 MAX_BYTES: Final = 16 << 20

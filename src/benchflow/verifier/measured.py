@@ -17,7 +17,7 @@ from benchflow.errors import InfrastructureFailure
 from benchflow.files.atomic import write_atomic
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Scored, verdict_from_dict
-from benchflow.sandbox.local.store import default_store
+from benchflow.sandbox.local.layers.sandbox_store import default_store
 
 SCHEMA: Final = "benchcube.measured.v1"
 HOST: Final = "host"

@@ -11,11 +11,11 @@ from benchflow.errors import Issue, SandboxFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards import AggregatePolicy, RewardError, parse_policy
-from benchflow.rewards.files import MAX_BYTES, REWARD_JSON
+from benchflow.rewards.reward_files import MAX_BYTES, REWARD_JSON
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.verifier.box import MAX_LOG_BYTES, Box
-from benchflow.verifier.run import Run
-from benchflow.verifier.staging import LOGS
+from benchflow.verifier.strategy_run import Run
+from benchflow.verifier.verifier_tree import LOGS
 
 _INSTALL_MARKS: Final = (
     "dependency install failed", "failed to download `", "failed to fetch:", "error sending request for url",

@@ -9,12 +9,12 @@ from typing import Final
 
 from benchflow.errors import PackageError, UsageError
 from benchflow.rewards import UNIT, RewardRange
-from benchflow.sandbox.policy import network_policy
 from benchflow.sandbox.protocol import NetworkPolicy
-from benchflow.task.config import ArtifactConfig, VerifierConfig
+from benchflow.sandbox.task_policy import network_policy
+from benchflow.task.config.task_config import ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
-from benchflow.task.strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
-from benchflow.task.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
+from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
+from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
 
 TEST_SCRIPT: Final = "test.sh"
 _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}

@@ -13,8 +13,8 @@ import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.policy import asset_mounts, network_policy
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Sandbox
+from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.built import built_tools
 from benchflow.verifier.hooks import SECTION_FILES
 from benchflow.verifier.pytest_sections import settle_section

@@ -24,12 +24,12 @@ from benchflow.verifier import live
 from benchflow.verifier.box import Isolation
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.delivery import NotDelivered
-from benchflow.verifier.run import Run, Score
 from benchflow.verifier.scope import Scope, scope_of
-from benchflow.verifier.secrets import VerifierVariables, verifier_variables
-from benchflow.verifier.staging import Staging
 from benchflow.verifier.strategies import load_strategy
+from benchflow.verifier.strategy_run import Run, Score
 from benchflow.verifier.survival import Withheld
+from benchflow.verifier.verifier_env import VerifierVariables, verifier_variables
+from benchflow.verifier.verifier_tree import Staging
 
 MAX_LISTED: Final = 200
 """How many of the changes that were not carried over a record lists; it counts all."""

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import UnsupportedError
-from benchflow.sandbox.engine.anchor import GREETING, GREETING_SIZE, program
-from benchflow.sandbox.engine.records import Record
+from benchflow.sandbox.engine.box.anchor import GREETING, GREETING_SIZE, program
+from benchflow.sandbox.engine.box.file_records import Record
 
 ROOT = Path(__file__).parents[3]
-SHIPPED = ROOT / "src/benchflow/sandbox/engine/anchor"
+SHIPPED = ROOT / "src/benchflow/sandbox/engine/box/anchor"
 COMPILER = "12.2.0"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchflow.errors import EnvironmentFailure, UnsupportedError
 from benchflow.sandbox.engine import EngineBackend
-from benchflow.sandbox.engine.ownership import OWNED
+from benchflow.sandbox.engine.machine.ownership import OWNED
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
 ENGINES = [

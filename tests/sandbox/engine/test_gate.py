@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
-from benchflow.sandbox.engine.gate import EngineGate, GateLimits
+from benchflow.sandbox.engine.machine.gate import EngineGate, GateLimits
 
 pytestmark = pytest.mark.anyio
 

@@ -38,8 +38,8 @@ async def test_a_stopped_docker_says_how_to_start_it(tmp_path):
 
 
 async def test_an_engine_that_hangs_is_given_up(tmp_path, monkeypatch):
-    from benchflow.sandbox.engine.client import EngineClient
-    from benchflow.sandbox.engine.dialect import DOCKER
+    from benchflow.sandbox.engine.machine.dialect import DOCKER
+    from benchflow.sandbox.engine.machine.engine_client import EngineClient
 
     script = tmp_path / "slow"
     script.write_text("#!/bin/sh\nsleep 60\n")

@@ -9,11 +9,11 @@ import pytest
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, UnsupportedError, UsageError
 from benchflow.sandbox.images import BuildOptions, DockerfileBuilder
-from benchflow.sandbox.images.config import ImageConfig
-from benchflow.sandbox.images.registry import ImageRecord
-from benchflow.sandbox.images.tree import LayerTree
+from benchflow.sandbox.images.image_config import ImageConfig
+from benchflow.sandbox.images.image_registry import ImageRecord
+from benchflow.sandbox.images.layer_tree import LayerTree
+from benchflow.sandbox.inside.removal import remove_tree
 from benchflow.sandbox.protocol import ExecResult, Healthcheck, NetworkPolicy
-from benchflow.sandbox.removal import remove_tree
 
 pytestmark = pytest.mark.anyio
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

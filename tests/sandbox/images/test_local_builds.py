@@ -13,10 +13,11 @@ import anyio
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images import ImageRegistry, LayerStore, sources
+from benchflow.sandbox.images import ImageRegistry, LayerStore
+from benchflow.sandbox.images import image_sources as sources
 from benchflow.sandbox.images.filework import FileWork
+from benchflow.sandbox.images.layer_tree import LayerTree
 from benchflow.sandbox.images.mirror import debian_mirror
-from benchflow.sandbox.images.tree import LayerTree
 from benchflow.sandbox.network.permitted import VARIABLE
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
@@ -192,7 +193,7 @@ async def test_a_killed_build_leaves_nothing_that_the_next_one_keeps(backend, do
 CHILD = """
 import sys, anyio
 from pathlib import Path
-from benchflow.sandbox.local.backend import LocalBackend
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import NetworkPolicy
 
 def say(stream, data):

@@ -8,7 +8,7 @@ import tarfile
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images.tree import is_opaque, is_whiteout
+from benchflow.sandbox.images.layer_tree import is_opaque, is_whiteout
 from benchflow.sandbox.images.unpack import UnpackLimits, unpack_layer
 
 

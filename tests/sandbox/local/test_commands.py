@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.local.backend import LocalBackend
-from benchflow.sandbox.local.plan import Identity
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import Limits, SandboxSpec
 
 pytestmark = pytest.mark.anyio

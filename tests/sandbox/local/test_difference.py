@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.sandbox.local.difference import compare
+from benchflow.sandbox.local.beside.difference import compare
 
 Tree = dict[str, "str | Tree | None"]
 

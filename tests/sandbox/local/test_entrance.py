@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.local import calls, entry
-from benchflow.sandbox.local.backend import LocalBackend
-from benchflow.sandbox.local.entrance import command
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.inside import calls, entry
+from benchflow.sandbox.local.inside.entrance import command
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import Limits, SandboxSpec
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from benchflow.sandbox.local.backend import LocalBackend
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import Limits, SandboxSpec
 
 pytestmark = pytest.mark.anyio

@@ -18,8 +18,8 @@ import pytest
 
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups
-from benchflow.sandbox.local.backend import LocalBackend
-from benchflow.sandbox.local.plan import Identity
+from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import Limits, Mount, SandboxSpec
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 DRIVER = """
     import anyio, sys
     from pathlib import Path
-    from benchflow.sandbox.local.backend import LocalBackend
+    from benchflow.sandbox.local.local_backend import LocalBackend
     from benchflow.sandbox.protocol import Limits, NetworkPolicy, SandboxSpec
 
     async def main():

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from benchflow.errors import PackageError, SandboxFailure
-from benchflow.sandbox.local.backend import LocalBackend
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
 pytestmark = pytest.mark.anyio

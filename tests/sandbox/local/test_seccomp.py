@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchflow.sandbox.local import seccomp
+from benchflow.sandbox.local.inside import seccomp
 
 MACHINES = ("x86_64", "aarch64")
 ALLOW, KILL = 0x7FFF0000, 0x80000000

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.local import hostprofile
-from benchflow.sandbox.local.backend import LocalBackend
-from benchflow.sandbox.local.plan import Identity
-from benchflow.sandbox.local.sandbox import LocalSandbox
+from benchflow.sandbox.local.beside import host_profile as hostprofile
+from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import Limits, Mount, SandboxSpec
 
 pytestmark = pytest.mark.anyio
@@ -111,7 +111,7 @@ async def test_5_the_supervisor_runs_nothing_of_the_environment(box: LocalSandbo
 async def test_5_nothing_can_be_imported_in_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from benchflow.sandbox.local import supervisor
+    from benchflow.sandbox.local.inside import supervisor
 
     calls: list[int] = []
     monkeypatch.setattr(supervisor.sc, "prctl", lambda *arguments: calls.append(arguments[0]))

@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from benchflow.sandbox.network.dialer import Dialer
 from benchflow.sandbox.network.egress import Egress
-from benchflow.sandbox.network.plan import Role
+from benchflow.sandbox.network.egress_plan import Role
+from benchflow.sandbox.network.proxying.dialer import Dialer
 from benchflow.sandbox.protocol import NetworkPolicy
 
 LOOPBACK = ip_network("127.0.0.0/8")

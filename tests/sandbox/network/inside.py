@@ -14,9 +14,9 @@ import subprocess
 import sys
 import tempfile
 
-from benchflow.sandbox.network import netlink
-from benchflow.sandbox.network.gateway import open_gateway
-from benchflow.sandbox.network.plan import EgressPlan, plan_egress
+from benchflow.sandbox.inside import netlink
+from benchflow.sandbox.inside.egress_gateway import open_gateway
+from benchflow.sandbox.network.egress_plan import EgressPlan, plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
 NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000

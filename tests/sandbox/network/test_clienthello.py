@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.sandbox.network.clienthello import IncompleteError, NotTLSError, server_name
+from benchflow.sandbox.network.proxying.clienthello import IncompleteError, NotTLSError, server_name
 
 
 def client_hello(name: str | None) -> bytes:

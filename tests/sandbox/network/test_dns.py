@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.sandbox.network.audit import AuditLog
-from benchflow.sandbox.network.dns import NameService
-from benchflow.sandbox.network.fakenames import FakeNames
-from benchflow.sandbox.network.plan import FAKE_NETWORK, LINK_NETWORK
+from benchflow.sandbox.network.attempt_log import AuditLog
+from benchflow.sandbox.network.egress_plan import FAKE_NETWORK, LINK_NETWORK
+from benchflow.sandbox.network.proxying.dns import NameService
+from benchflow.sandbox.network.proxying.fakenames import FakeNames
 
 
 def query(name: str, kind: int = 1, *, flags: int = 0x0100, count: int = 1) -> bytes:

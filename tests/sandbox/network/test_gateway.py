@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchflow.sandbox.network.egress import Egress
-from benchflow.sandbox.network.plan import FAKE_NETWORK, PUBLIC_PORTS, plan_egress
+from benchflow.sandbox.network.egress_plan import FAKE_NETWORK, PUBLIC_PORTS, plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
 pytestmark = pytest.mark.xdist_group("gateway")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.sandbox.network.http1 import (
+from benchflow.sandbox.network.proxying.http1 import (
     MAX_HEADERS,
     ProtocolError,
     Target,

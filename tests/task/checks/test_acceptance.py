@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchflow.errors import Issue
-from benchflow.task.checks.acceptance import check_evidence
+from benchflow.task.checks.acceptance_level import check_evidence
 from benchflow.task.checks.pins import DEFAULT_PINS, build_pins, render_pins
-from benchflow.task.evidence_config import Evidence
-from benchflow.task.issues import IssueLog
+from benchflow.task.config.evidence_config import Evidence
+from benchflow.task.config.issues import IssueLog
 
 
 def parsed(claims) -> Evidence:

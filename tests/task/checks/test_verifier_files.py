@@ -3,7 +3,7 @@
 import pytest
 
 from benchflow.task.checks.verifier_files import local_scripts, missing_files
-from benchflow.task.verifier_document import VerifierDocument
+from benchflow.task.verifier.verifier_document import VerifierDocument
 
 
 @pytest.mark.parametrize(

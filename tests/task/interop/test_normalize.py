@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
-from benchflow.task.document import TaskDocument, TaskDocumentParseError
-from benchflow.task.normalize import normalize_package, render_normalized_task_md
+from benchflow.task.document.prompt_plan import compile_task_prompt_plan
+from benchflow.task.document.task_document import TaskDocument, TaskDocumentParseError
+from benchflow.task.normalization import normalize_package, render_normalized_task_md
 from benchflow.task.package import load_package
-from benchflow.task.prompts import compile_task_prompt_plan
 
 ROLES = """\
 agents: {roles: {a: {agent: x}, b: {agent: y}}}

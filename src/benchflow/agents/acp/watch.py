@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchflow.agents.acp.client import Client
+from benchflow.agents.acp.acp_client import Client
 from benchflow.agents.protocol import AgentLimits, StopReason
 
 _LOOK_EVERY_SEC: Final = 1.0

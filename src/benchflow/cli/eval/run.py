@@ -11,7 +11,7 @@ import click
 from benchflow.cli.arguments import json_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option
 from benchflow.cli.eval.watching import Watching
-from benchflow.cli.readiness import note_judges, note_markers
+from benchflow.cli.preflight import note_judges, note_markers
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.job import JobRequest, count_remaining, create_job, default_name, plan_job, run_job

@@ -66,7 +66,7 @@ def _place(out: Path, path: Path, package: FoundPackage) -> Path:
 
 
 def _export(found: FoundPackage, place: Path | None, target: str, *, overwrite: bool) -> dict[str, Any]:
-    from benchflow.task.export import build_compatibility_export_report, export_task_to_split_layout
+    from benchflow.task.interop.split_export import build_compatibility_export_report, export_task_to_split_layout
 
     base: dict[str, Any] = {"path": str(found.path), "output": None if place is None else str(place)}
     if found.problem is not None:

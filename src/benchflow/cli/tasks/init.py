@@ -24,8 +24,8 @@ def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -
     Fill in its markers; 'bench tasks check NAME' says which are left.
     """
     from benchflow.files.staging import staged_folder
-    from benchflow.task.presets import PRESETS
-    from benchflow.task.scaffold import MARKER, scaffold_package
+    from benchflow.task.document.authoring import PRESETS
+    from benchflow.task.package_scaffold import MARKER, scaffold_package
 
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset '{preset}'; known are {', '.join(PRESETS)}", code="unknown-preset")

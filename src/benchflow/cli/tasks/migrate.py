@@ -48,7 +48,7 @@ def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
 
 
 def _migrate(found: FoundPackage, *, remove_legacy: bool) -> tuple[dict[str, Any], tuple[Issue, ...]]:
-    from benchflow.task.migrate import migrate_task_to_task_md
+    from benchflow.task.interop.migration import migrate_task_to_task_md
 
     base = {"path": str(found.path)}
     if found.problem is not None:

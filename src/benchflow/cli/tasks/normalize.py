@@ -52,7 +52,7 @@ def normalize(path: Path, write: bool, output: Path | None, as_json: bool) -> in
 
 
 def _rewrite(folder: Path) -> tuple[dict[str, Any], tuple[Issue, ...]]:
-    from benchflow.task.normalize import normalize_package
+    from benchflow.task.normalization import normalize_package
 
     done = normalize_package(folder, write=True)
     written = [str(folder / name) for name in ("task.md", *done.prompts)]
@@ -61,9 +61,9 @@ def _rewrite(folder: Path) -> tuple[dict[str, Any], tuple[Issue, ...]]:
 
 def _render(folder: Path, output: Path | None) -> tuple[dict[str, Any], tuple[Issue, ...]]:
     from benchflow.files.atomic import write_atomic
-    from benchflow.task.document import TASK_MD, TaskDocumentParseError
-    from benchflow.task.markdown import decode
-    from benchflow.task.normalize import render_normalized_task_md
+    from benchflow.task.document.markdown import decode
+    from benchflow.task.document.task_document import TASK_MD, TaskDocumentParseError
+    from benchflow.task.normalization import render_normalized_task_md
     from benchflow.task.package import load_package
 
     package = load_package(folder)

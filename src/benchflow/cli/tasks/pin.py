@@ -37,7 +37,7 @@ def pin(paths: tuple[Path, ...], as_json: bool) -> int:
 def _pin(found: FoundPackage) -> dict[str, Any]:
     from benchflow.files.atomic import write_atomic
     from benchflow.task.checks import check_package
-    from benchflow.task.checks.acceptance import check_evidence
+    from benchflow.task.checks.acceptance_level import check_evidence
     from benchflow.task.checks.pins import build_pins, pinnable_hashes, pins_file, render_pins
     from benchflow.task.package import load_package
 

@@ -46,7 +46,7 @@ def roundtrip(paths: tuple[Path, ...], as_json: bool) -> int:
 
 
 def _convert(found: FoundPackage) -> dict[str, Any]:
-    from benchflow.task.roundtrip import build_harbor_roundtrip_conformance_report
+    from benchflow.task.interop.roundtrip_report import build_harbor_roundtrip_conformance_report
 
     base: dict[str, Any] = {"path": str(found.path)}
     if found.problem is not None:

@@ -1,7 +1,7 @@
 """Sandboxes in containers of a Docker or Podman engine, driven through its command line."""
 
-from benchflow.sandbox.engine.backend import EngineBackend
-from benchflow.sandbox.engine.compose_sandbox import ComposeSandbox
-from benchflow.sandbox.engine.sandbox import EngineSandbox
+from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox
+from benchflow.sandbox.engine.container_sandbox import EngineSandbox
+from benchflow.sandbox.engine.engine_backend import EngineBackend
 
 __all__ = ["ComposeSandbox", "EngineBackend", "EngineSandbox"]

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.sandbox.local import syscalls
+from benchflow.sandbox.inside import syscalls
 from benchflow.sandbox.local.launcher import grant_range, granted_range
 
 Result = TypeVar("Result")

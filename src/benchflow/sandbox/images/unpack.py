@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images.store import OPAQUE
-from benchflow.sandbox.images.tree import is_whiteout
+from benchflow.sandbox.images.layer_store import OPAQUE
+from benchflow.sandbox.images.layer_tree import is_whiteout
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE_MARK: Final = ".wh..wh..opq"

@@ -1,5 +1,5 @@
 """The embedded sandbox: Linux namespaces and stacked overlays, without a daemon and without a package to install.
 
-`LocalBackend` (in `backend`) is the entry; the modules from `zygote` downwards run in helper processes and use the
-standard library only.
+`LocalBackend` (in `local_backend`) is the entry. These modules run in the driver, `beside` and `inside` in helper
+processes.
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from benchflow.sandbox.local.plan import group_prefix
+from benchflow.sandbox.local.inside.box_plan import group_prefix
 from benchflow.sandbox.protocol import Limits
 
 Controller = Literal["memory", "pids", "cpu", "cpuset"]

@@ -17,11 +17,13 @@ from typing import Any, Final
 import anyio
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
-from benchflow.sandbox.local import wire
-from benchflow.sandbox.local.plan import IDS, Identity
-from benchflow.sandbox.local.store import Owner
+from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside.box_plan import IDS, Identity
+from benchflow.sandbox.local.layers.sandbox_store import Owner
 
-_BOOT: Final = "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.zygote import main; main()"
+_BOOT: Final = (
+    "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.beside.zygote import main; main()"
+)
 _PACKAGES: Final = str(Path(__file__).parents[3])
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import anyio
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.local import wire
+from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside.box_plan import Plan
 from benchflow.sandbox.local.launcher import Launcher, expect, next_message
-from benchflow.sandbox.local.plan import Plan
 
 _GONE = "The sandbox is not running."
 

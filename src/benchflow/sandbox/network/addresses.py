@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
-from benchflow.sandbox.network.hosts import Address, Network
+from benchflow.sandbox.network.host_rules import Address, Network
 
 _UNFIT: Final[tuple[tuple[Network, str], ...]] = tuple(
     (ip_network(network), reason)

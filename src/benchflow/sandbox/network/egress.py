@@ -12,15 +12,15 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchflow.sandbox.network.audit import Attempt, AuditLog
-from benchflow.sandbox.network.dialer import Dialer, Resolver
-from benchflow.sandbox.network.dns import NameService
-from benchflow.sandbox.network.fakenames import FakeNames
-from benchflow.sandbox.network.hosts import HostRules, Network
-from benchflow.sandbox.network.outbound import Outbound
-from benchflow.sandbox.network.plan import Role
-from benchflow.sandbox.network.proxy import Proxy
-from benchflow.sandbox.network.server import ConnectionServer
+from benchflow.sandbox.network.attempt_log import Attempt, AuditLog
+from benchflow.sandbox.network.egress_plan import Role
+from benchflow.sandbox.network.host_rules import HostRules, Network
+from benchflow.sandbox.network.proxying.accepting import ConnectionServer
+from benchflow.sandbox.network.proxying.dialer import Dialer, Resolver
+from benchflow.sandbox.network.proxying.dns import NameService
+from benchflow.sandbox.network.proxying.fakenames import FakeNames
+from benchflow.sandbox.network.proxying.outbound import Outbound
+from benchflow.sandbox.network.proxying.proxy import Proxy
 from benchflow.sandbox.protocol import NetworkPolicy
 
 

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from benchflow.errors import UsageError
-from benchflow.sandbox.network.hosts import Network
+from benchflow.sandbox.network.host_rules import Network
 
 VARIABLE: Final = "BENCHCUBE_PERMITTED_NETWORKS"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue, UsageError
-from benchflow.task.checks.capability import check_capabilities
-from benchflow.task.checks.publication import check_publication
-from benchflow.task.checks.schema import check_schema
-from benchflow.task.checks.structural import check_structure
+from benchflow.task.checks.capability_level import check_capabilities
+from benchflow.task.checks.publication_level import check_publication
+from benchflow.task.checks.schema_level import check_schema
+from benchflow.task.checks.structural_level import check_structure
 from benchflow.task.discovery import FoundPackage
 from benchflow.task.package import TaskPackage, load_package
 
@@ -23,7 +23,7 @@ Check = Callable[[TaskPackage], Iterable[Issue]]
 
 
 def _check_acceptance(package: TaskPackage) -> Iterable[Issue]:
-    from benchflow.task.checks.acceptance import check_evidence
+    from benchflow.task.checks.acceptance_level import check_evidence
     from benchflow.task.checks.pins import pinnable_hashes
 
     evidence = package.document.namespace.evidence if package.document is not None else None
@@ -139,8 +139,8 @@ def _with_lines(package: TaskPackage, issues: Iterable[Issue]) -> Iterator[Issue
 
 def _locator(package: TaskPackage, file: str) -> Callable[[str], int | None]:
     from benchflow.errors import PackageError
-    from benchflow.task.markdown import decode, split_frontmatter
-    from benchflow.task.yaml_source import YamlSource
+    from benchflow.task.document.markdown import decode, split_frontmatter
+    from benchflow.task.document.yaml_source import YamlSource
 
     try:
         text = decode(package.files.read(file))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import Issue
-from benchflow.task.evidence_config import Calibration, OracleRuns, Review, VerifierStability
+from benchflow.task.config.evidence_config import Calibration, OracleRuns, Review, VerifierStability
 
 MAX_EVIDENCE_BYTES: Final = 4 << 20
 TOLERANCE: Final = 1e-9

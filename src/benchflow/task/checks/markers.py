@@ -7,7 +7,7 @@ from typing import Final
 
 from benchflow.errors import Issue
 from benchflow.task.filemap import FileMap
-from benchflow.task.scaffold import MARKER
+from benchflow.task.package_scaffold import MARKER
 
 _MARKER: Final = MARKER.encode()
 _SHOWN: Final = 100

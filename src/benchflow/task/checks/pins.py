@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchflow.errors import Issue
 from benchflow.task.checks.evidence_files import EvidenceReader
-from benchflow.task.evidence_config import Evidence
+from benchflow.task.config.evidence_config import Evidence
 from benchflow.task.package import TaskPackage
 
 DEFAULT_PINS: Final = "evidence/pins.json"

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from benchflow.task.strategies import LLMJudgeStrategy, RewardKitStrategy, ScriptStrategy, Strategy
-from benchflow.task.verifier_document import VerifierDocument
+from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, RewardKitStrategy, ScriptStrategy, Strategy
+from benchflow.task.verifier.verifier_document import VerifierDocument
 
 DEFAULT_SCRIPTS: Final = ("test.sh", "test.bat")
 _SCRIPT_SUFFIXES: Final = (".js", ".mjs", ".py", ".rb", ".sh", ".ts")

@@ -11,8 +11,8 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from benchflow.errors import InfrastructureFailure, UnsupportedError
-from benchflow.task.strategies import PLUGINS
-from benchflow.verifier.run import Score
+from benchflow.task.verifier.declared_strategies import PLUGINS
+from benchflow.verifier.strategy_run import Score
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "script": "script",

@@ -15,15 +15,15 @@ import anyio.to_thread
 from benchflow.errors import Issue, JudgeFailure, PackageError
 from benchflow.models import Reply
 from benchflow.rewards import Scored
-from benchflow.task.strategies import AgentJudgeStrategy
+from benchflow.task.verifier.declared_strategies import AgentJudgeStrategy
 from benchflow.verifier.inputs import Input, gather
 from benchflow.verifier.judging.answers import overall_score, parse_answer
-from benchflow.verifier.judging.audit import audit
-from benchflow.verifier.judging.client import JudgeModel
 from benchflow.verifier.judging.deliverables import Deliverable
-from benchflow.verifier.judging.prompts import role_messages
+from benchflow.verifier.judging.judge_client import JudgeModel
+from benchflow.verifier.judging.judge_prompts import role_messages
+from benchflow.verifier.judging.leak_audit import audit
 from benchflow.verifier.judging.transcript import Transcript
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 
 MAX_CHARS: Final = 50_000
 TRAJECTORY: Final = "judge-trajectory.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchflow.errors import UnsupportedError
 from benchflow.rewards import Verdict
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 
 
 async def score(run: Run) -> Verdict:

@@ -14,10 +14,10 @@ from benchflow.errors import Issue, PackageError, VerifierFailure
 from benchflow.rewards import Scored, Unscored, Verdict, gain_verdict
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.evidence_config import LiveCase
-from benchflow.task.strategies import GainStrategy
+from benchflow.task.config.evidence_config import LiveCase
+from benchflow.task.verifier.declared_strategies import GainStrategy
 from benchflow.verifier.measured import HOST, default_cache, place_of, recall, remember, userland
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 
 NO_OP = "no-op"
 ORACLE = "oracle"

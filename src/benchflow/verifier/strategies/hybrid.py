@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchflow.rewards import FactorSpec, HybridPolicy, Unscored, Verdict
-from benchflow.task.strategies import HybridStrategy
-from benchflow.verifier.run import Run
+from benchflow.task.verifier.declared_strategies import HybridStrategy
+from benchflow.verifier.strategy_run import Run
 
 
 async def score(run: Run) -> Verdict:

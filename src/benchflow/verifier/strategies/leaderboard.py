@@ -15,13 +15,13 @@ from benchflow.errors import PackageError, VerifierFailure
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards import Verdict
 from benchflow.sandbox.protocol import ExecResult
-from benchflow.task.strategies import LeaderboardStrategy
+from benchflow.task.verifier.declared_strategies import LeaderboardStrategy
 from benchflow.verifier.box import timed_out
 from benchflow.verifier.inputs import gather
-from benchflow.verifier.run import Run
-from benchflow.verifier.staging import LOGS, VERIFIER
 from benchflow.verifier.strategies.script import finish
+from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.submission import BUNDLE, MAX_RECORD, RECORD, judge_record, pending, write_bundle
+from benchflow.verifier.verifier_tree import LOGS, VERIFIER
 
 INSIDE: Final = "/logs/submission"
 _TEMPFAIL: Final = 75

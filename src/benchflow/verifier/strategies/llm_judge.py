@@ -12,15 +12,15 @@ from benchflow.errors import EnvironmentFailure, JudgeFailure, PackageError, San
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
 from benchflow.sandbox.protocol import OF_THE_FILE
-from benchflow.task.strategies import LLMJudgeStrategy
+from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy
 from benchflow.verifier.box import Box, timed_out
 from benchflow.verifier.delivery import NotDelivered, Undelivered
 from benchflow.verifier.judging.answers import parse_answer
-from benchflow.verifier.judging.client import JudgeModel
 from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables
-from benchflow.verifier.judging.prompts import criterion_messages
+from benchflow.verifier.judging.judge_client import JudgeModel
+from benchflow.verifier.judging.judge_prompts import criterion_messages
 from benchflow.verifier.judging.transcript import Transcript
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 
 DELIVERABLES: Final = "deliverables"
 MAX_BYTES: Final = 256 << 20

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchflow.rewards import EpisodePolicy, RewardError, Scored, parse_records, read_episode, settle_episode
-from benchflow.task.strategies import ORSEpisodeStrategy
+from benchflow.task.verifier.declared_strategies import ORSEpisodeStrategy
 from benchflow.verifier.delivery import NotDelivered, Undelivered, is_deliverable
 from benchflow.verifier.inputs import Input, gather
-from benchflow.verifier.run import Run
+from benchflow.verifier.strategy_run import Run
 
 
 async def score(run: Run) -> Scored:

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from benchflow.errors import PackageError
 from benchflow.rewards import AggregatePolicy, Rubric, Scored, load_rubric, read_reward
-from benchflow.rewards.files import REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
-from benchflow.task.strategies import RewardKitStrategy
+from benchflow.rewards.reward_files import REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
+from benchflow.task.verifier.declared_strategies import RewardKitStrategy
 from benchflow.verifier.box import timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
 from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
-from benchflow.verifier.run import Run
-from benchflow.verifier.staging import LOGS, VERIFIER
 from benchflow.verifier.strategies.script import finish
+from benchflow.verifier.strategy_run import Run
+from benchflow.verifier.verifier_tree import LOGS, VERIFIER
 
 MANIFEST: Final = "reward-kit-manifest.json"
 _PYTHON: Final = 'if command -v python3 >/dev/null 2>&1; then exec python3 "$@"; else exec python "$@"; fi'

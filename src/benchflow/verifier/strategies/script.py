@@ -7,12 +7,12 @@ import shlex
 from benchflow.errors import PackageError
 from benchflow.rewards import Scored, read_reward
 from benchflow.sandbox.protocol import ExecResult
-from benchflow.task.strategies import ScriptStrategy
+from benchflow.task.verifier.declared_strategies import ScriptStrategy
 from benchflow.verifier.box import keep_output, timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
 from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
-from benchflow.verifier.run import Run
-from benchflow.verifier.staging import VERIFIER
+from benchflow.verifier.strategy_run import Run
+from benchflow.verifier.verifier_tree import VERIFIER
 
 
 async def score(run: Run) -> Scored:

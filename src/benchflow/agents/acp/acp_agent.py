@@ -1,0 +1,95 @@
+"""`acp:COMMAND`: any agent that speaks the Agent Client Protocol, started inside the sandbox as the agent's user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from benchflow.agents.acp.acp_launch import Launch
+from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
+from benchflow.errors import AgentFailure, UsageError
+from benchflow.sandbox.protocol import Sandbox
+
+if TYPE_CHECKING:
+    from benchflow.agents.acp.acp_session import Session
+
+EXTRA: Final = "the extra acp: pip install 'benchcube[acp]'"
+
+
+class AcpAgent(Agent):
+    """A process that takes prompts over its standard streams; one session from `start` to `close`."""
+
+    def __init__(self, request: AgentRequest, launch: Launch) -> None:
+        self.name = request.name
+        self._request = request
+        self._launch = launch
+        self._session: Session | None = None
+
+    def variables(self) -> tuple[str, ...]:
+        return self._launch.secrets
+
+    def install_key(self) -> str | None:
+        return self._launch.install_key
+
+    async def install(self, sandbox: Sandbox) -> None:
+        await self._launch.install(self.name, sandbox)
+
+    def check(self, env: Mapping[str, str]) -> None:
+        if find_spec("acp") is None:
+            raise UsageError(f"The agent '{self.name}' needs {EXTRA}.", code="extra-missing")
+        try:
+            self._launch.environment(self.name, env, self._request.environ, self._request.model)
+        except AgentFailure as error:
+            raise UsageError(str(error), code=error.code) from error
+
+    async def start(self, context: AgentContext) -> None:
+        if find_spec("acp") is None:
+            raise AgentFailure(f"The agent '{self.name}' needs {EXTRA}.", code="extra-missing")
+        from benchflow.agents.acp.acp_session import Session
+
+        if self._session is not None:
+            raise AgentFailure(f"The agent '{self.name}' is already running.", code="already-started")
+        model = context.model or self._request.model
+        launch = self._launch
+        env = launch.environment(self.name, context.env, self._request.environ, model)
+        known = replace(
+            context, redactor=context.redactor.with_values(env[name] for name in launch.secrets if name in env)
+        )
+        self._session = await Session.open(
+            self.name,
+            launch.command,
+            env,
+            known,
+            model=None if launch.model_variable else model,
+            auth_method=launch.auth_method,
+        )
+
+    async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
+        if self._session is None:
+            raise AgentFailure(f"The agent '{self.name}' is not running.", code="not-started")
+        return await self._session.prompt(text, timeout)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+def _any_command(request: AgentRequest) -> Agent:
+    if not (request.argument or "").strip():
+        raise UsageError("The agent 'acp' needs a command: acp:COMMAND.", code="agent-argument")
+    return AcpAgent(request, Launch(command=request.argument or ""))
+
+
+KIND: Final = AgentKind(
+    AgentInfo(
+        "acp",
+        "Any agent that speaks the Agent Client Protocol, started inside the sandbox.",
+        "process",
+        argument="COMMAND",
+        needs=(EXTRA, "the command in the environment"),
+    ),
+    agent=_any_command,
+)

@@ -1,0 +1,206 @@
+"""`ActionDriver`: a package driven by actions, on the course that a rollout takes and prepared as for its agent.
+
+Every verification is of a copy. What cannot be copied (services, processes that are part of a solution) is not verified
+at all: nothing of a verifier is ever where an agent that continues could see it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from benchflow.agents.workspace import Workspace
+from benchflow.environment import Environment
+from benchflow.errors import UnsupportedError
+from benchflow.files.scratch import scratch, scratch_folder
+from benchflow.rewards import Attributed, Unscored, Verdict, attributed
+from benchflow.rollout.config import RolloutConfig
+from benchflow.rollout.course import Course, Past
+from benchflow.rollout.phases.begin import begin, for_agents
+from benchflow.rollout.phases.freeze import end_processes
+from benchflow.rollout.plan import StepPlan, plan_steps
+from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
+from benchflow.sandbox.factory import prepare
+from benchflow.sandbox.protocol import SandboxBackend
+from benchflow.task.package import TaskPackage
+from benchflow.verifier import Verification, Verifier
+from benchflow.verifier.boxes import stopping
+from benchflow.verifier.scope import Scope, scope_of
+
+_DRIVER: Final = "gym"
+"""Whoever drives the task, in the place of an agent's name."""
+_SCOPES: Final = ("environment", "agent", "verifier", "judge")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The course once the step under way is verified, and how the last verdict was reached."""
+
+    course: Course
+    verification: Verification
+
+    @property
+    def verdict(self) -> Verdict:
+        """On the task as it is, steps that were not reached included."""
+        return self.course.total()
+
+    def info(self) -> dict[str, Any]:
+        """What comes with a reward."""
+        rewards = {name: value for name, value in self.verdict.record()["rewards"].items() if name != "reward"}
+        steps = [step.record() for step in self.course.records()]
+        return {"rewards": rewards, "verifier": self.verification.record(), **({"steps": steps} if steps else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all forks of a task have in common: the package and what was planned for it."""
+
+    package: TaskPackage
+    steps: tuple[StepPlan, ...]
+    secrets: Secrets
+    base_image: str | None
+
+    @property
+    def forbidden(self) -> frozenset[str]:
+        """Actions that the package does not allow, as `normal_tool` spells them."""
+        return frozenset(map(normal_tool, forbidden_tools(self.package.view.namespace.agent_policy)))
+
+
+class ActionDriver:
+    """One task under way, from the start of its sandbox to its end."""
+
+    def __init__(
+        self, setting: Setting, environment: Environment, course: Course, last: Verification | None = None
+    ) -> None:
+        """`environment` is started; `last` is the newest verification of the course."""
+        self.environment: Final = environment
+        self.course = course
+        self.forbidden: Final = setting.forbidden
+        self._setting: Final = setting
+        self._last = last
+        self._verifier: Final = Verifier(environment, base_image=setting.base_image)
+
+    @classmethod
+    async def start(
+        cls, package: TaskPackage, backend: SandboxBackend, *, base_image: str | None = None
+    ) -> ActionDriver:
+        """The task at its first step; after an error nothing runs. Refuses what cannot be honoured."""
+        steps = plan_steps(package, RolloutConfig(package, _DRIVER))
+        secrets = gather_secrets(package.view, os.environ, _SCOPES)
+        preparation = await prepare(package, backend, base_image=base_image)
+        environment = Environment(backend, for_agents(preparation, steps, secrets, _nothing))
+        await environment.start()
+        driver = cls(Setting(package, steps, secrets, base_image), environment, Course.of(package.view))
+        try:
+            await begin(environment, driver.step)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await driver.stop()
+            raise
+        return driver
+
+    @property
+    def step(self) -> StepPlan:
+        """The step that is under way, or was last; of a task without steps the whole of it."""
+        return self._setting.steps[self.course.number]
+
+    @property
+    def prompt(self) -> str:
+        """What an agent is told at the beginning of the step."""
+        return self.step.turns[0].prompt
+
+    def workspace(self) -> Workspace:
+        """The sandbox as the agent of the step sees it."""
+        sandbox, user = self.environment.sandbox, self.step.agent.user
+        named = str(user) if user is not None else None
+        return Workspace(sandbox, sandbox.spec.workdir, named, self._setting.secrets.of("agent"))
+
+    async def evaluate(self) -> Judged:
+        """The verdict on the task as it is now; changes nothing."""
+        if self.course.over and self._last is not None:
+            return Judged(self.course, self._last)
+        checked = await self._verified()
+        return Judged(self.course.after(_past(checked)), checked)
+
+    async def advance(self) -> None:
+        """End the step as a rollout does: it is frozen and scored, and the next one begins or the task is over."""
+        with attributed("sandbox", "agent"):
+            await end_processes(self.environment, self.step.name)
+        self._last = await self._verified()
+        self.course = self.course.after(_past(self._last))
+        if self.course.over:
+            return
+        try:
+            with attributed("environment", "environment"):
+                await begin(self.environment, self.step)
+        except Attributed as error:
+            self.course = self.course.after(error.verdict)
+
+    async def _verified(self) -> Verification:
+        scope = scope_of(self._setting.package.view, self.step.name)
+        with scratch("gym-") as folder:
+            try:
+                with attributed("sandbox", "verify"):
+                    return await self._verified_copy(scope, folder / "verifier")
+            except Attributed as error:
+                return _unverified(error.verdict, scope)
+
+    async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
+        sandbox = self.environment.sandbox
+        await self._require_copyable(scope)
+        if not scope.opt_outs.keep_processes and sandbox.spec.composition is None:
+            return await self._verifier.verify(output, step=scope.step, soft=True)  # makes its own copy, always
+        copy = await sandbox.fork()
+        async with stopping(copy):
+            return await self._verifier.verify(output, step=scope.step, sandbox=copy)
+
+    async def _require_copyable(self, scope: Scope) -> None:
+        """Refuse to verify where a copy would lack what the verifier looks at."""
+        if scope.config.isolation == "separate":
+            return
+        path = "benchflow.environment.manifest"
+        what = "services of the environment" if self.environment.services is not None else None
+        if what is None and scope.opt_outs.keep_processes and await self.environment.sandbox.has_processes():
+            path, what = "verifier.hardening.keep_processes", "processes that live on into verification"
+        if what is not None:
+            message = (
+                f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "
+                "score the package by a rollout."
+            )
+            raise UnsupportedError(message, code="live-state", path=path)
+
+    async def fork(self) -> ActionDriver:
+        """An independent copy as it is now, without processes; an environment with services cannot be copied."""
+        if self.environment.services is not None:
+            raise UnsupportedError(
+                "benchflow.environment.manifest: services of the environment cannot be forked.",
+                code="live-state",
+                path="benchflow.environment.manifest",
+            )
+        return ActionDriver(self._setting, await self.environment.fork(), self.course, self._last)
+
+    async def stop(self) -> None:
+        """End it with all that runs in it."""
+        self._verifier.close()
+        await self.environment.stop()
+
+
+def _past(checked: Verification) -> Past:
+    return Past(checked.verdict, verifier={"strategy": checked.strategy, "exit_code": checked.exit_code})
+
+
+def _unverified(verdict: Unscored, scope: Scope) -> Verification:
+    return Verification(
+        verdict, "none", "", "separate" if scope.config.isolation == "separate" else "shared", step=scope.step
+    )
+
+
+@cache
+def _nothing() -> Path:
+    """An empty folder as long as this process lives: forks outlive the task that they come from."""
+    return scratch_folder("nothing-")

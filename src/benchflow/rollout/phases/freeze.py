@@ -1,0 +1,158 @@
+"""Freeze: the work on a step is over. Its processes end, and declared artifacts are copied out as plain files.
+
+Collection never fails a rollout: what is missing, unsafe or too large is recorded as such. A path that was collected
+already, as itself or within another, is skipped.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio.to_thread
+
+from benchflow.environment import Environment
+from benchflow.errors import SandboxFailure
+from benchflow.sandbox.protocol import Sandbox
+from benchflow.task.config.task_config import ArtifactConfig
+from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.verifier.live import agent_users, end_agent
+from benchflow.verifier.scope import config_of
+
+MAX_BYTES: Final = 1 << 30
+MAX_FILES: Final = 50_000
+CONVENTIONAL: Final = "/logs/artifacts"
+"""Where imported packages leave what is always kept."""
+_EXISTS: Final = 'for path in "$@"; do if [ -e "$path" ]; then echo 1; else echo 0; fi; done'
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What became of one declared path."""
+
+    source: str
+    destination: str
+    status: Literal["collected", "missing", "refused", "skipped"]
+    files: int = 0
+    bytes: int = 0
+    reason: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        counts = {"files": self.files, "bytes": self.bytes} if self.status == "collected" else {}
+        reason = {"reason": self.reason} if self.reason else {}
+        return {"source": self.source, "destination": self.destination, "status": self.status, **counts, **reason}
+
+
+def keeps_processes(view: TaskRuntimeView, step: str | None) -> bool:
+    """Whether what the agent started lives on into verification."""
+    return config_of(view, step).hardening.keep_processes
+
+
+async def end_processes(environment: Environment, step: str | None) -> None:
+    """End what the agent of a step started, unless it is part of the solution; services of the environment live on."""
+    sandbox, view = environment.sandbox, environment.preparation.view
+    if keeps_processes(view, step):
+        return
+    if environment.services is None:
+        await sandbox.kill_processes()
+    else:
+        await end_agent(sandbox, agent_users(sandbox, view))
+
+
+async def collect(
+    sandbox: Sandbox, artifacts: Sequence[ArtifactConfig], target: Path, *, conventional: bool = False
+) -> list[Collected]:
+    """Copy artifacts below `target`, each from its service to its destination, else to its own path without the slash.
+
+    With `conventional` the folder `/logs/artifacts` is taken as well when it is there.
+    """
+    wanted = [(_absolute(item.source, sandbox.spec.workdir), item) for item in artifacts]
+    if conventional:
+        wanted.append((CONVENTIONAL, ArtifactConfig(source=CONVENTIONAL)))
+    if not wanted:
+        return []
+    there: set[tuple[str, str]] = set()
+    for service in dict.fromkeys(item.service for _, item in wanted):
+        sources = [source for source, item in wanted if item.service == service]
+        there |= {(service, source) for source in await _existing(sandbox.service(service), sources)}
+    done: list[Collected] = []
+    taken: list[tuple[str, str]] = []
+    for source, item in wanted:
+        destination = item.destination or source.lstrip("/")
+        if (item.service, source) not in there:
+            if item.source != CONVENTIONAL or item in artifacts:
+                done.append(Collected(source, destination, "missing"))
+            continue
+        if any(
+            item.service == service and (_within(source, other) or _within(other, source)) for service, other in taken
+        ):
+            done.append(Collected(source, destination, "skipped", reason="collected already"))
+            continue
+        found = await _take(sandbox.service(item.service), source, target, destination, item.exclude)
+        if found.status == "collected":
+            taken.append((item.service, source))
+        if found.files or item.source != CONVENTIONAL:
+            done.append(found)
+    return done
+
+
+async def _existing(sandbox: Sandbox, sources: list[str]) -> list[str]:
+    """Those of the paths that are there; all of them when the question cannot be answered."""
+    result = await sandbox.exec(["sh", "-c", _EXISTS, "sh", *sources], user="root", cwd="/", timeout=60)
+    answers = result.stdout.decode(errors="replace").split()
+    if len(answers) != len(sources):
+        return sources
+    return [source for source, answer in zip(sources, answers, strict=True) if answer == "1"]
+
+
+async def _take(sandbox: Sandbox, source: str, target: Path, destination: str, exclude: Sequence[str]) -> Collected:
+    place = target / destination
+    try:
+        if not _free(place):
+            return Collected(source, destination, "skipped", reason="another artifact has this destination")
+        await sandbox.download(source, place, max_bytes=MAX_BYTES, max_files=MAX_FILES)
+    except SandboxFailure as error:
+        return Collected(source, destination, "refused", reason=str(error)[:300])
+    except (FileExistsError, NotADirectoryError):
+        return Collected(source, destination, "skipped", reason="another artifact has this destination")
+    if exclude:
+        await anyio.to_thread.run_sync(_prune, place, tuple(exclude))
+    files, size = await anyio.to_thread.run_sync(_measure, place)
+    return Collected(source, destination, "collected", files, size)
+
+
+def _free(place: Path) -> bool:
+    """Whether nothing stands there; the folders above it are made."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return not os.path.lexists(place)
+
+
+def _prune(root: Path, patterns: tuple[str, ...]) -> None:
+    """Remove what matches a pattern by its name or by its path below the artifact."""
+    for folder, folders, files in os.walk(root, topdown=False):
+        for name in (*files, *folders):
+            path = Path(folder, name)
+            relative = path.relative_to(root).as_posix()
+            if any(fnmatch.fnmatch(name, p) or fnmatch.fnmatch(relative, p.rstrip("/")) for p in patterns):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _measure(root: Path) -> tuple[int, int]:
+    if not root.is_dir():
+        return 1, root.lstat().st_size
+    sizes = [Path(folder, name).lstat().st_size for folder, _, files in os.walk(root) for name in files]
+    return len(sizes), sum(sizes)
+
+
+def _absolute(source: str, workdir: str) -> str:
+    path = source if source.startswith("/") else f"{workdir.rstrip('/')}/{source}"
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,64 @@
+"""What all sandboxes of an engine share: commands and files go to one running container."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchflow.sandbox.engine.box.running_container import EngineContainer
+from benchflow.sandbox.protocol import ExecResult, OutputSink, Sandbox, SandboxProcess
+
+
+class InContainer(Sandbox):
+    """A sandbox whose commands and files are those of its container."""
+
+    @property
+    @abstractmethod
+    def container(self) -> EngineContainer:
+        """The running container; an error when there is none."""
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        return await self.container.exec(
+            command,
+            user=user,
+            env=env,
+            cwd=cwd,
+            timeout=timeout,
+            stdin=stdin,
+            on_output=on_output,
+            max_output=max_output,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        return await self.container.process(command, user=user, env=env, cwd=cwd)
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        await self.container.upload(source, target, owner=owner)
+
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
+        await self.container.write_file(path, data, owner=owner, mode=mode)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
+        await self.container.download(source, target, max_bytes=max_bytes, max_files=max_files)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        return await self.container.read_file(path, max_bytes=max_bytes)

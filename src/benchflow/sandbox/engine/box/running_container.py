@@ -1,0 +1,387 @@
+"""One running container: commands, files and processes in it, all through the anchor.
+
+A greeting of the anchor proves that the engine did its part; what is wrong before it is the engine's trouble and
+raised, what comes after it is the command's own result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.abc import Process
+
+from benchflow.errors import RuntimeFailure, SandboxFailure, UsageError
+from benchflow.sandbox.bounded_output import BoundedOutput, Stream
+from benchflow.sandbox.engine.box.container_process import EngineProcess
+from benchflow.sandbox.engine.box.file_records import Record, RecordReader
+from benchflow.sandbox.engine.box.greeting import Greeting
+from benchflow.sandbox.engine.box.image_accounts import numeric_owner
+from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, upload_stream
+from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
+from benchflow.sandbox.engine.machine.ownership import ANCHOR
+from benchflow.sandbox.host_process import chunks, end, open_process, opened, pump, shell_code
+from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
+
+_GRACE_SEC: Final = 15.0
+"""How long after its timeout a command may take to be gone before we go after it from outside."""
+_TIMED_OUT: Final = 142
+"""What the anchor ends with after a timeout: 128 and the number of SIGALRM."""
+_KILLED: Final = 137
+
+
+class EngineContainer:
+    """A container that runs. `user`, `workdir` and `env` hold for commands that do not say otherwise."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        container_id: str,
+        *,
+        user: str,
+        workdir: str,
+        env: Mapping[str, str],
+        restart: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.id: Final = container_id
+        self._client = client
+        self._user = user
+        self._workdir = workdir
+        self.env = dict(env)
+        self._restart = restart
+        self._processes: list[EngineProcess] = []
+
+    def set_defaults(self, *, user: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        """Change what holds for commands that do not say otherwise."""
+        self._user = user or self._user
+        self.env = self.env if env is None else dict(env)
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        """As `Sandbox.exec`."""
+        started = time.monotonic()
+        output = BoundedOutput(max_output)
+        greeting = Greeting()
+
+        def collect(stream: Stream, data: bytes) -> None:
+            shown = greeting.feed(data) if stream == "stderr" else data
+            if shown:
+                output.add(stream, shown)
+                if on_output is not None:
+                    on_output(stream, shown)
+
+        argv, client_env = self._command(command, user, env, cwd, timeout, interactive=stdin is not None)
+        limit = None if timeout is None else timeout + _GRACE_SEC
+        with anyio.move_on_after(limit) as scope:
+            async with (
+                self._ended_when_left(greeting),
+                opened(argv, stdin=stdin is not None, env=client_env) as process,
+            ):
+                await pump(process, stdin, collect)
+                greeting.over = True
+        duration = time.monotonic() - started
+        if greeting.pid is None and not scope.cancelled_caught:
+            # Docker puts some of its complaints on stdout.
+            raise self._failure(greeting.words or output.kept("stdout").decode(errors="replace"))
+        code = _KILLED if scope.cancelled_caught or process.returncode is None else shell_code(process.returncode)
+        late = timeout is not None and duration >= timeout and code in (_TIMED_OUT, _KILLED)
+        return ExecResult(
+            _KILLED if late else code,
+            output.kept("stdout"),
+            output.kept("stderr"),
+            duration,
+            timed_out=late,
+            dropped_bytes=output.dropped,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        """As `Sandbox.process`."""
+        argv, client_env = self._command(command, user, env, cwd, None, interactive=True)
+        process = await open_process(argv, stdin=True, env=client_env)
+        greeting = Greeting()
+        try:
+            rest = await self._greeted(process, greeting)
+        except BaseException:
+            await end(process)
+            raise
+        talking = EngineProcess(process, rest, lambda: self._end_tree(greeting.pid))
+        self._processes.append(talking)
+        return talking
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        """As `Sandbox.upload`."""
+        await self._unpack(upload_stream(source, absolute(target), await self._owner(owner)))
+
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
+        """As `Sandbox.write_file`."""
+        who = await self._owner(owner)
+        record = Record("f", absolute(path), len(data), mode, who.uid, who.gid, time.time_ns())
+        await self._unpack(_whole(record.header() + data))
+
+    async def overwrite(self, path: str, data: bytes) -> None:
+        """Write into an existing file without replacing it, as files that the engine mounts demand."""
+        await self._unpack(_whole(Record("i", absolute(path), len(data)).header() + data))
+
+    async def make_folders(self, paths: Sequence[str], owner: Owner) -> None:
+        """Make sure there are these folders; those that are made get the owner."""
+        records = [Record("d", absolute(path), 0, 0o755, owner.uid, owner.gid) for path in paths]
+        await self._unpack(_whole(b"".join(record.header() for record in records)))
+
+    async def give(self, path: str, owner: Owner) -> None:
+        """Make all that is root's in a folder, and the folder itself, somebody else's; links are not followed."""
+        await self._anchor("give", str(owner.uid), str(owner.gid), absolute(path))
+
+    async def replace_by_empty(self, path: str, *, folder: bool) -> None:
+        """Put an empty folder or file where something else stands, a link for instance."""
+        empty = Record("d", absolute(path), mode=0o755) if folder else Record("f", absolute(path))
+        await self._unpack(_whole(empty.header()))
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
+        """As `Sandbox.download`."""
+        async with self._packed(source) as reader:
+            await receive_tree(reader, source, target, Bounds(max_bytes, max_files))
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        """As `Sandbox.read_file`."""
+        async with self._packed(path) as reader:
+            record = await reader.next()
+            if record is None or record.type != "f":
+                raise SandboxFailure(f"'{path}' is not a regular file.", code="refused-file")
+            if record.size > max_bytes:
+                raise SandboxFailure(f"'{path}' is larger than {max_bytes} bytes.", code="too-large")
+            return await reader.take(record.size)
+
+    async def stat(self, paths: Sequence[str]) -> list[Record]:
+        """A record for each path, of type `-` for what is not there or is behind a link."""
+        asked = b"".join(path.encode("utf-8", "surrogateescape") + b"\0" for path in paths)
+        data = await self._anchor("stat", stdin=asked, max_output=(len(asked) + 4200 * len(paths)) * 4)
+        reader = RecordReader(_whole(data))
+        found = []
+        while (record := await reader.next()) is not None:
+            if record.type == "l":
+                target = (await reader.take(record.size)).decode("utf-8", "surrogateescape")
+                record = replace(record, target=target)
+            found.append(record)
+        return found
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and folders with all below them; what is not there is fine."""
+        await self._unpack(_whole(b"".join(Record("x", absolute(path)).header() for path in paths)))
+
+    async def copy_from(self, other: EngineContainer, path: str) -> None:
+        """Make a file or tree what it is in another container, with owners, modes and times."""
+        async with other._packed(path) as reader:
+            await self._unpack(_moved(reader, path))
+
+    async def diff(self) -> str:
+        return await self._client.ask("diff", self.id)
+
+    async def kill_processes(self) -> None:
+        """End every process but the anchor; where that cannot be done from inside, by a restart of the container."""
+        killed = False
+        with contextlib.suppress(SandboxFailure), anyio.move_on_after(_GRACE_SEC):
+            await self._anchor("kill", "9", "-1")
+            killed = True
+        if not killed:
+            await self._restart()
+        await self._close_processes()
+
+    async def close(self) -> None:
+        """Let go of the clients of processes; the container itself is removed by whoever made it."""
+        await self._close_processes()
+
+    async def _close_processes(self) -> None:
+        for process in self._processes:
+            await process.close()
+        self._processes.clear()
+
+    def _command(
+        self,
+        command: str | Sequence[str],
+        user: str | None,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        timeout: float | None,
+        *,
+        interactive: bool,
+    ) -> tuple[list[str], dict[str, str]]:
+        inside = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        if not inside:
+            raise UsageError("An empty command cannot be run.")
+        seconds, micros = divmod(round((timeout or 0) * 1_000_000), 1_000_000)
+        variables, client_env = self._client.environment({**self.env, **(env or {})})
+        argv = self._client.argv(
+            "exec",
+            *(["--interactive"] if interactive else []),
+            *("--user", user or self._user),
+            *("--workdir", absolute(cwd or self._workdir)),
+            *variables,
+            self.id,
+            *(ANCHOR, "run", str(seconds), str(micros)),
+            *inside,
+        )
+        return argv, client_env
+
+    def _anchor_argv(self, *args: str, interactive: bool) -> list[str]:
+        flags = ["--interactive"] if interactive else []
+        return self._client.argv("exec", *flags, "--user", "0:0", "--workdir", "/", self.id, ANCHOR, *args)
+
+    async def _anchor(
+        self, *args: str, stdin: bytes | AsyncIterator[bytes] | None = None, max_output: int = 1 << 16
+    ) -> bytes:
+        """Run the anchor as root; give what it wrote, raise what it complained about."""
+        output, greeting = BoundedOutput(max_output), Greeting()
+
+        def collect(stream: Stream, data: bytes) -> None:
+            output.add(stream, greeting.feed(data) if stream == "stderr" else data)
+
+        argv = self._anchor_argv(*args, interactive=stdin is not None)
+        async with (
+            self._ended_when_left(greeting),
+            opened(argv, stdin=stdin is not None, env=self._client.environment()[1]) as process,
+        ):
+            await pump(process, stdin, collect)
+            greeting.over = True
+        if greeting.pid is None:
+            raise self._failure(greeting.words)
+        if process.returncode:
+            raise _file_failure(process.returncode, output.kept("stderr"))
+        return output.kept("stdout")
+
+    async def _greeted(self, process: Process, greeting: Greeting) -> bytes:
+        """Read stderr up to the greeting; give what came with it, raise the engine's trouble if it does not come."""
+        if process.stderr is not None:
+            async for data in chunks(process.stderr):
+                rest = greeting.feed(data)
+                if greeting.pid is not None:
+                    return rest
+        words = greeting.words
+        if not words and process.stdout is not None:
+            words = b"".join([data async for data in chunks(process.stdout)]).decode(errors="replace")
+        raise self._failure(words)
+
+    async def _unpack(self, stream: AsyncIterator[bytes]) -> None:
+        await self._anchor("unpack", stdin=stream)
+
+    @contextlib.asynccontextmanager
+    async def _packed(self, path: str) -> AsyncIterator[RecordReader]:
+        """The records of a file or tree. Leaving with an error stops the anchor."""
+        argv = self._anchor_argv("pack", absolute(path), interactive=False)
+        greeting = Greeting()
+        async with (
+            self._ended_when_left(greeting),
+            opened(argv, stdin=False, env=self._client.environment()[1]) as process,
+        ):
+            complaint = await self._greeted(process, greeting)
+
+            async def content() -> AsyncIterator[bytes]:
+                if process.stdout is not None:
+                    async for data in chunks(process.stdout):
+                        yield data
+                rest = b""
+                if process.stderr is not None:
+                    # A sentence at most, so it waits in the pipe until the data is through.
+                    rest = b"".join([data async for data in chunks(process.stderr)])
+                failed = await process.wait()
+                greeting.over = True
+                if failed:
+                    raise _file_failure(process.returncode or 1, complaint + rest)
+
+            yield RecordReader(content())
+
+    @contextlib.asynccontextmanager
+    async def _ended_when_left(self, greeting: Greeting) -> AsyncIterator[None]:
+        """Whoever leaves the block early takes the command inside with them.
+
+        It stands around the engine's client, which goes first: an engine that waits for it to read would not start
+        the messenger.
+        """
+        try:
+            yield
+        except BaseException:
+            if not greeting.over:
+                with anyio.CancelScope(shield=True):
+                    await self._end_tree(greeting.pid)
+            raise
+
+    async def _end_tree(self, pid: int | None) -> None:
+        if pid is not None:
+            with contextlib.suppress(RuntimeFailure), anyio.move_on_after(_GRACE_SEC):
+                await self._anchor("kill", "15", str(pid))
+
+    async def _owner(self, owner: str | None) -> Owner:
+        if owner is None:
+            return Owner()
+        texts = []
+        for path in ("/etc/passwd", "/etc/group"):
+            try:
+                texts.append((await self.read_file(path)).decode(errors="replace"))
+            except SandboxFailure:
+                texts.append("")
+        return numeric_owner(owner, *texts)
+
+    def _failure(self, words: str) -> RuntimeFailure:
+        """Why the engine could not start something in this container."""
+        self._client.raise_if_engine_failed(words)
+        lowered = words.lower()
+        if any(text in lowered for text in ("is not running", "no such container", "no container with name")) or (
+            "container state improper" in lowered
+        ):
+            return SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
+        if "unable to find user" in lowered or "no matching entries in passwd" in lowered:
+            return SandboxFailure(f"The environment lacks the user: {last_words(words)}", code="unknown-user")
+        if "chdir to cwd" in lowered or "workdir" in lowered:
+            return SandboxFailure("The working folder does not exist in the environment.", code="no-such-folder")
+        if "resource temporarily unavailable" in lowered:
+            return SandboxFailure("The sandbox has no process left to start another.", code="sandbox-exhausted")
+        return SandboxFailure(f"The engine could not run a command: {last_words(words)}", code="exec-failed")
+
+
+def absolute(path: str) -> str:
+    """The path if it is absolute and without `..`; anything else is wrong usage."""
+    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise UsageError(f"'{path}' is not an absolute path without '..'.", code="unsafe-path")
+    return path
+
+
+def _file_failure(code: int, complaint: bytes) -> SandboxFailure:
+    words = complaint.decode(errors="replace").strip() or f"The transfer ended with {code}"
+    known = {2: "no-such-file", 40: "refused-file", 28: "disk-full", 20: "no-such-file"}
+    return SandboxFailure(f"{words}.", code=known.get(code, "transfer-failed"))
+
+
+async def _moved(reader: RecordReader, place: str) -> AsyncIterator[bytes]:
+    """The records of a tree again, under the absolute path they came from."""
+    while (record := await reader.next()) is not None:
+        if record.type in "s-":
+            continue
+        path = f"{place.rstrip('/')}/{record.path}" if record.path else place
+        yield replace(record, path=path).header()
+        async for part in reader.data(record.size if record.type in "fl" else 0):
+            yield part
+
+
+async def _whole(data: bytes) -> AsyncIterator[bytes]:
+    yield data

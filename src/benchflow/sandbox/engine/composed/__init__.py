@@ -1,0 +1,1 @@
+"""Tasks of several services: compose files, and the containers that they describe."""

@@ -1,0 +1,299 @@
+"""Compose files, as far as a sandbox can honour them. Pure.
+
+Services of a package share one network, reach each other under their names, and are seen from nowhere else, so `ports`
+and `expose` say nothing more. What is not in the tables below is refused with its path: nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from benchflow.errors import PackageError, UnsupportedError
+from benchflow.sandbox.protocol import Healthcheck, Limits
+from benchflow.task.config.task_config import MAIN_SERVICE
+from benchflow.task.document.yaml_source import YamlSource
+
+Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
+_CONDITIONS: Final = frozenset({"service_started", "service_healthy", "service_completed_successfully"})
+_TOP: Final = frozenset({"services", "version", "name"})
+_SERVICE: Final = frozenset(
+    {
+        *("image", "build", "command", "entrypoint", "environment", "working_dir", "user", "depends_on"),
+        *("healthcheck", "ports", "expose", "labels", "hostname", "container_name", "mem_limit", "cpus", "pids_limit"),
+    }
+)
+_BUILD: Final = frozenset({"context", "dockerfile", "args", "target"})
+_CHECK: Final = frozenset({"test", "interval", "timeout", "retries", "start_period", "start_interval", "disable"})
+_KEEPS_ALIVE: Final = re.compile(r"(sh -c )?['\"]?(sleep (infinity|inf|\d+)|tail -f /dev/null)['\"]?")
+_VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?:(:?-)([^}]*))?\}|(\w+))")
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a service is built from; `context` is absolute."""
+
+    context: Path
+    dockerfile: str = "Dockerfile"
+    args: Mapping[str, str] = field(default_factory=dict)
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service. `command` and `entrypoint` None leave it to the image."""
+
+    name: str
+    image: str | None = None
+    build: Build | None = None
+    command: tuple[str, ...] | None = None
+    entrypoint: tuple[str, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    depends_on: Mapping[str, Condition] = field(default_factory=dict)
+    healthcheck: Healthcheck | None = None
+    limits: Limits = field(default_factory=Limits)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    """Further names that other services know it by."""
+
+
+def read_compose(file: Path, variables: Mapping[str, str]) -> dict[str, Service]:
+    """The services of a compose file in an order in which they can be started; `main` is among them or left out."""
+    try:
+        document = YamlSource(file.read_text(encoding="utf-8")).value
+    except (OSError, UnicodeDecodeError) as error:
+        raise PackageError(f"{file.name} cannot be read: {error}", code="compose-invalid", file=file.name) from error
+    except PackageError as error:
+        error.file = file.name
+        raise
+    return parse_compose(document, file, variables)
+
+
+def parse_compose(document: object, file: Path, variables: Mapping[str, str]) -> dict[str, Service]:
+    """The services of a loaded compose file; `file` is where it was, for paths and messages."""
+    reader = _Reader(file, variables)
+    top = reader.mapping(reader.filled(document, ""), "")
+    reader.only(top, _TOP, "")
+    services = reader.mapping(top.get("services") or {}, "services")
+    if not services:
+        raise reader.wrong("services", "lists no services")
+    found = {name: reader.service(name, value) for name, value in services.items()}
+    return _ordered(found, reader)
+
+
+def _ordered(services: dict[str, Service], reader: _Reader) -> dict[str, Service]:
+    """Those that others depend on first."""
+    order: dict[str, Service] = {}
+    visiting: set[str] = set()
+
+    def visit(name: str, asked_by: str) -> None:
+        if name not in services:
+            raise reader.wrong(f"services.{asked_by}.depends_on", f"names '{name}', which is no service")
+        if name in visiting:
+            raise reader.wrong(f"services.{asked_by}.depends_on", "goes round in a circle")
+        if name in order:
+            return
+        visiting.add(name)
+        for needed in services[name].depends_on:
+            visit(needed, name)
+        visiting.discard(name)
+        order[name] = services[name]
+
+    for name in services:
+        visit(name, name)
+    return order
+
+
+class _Reader:
+    def __init__(self, file: Path, variables: Mapping[str, str]) -> None:
+        self._file = file
+        self._variables = variables
+
+    def service(self, name: str, value: object) -> Service:
+        path = f"services.{name}"
+        data = self.mapping(value or {}, path)
+        self.only(data, _SERVICE, path)
+        if name != MAIN_SERVICE and not (data.get("image") or data.get("build")):
+            raise self.wrong(path, "has neither an image nor a build")
+        command = self.words(data.get("command"), f"{path}.command")
+        if name == MAIN_SERVICE and (
+            data.get("entrypoint") is not None or (command and not _KEEPS_ALIVE.fullmatch(" ".join(command)))
+        ):
+            raise UnsupportedError(
+                f"{self._file.name}: `{path}` starts a program of its own, but the main service is where agent and "
+                "verifier run; put the program into a service of its own.",
+                path=f"{path}.command",
+                file=self._file.name,
+            )
+        return Service(
+            name=name,
+            image=self.text(data.get("image"), f"{path}.image"),
+            build=self.build(data.get("build"), f"{path}.build"),
+            command=command,
+            entrypoint=self.words(data.get("entrypoint"), f"{path}.entrypoint"),
+            env=self.pairs(data.get("environment"), f"{path}.environment"),
+            workdir=self.text(data.get("working_dir"), f"{path}.working_dir"),
+            user=self.text(data.get("user"), f"{path}.user"),
+            depends_on=self.dependencies(data.get("depends_on"), f"{path}.depends_on"),
+            healthcheck=self.healthcheck(data.get("healthcheck"), f"{path}.healthcheck"),
+            limits=self.limits(data, path),
+            labels=self.pairs(data.get("labels"), f"{path}.labels"),
+            aliases=tuple(str(data[key]) for key in ("hostname", "container_name") if data.get(key)),
+        )
+
+    def filled(self, value: object, path: str) -> object:
+        """The value with `${NAME}` and `${NAME:-default}` filled in; `$$` is a dollar."""
+        if isinstance(value, dict):
+            return {key: self.filled(item, f"{path}.{key}".lstrip(".")) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.filled(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+
+        def fill(match: re.Match[str]) -> str:
+            if match.group() == "$$":
+                return "$"
+            name, operator, default = match.group(1) or match.group(4), match.group(2), match.group(3)
+            found = self._variables.get(name)
+            if found or (found is not None and operator != ":-"):
+                return found
+            if default is None:
+                raise self.wrong(path, f"needs the variable {name}, which is not set")
+            return str(default)
+
+        return _VARIABLE.sub(fill, value)
+
+    def build(self, value: object, path: str) -> Build | None:
+        if value is None:
+            return None
+        data = {"context": value} if isinstance(value, str) else self.mapping(value, path)
+        self.only(data, _BUILD, path)
+        home = self._file.parent.resolve()
+        context = (home / (self.text(data.get("context"), f"{path}.context") or ".")).resolve()
+        if not context.is_relative_to(home):
+            raise self.wrong(f"{path}.context", "leaves the folder of the compose file")
+        return Build(
+            context,
+            self.text(data.get("dockerfile"), f"{path}.dockerfile") or "Dockerfile",
+            self.pairs(data.get("args"), f"{path}.args"),
+            self.text(data.get("target"), f"{path}.target"),
+        )
+
+    def dependencies(self, value: object, path: str) -> dict[str, Condition]:
+        if value is None:
+            return {}
+        if isinstance(value, list):
+            return {str(name): "service_started" for name in value}
+        found: dict[str, Condition] = {}
+        for name, item in self.mapping(value, path).items():
+            data = self.mapping(item, f"{path}.{name}")
+            self.only(data, frozenset({"condition"}), f"{path}.{name}")
+            condition = data.get("condition", "service_started")
+            if condition not in _CONDITIONS:
+                raise self.wrong(f"{path}.{name}.condition", f"is '{condition}', not one of {sorted(_CONDITIONS)}")
+            found[name] = condition
+        return found
+
+    def healthcheck(self, value: object, path: str) -> Healthcheck | None:
+        if value is None:
+            return None
+        data = self.mapping(value, path)
+        self.only(data, _CHECK, path)
+        test = data.get("test")
+        if data.get("disable") or test in (["NONE"], "NONE"):
+            return None
+        command: str | tuple[str, ...]
+        if isinstance(test, str):
+            command = test
+        elif isinstance(test, list) and len(test) > 1 and test[0] in ("CMD", "CMD-SHELL"):
+            command = tuple(map(str, test[1:])) if test[0] == "CMD" else str(test[1])
+        else:
+            raise self.wrong(f"{path}.test", "is neither a string nor a list that begins with CMD or CMD-SHELL")
+        return Healthcheck(
+            command,
+            interval_sec=self.seconds(data.get("interval"), f"{path}.interval", 30.0),
+            timeout_sec=self.seconds(data.get("timeout"), f"{path}.timeout", 30.0),
+            start_period_sec=self.seconds(data.get("start_period"), f"{path}.start_period", 0.0),
+            start_interval_sec=self.seconds(data.get("start_interval"), f"{path}.start_interval", 5.0),
+            retries=int(data.get("retries") or 3),
+        )
+
+    def limits(self, data: Mapping[str, Any], path: str) -> Limits:
+        memory = data.get("mem_limit")
+        return Limits(
+            cpus=float(data["cpus"]) if data.get("cpus") is not None else None,
+            memory_mb=max(self.size(memory, f"{path}.mem_limit") >> 20, 1) if memory is not None else None,
+            pids=int(data["pids_limit"]) if data.get("pids_limit") is not None else None,
+        )
+
+    def size(self, value: object, path: str) -> int:
+        match = re.fullmatch(r"(\d+)\s*([bkmg]?)b?", str(value).lower())
+        if match is None:
+            raise self.wrong(path, f"is '{value}', not a size like 512m")
+        return int(match[1]) * _UNITS[match[2]]
+
+    def seconds(self, value: object, path: str, default: float) -> float:
+        if value is None:
+            return default
+        match = _DURATION.fullmatch(str(value))
+        if match is None or not str(value):
+            raise self.wrong(path, f"is '{value}', not a duration like 1m30s")
+        hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
+        return hours * 3600 + minutes * 60 + seconds + millis / 1000
+
+    def words(self, value: object, path: str) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            try:
+                return tuple(shlex.split(value))
+            except ValueError as error:
+                raise self.wrong(path, f"cannot be split into words: {error}") from error
+        if isinstance(value, list):
+            return tuple(str(word) for word in value)
+        raise self.wrong(path, "is neither a string nor a list")
+
+    def pairs(self, value: object, path: str) -> dict[str, str]:
+        if value is None:
+            return {}
+        if isinstance(value, list):
+            return {name: found for name, _, found in (str(item).partition("=") for item in value)}
+        return {name: "" if item is None else _plain(item) for name, item in self.mapping(value, path).items()}
+
+    def text(self, value: object, path: str) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        raise self.wrong(path, "is not a string")
+
+    def mapping(self, value: object, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.wrong(path, "is not a mapping")
+        return {str(key): item for key, item in value.items()}
+
+    def only(self, data: Mapping[str, Any], known: frozenset[str], path: str) -> None:
+        for key in data:
+            if key not in known and not key.startswith("x-"):
+                place = f"{path}.{key}".lstrip(".")
+                raise UnsupportedError(
+                    f"{self._file.name}: `{place}` cannot be honoured in a sandbox.", path=place, file=self._file.name
+                )
+
+    def wrong(self, path: str, why: str) -> PackageError:
+        place = f"`{path}` " if path else "the file "
+        return PackageError(
+            f"{self._file.name}: {place}{why}.", code="compose-invalid", path=path, file=self._file.name
+        )
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,205 @@
+"""A package of several services: a main container and its neighbours, in one network namespace that none of them owns.
+
+A container with nothing but the anchor holds the namespace, so network policies hold for all services alike and outlive
+any restart. Services reach each other by name on the loopback address; two of them cannot use the same port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.sandbox.engine.box.in_container import InContainer
+from benchflow.sandbox.engine.box.running_container import EngineContainer
+from benchflow.sandbox.engine.composed.compose_file import Condition, Service
+from benchflow.sandbox.engine.composed.compose_service import EngineService
+from benchflow.sandbox.engine.composed.service_sandbox import ServiceSandbox
+from benchflow.sandbox.engine.container_sandbox import EngineSandbox
+from benchflow.sandbox.protocol import (
+    Change,
+    Composition,
+    Image,
+    Limits,
+    Mount,
+    NetworkPolicy,
+    Revert,
+    Sandbox,
+    SandboxSpec,
+    Snapshot,
+)
+from benchflow.task.config.task_config import MAIN_SERVICE
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.engine.engine_backend import EngineBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A service with the image it runs from; `own` images are removed with the sandbox."""
+
+    service: Service
+    image: Image
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class EngineComposition(Composition):
+    """The services of a compose file on an engine."""
+
+    parts: tuple[Part, ...] = ()
+    """In the order of their start, without `main`."""
+    needed: Mapping[str, Condition] = field(default_factory=dict)
+    """What `main` waits for."""
+    aliases: tuple[str, ...] = ()
+    """Further names of `main`."""
+
+
+class ComposeSandbox(InContainer):
+    """All services of a compose file. Everything but `service` is about `main`, where agent and verifier work."""
+
+    def __init__(
+        self,
+        backend: EngineBackend,
+        spec: SandboxSpec,
+        composition: EngineComposition,
+        *,
+        main: EngineSandbox | None = None,
+    ) -> None:
+        """A prepared `main` is that of a fork or a snapshot."""
+        self.id = f"benchcube-{secrets.token_hex(8)}"
+        self.spec = spec
+        self._backend = backend
+        self._composition = composition
+        self._parts = composition.parts
+        names = [MAIN_SERVICE, *composition.aliases]
+        names += [name for part in self._parts for name in (part.service.name, *part.service.aliases)]
+        holder = replace(spec, mounts=(), limits=Limits(), env={}, workdir="/", user="root")
+        self._holder = EngineSandbox(backend, holder, purpose="service", hosts=names)
+        self._main = main or EngineSandbox(backend, spec)
+        self._services: dict[str, EngineService] = {}
+        self._started = False
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._main.capabilities - {"snapshot"}
+
+    @property
+    def container(self) -> EngineContainer:
+        return self._main.container
+
+    def service(self, name: str) -> Sandbox:
+        if name == MAIN_SERVICE:
+            return self
+        if name not in self._services:
+            raise UsageError(f"There is no service '{name}', only {', '.join([MAIN_SERVICE, *self._services])}.")
+        return ServiceSandbox(self._services[name], self)
+
+    async def start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        try:
+            await self._holder.start()
+            for part in self._parts:
+                await self._start_service(part)
+            for name, condition in self._composition.needed.items():
+                await self._services[name].wait_for(condition)
+            self._main.join(self._holder.id)
+            await self._main.start()
+            self._main.set_network_environment(self._holder.network_environment())
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
+                await self.stop()
+            raise
+
+    async def _start_service(self, part: Part) -> None:
+        """Start a service once those it depends on are as far as it wants them."""
+        for name, condition in part.service.depends_on.items():
+            if name == MAIN_SERVICE:
+                raise UnsupportedError(f"The service '{part.service.name}' depends on main, which is started last.")
+            await self._services[name].wait_for(condition)
+        started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
+        self._services[part.service.name] = started
+        await started.start(self._holder.network_environment())
+
+    async def changes(self) -> list[Change]:
+        return await self._main.changes()
+
+    async def kill_processes(self) -> None:
+        """End what runs in main; the other services are there until verification is over."""
+        await self._main.kill_processes()
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._holder.set_network(policy)
+        environment = self._holder.network_environment()
+        self._main.set_network_environment(environment)
+        for service in self._services.values():
+            service.set_network_environment(environment)
+
+    async def dial(self, port: int) -> socket.socket:
+        return await self._holder.dial(port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        """A copy of all services; each begins anew on a copy of its files."""
+        main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
+        parts = []
+        for part in self._parts:
+            saved = await self._services[part.service.name].save()
+            parts.append(replace(part, image=replace(part.image, reference=saved), own=True))
+        spec = replace(main.spec, network=network or self._holder.current_policy())
+        composition = replace(self._composition, parts=tuple(parts))
+        forked = ComposeSandbox(self._backend, spec, composition, main=main)
+        await forked.start()
+        return forked
+
+    async def fork_beside(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        before = self._holder.current_policy()
+        main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
+        switched = network is not None and network != before
+
+        async def put_back() -> None:
+            if switched and self._started and self._holder.current_policy() != before:
+                await self.set_network(before)
+
+        main.join(self._holder.id, afterwards=put_back)
+        try:
+            if network is not None and switched:
+                await self.set_network(network)
+            await main.start()
+            main.set_network_environment(self._holder.network_environment())
+        except BaseException:
+            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
+                await main.stop()
+                await put_back()
+            raise
+        return main
+
+    async def snapshot(self) -> Snapshot:
+        raise UnsupportedError("Several services have no common snapshot; fork them instead.", path="snapshot")
+
+    async def stop(self) -> None:
+        if not self._started:
+            return
+        self._started = False
+        with anyio.CancelScope(shield=True):
+            await self._main.stop()
+            for part in reversed(self._parts):
+                service = self._services.pop(part.service.name, None)
+                if service is not None:
+                    await service.stop()
+            await self._holder.stop()
+            host = await self._backend.connect()
+            for part in self._parts:
+                if part.own:
+                    await host.remove_image(part.image.reference)

@@ -1,0 +1,83 @@
+"""What an engine says about changed files, brought into the protocol's form. Pure.
+
+Engines list folders as changed because something in them changed; those are left out. A fork is compared with the
+image it came from, so its own list is laid over the list of its origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from benchflow.sandbox.engine.box.file_records import Record
+from benchflow.sandbox.protocol import Change, ChangeKind
+
+_KINDS: Final[Mapping[str, ChangeKind]] = {"A": "added", "C": "changed", "D": "deleted"}
+_TYPES: Final[Mapping[str, Literal["file", "directory", "symlink", "special"]]] = {
+    "f": "file",
+    "d": "directory",
+    "l": "symlink",
+}
+_ENGINE_PATHS: Final = frozenset(
+    {"/.dockerenv", "/run/.containerenv", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/mtab"}
+)
+_ENGINE_FOLDERS: Final = ("/dev", "/proc", "/sys")
+
+
+def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
+    """The lines of `diff` as path and kind, without what the engine itself put there and the `mounted` paths."""
+    ours = tuple(mounted)
+    found: dict[str, ChangeKind] = {}
+    for line in text.splitlines():
+        kind, _, path = line.partition(" ")
+        if kind in _KINDS and path.startswith("/") and not _is_engines(path, ours):
+            found[path] = _KINDS[kind]
+    return found
+
+
+def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> list[Change]:
+    """Changes with type and size, sorted by path. A folder counts when it is new, not when something in it is."""
+    known = {record.path: record for record in records}
+    found = []
+    for path in sorted(kinds):
+        kind, record = kinds[path], known.get(path)
+        if kind == "deleted":
+            found.append(Change(path, "deleted", "file"))
+        elif record is not None and record.type != "-" and not (kind == "changed" and record.type == "d"):
+            size = record.size if record.type == "f" else 0
+            found.append(Change(path, kind, _TYPES.get(record.type, "special"), size, record.target))
+    return found
+
+
+def lay_over(origin: Mapping[str, ChangeKind], later: Mapping[str, ChangeKind]) -> dict[str, ChangeKind]:
+    """What changed since the environment was built, from what changed before a fork and what changed after it."""
+    merged = dict(origin)
+    for path, kind in later.items():
+        before = merged.get(path)
+        if kind == "deleted":
+            for gone in [known for known in merged if known == path or known.startswith(path + "/")]:
+                del merged[gone]
+            if before != "added":
+                merged[path] = "deleted"
+        elif before is None:
+            merged[path] = kind
+        else:
+            merged[path] = "added" if before == "added" else "changed"
+    return merged
+
+
+def without(kinds: Mapping[str, ChangeKind], places: Iterable[str]) -> dict[str, ChangeKind]:
+    """Those outside of the places."""
+    gone = tuple(places)
+    return {path: kind for path, kind in kinds.items() if not any(below(path, place) for place in gone)}
+
+
+def below(path: str, place: str) -> bool:
+    """Whether a path is a place or inside it."""
+    return path == place or path.startswith(place.rstrip("/") + "/")
+
+
+def _is_engines(path: str, mounted: tuple[str, ...]) -> bool:
+    if path in _ENGINE_PATHS:
+        return True
+    return any(below(path, place) for place in (*_ENGINE_FOLDERS, *mounted))

@@ -1,0 +1,167 @@
+"""Docker and Podman as backends: images, builds, sandboxes, snapshots, and what the engine here can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
+from benchflow.sandbox.engine.change_notes import SnapshotNotes
+from benchflow.sandbox.engine.composed.compose_file import Build, Service, read_compose
+from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox, EngineComposition, Part
+from benchflow.sandbox.engine.container_sandbox import EngineSandbox
+from benchflow.sandbox.engine.machine.dialect import DIALECTS
+from benchflow.sandbox.engine.machine.engine_build import Builder, BuildOptions
+from benchflow.sandbox.engine.machine.engine_client import EngineClient
+from benchflow.sandbox.engine.machine.engine_host import EngineHost, find_facts
+from benchflow.sandbox.engine.machine.engine_images import resolve_image
+from benchflow.sandbox.engine.machine.gate import EngineGate, GateLimits
+from benchflow.sandbox.engine.machine.ownership import default_state
+from benchflow.sandbox.protocol import (
+    BackendStatus,
+    Composition,
+    Image,
+    Sandbox,
+    SandboxBackend,
+    SandboxSpec,
+    Snapshot,
+)
+from benchflow.task.config.task_config import MAIN_SERVICE
+
+
+class EngineBackend(SandboxBackend):
+    """One engine. Nothing is asked of it before it is needed."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        command: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        state: Path | None = None,
+        limits: GateLimits | None = None,
+    ) -> None:
+        """`name` is `docker` or `podman`; `command` and `env` say how its client is called where that is not usual."""
+        if name not in DIALECTS:
+            raise UsageError(f"There is no engine '{name}', only {' and '.join(sorted(DIALECTS))}.")
+        self.name: str = name
+        self._client: Final = EngineClient(DIALECTS[name], command, env)
+        self._state: Final = state or default_state()
+        self._gate: Final = EngineGate(name, limits)
+        self._builder: Final = Builder(self._client, self._state)
+        self._connecting: Final = anyio.Lock()
+        self._host: EngineHost | None = None
+        self._status: BackendStatus | None = None
+        self.notes: Final = SnapshotNotes(self._state / "snapshots")
+
+    async def status(self) -> BackendStatus:
+        if self._status is None:
+            try:
+                facts = await find_facts(self._client)
+            except RuntimeFailure as error:
+                self._status = BackendStatus(self.name, False, str(error), frozenset())
+            else:
+                self._status = BackendStatus(self.name, True, None, facts.capabilities, facts.missing())
+        return self._status
+
+    async def connect(self) -> EngineHost:
+        """The engine, registered with once per backend; leftovers of crashed owners are removed on the way."""
+        async with self._connecting:
+            if self._host is None:
+                self._host = await EngineHost.connect(self._client, self._gate, self._state)
+            return self._host
+
+    def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        if snapshot is not None and snapshot.backend != self.name:
+            raise UsageError(f"A snapshot of '{snapshot.backend}' cannot be used by '{self.name}'.")
+        if isinstance(spec.composition, EngineComposition):
+            main = EngineSandbox(self, spec, origin=snapshot) if snapshot is not None else None
+            return ComposeSandbox(self, spec, spec.composition, main=main)
+        if spec.composition is not None:
+            raise UsageError(f"The composition is not one of '{self.name}'.")
+        return EngineSandbox(self, spec, origin=snapshot)
+
+    async def compose(
+        self,
+        file: Path,
+        *,
+        image: Image | None = None,
+        variables: Mapping[str, str] | None = None,
+        timeout_sec: float | None = None,
+    ) -> Composition:
+        """As `SandboxBackend.compose`. A `main` without an image is built from the Dockerfile beside the file."""
+        services = await anyio.to_thread.run_sync(read_compose, file, variables or {})
+        main = services.pop(MAIN_SERVICE, Service(MAIN_SERVICE))
+        if main.image is None and main.build is None and await anyio.Path(file.parent / "Dockerfile").is_file():
+            main = replace(main, build=Build(file.parent))
+        return EngineComposition(
+            image=image or await self._image_of(main, timeout_sec),
+            services=tuple(services),
+            env=main.env,
+            workdir=main.workdir,
+            user=main.user,
+            limits=main.limits,
+            healthcheck=main.healthcheck,
+            labels=main.labels,
+            parts=tuple([Part(service, await self._image_of(service, timeout_sec)) for service in services.values()]),
+            needed=main.depends_on,
+            aliases=main.aliases,
+        )
+
+    async def _image_of(self, service: Service, timeout_sec: float | None) -> Image:
+        build = service.build
+        if build is not None:
+            options = {"build_args": build.args, "target": build.target, "timeout_sec": timeout_sec}
+            return await self.build(build.context, dockerfile=build.dockerfile, **options)
+        if service.image is None:
+            raise EnvironmentFailure(
+                "The compose file gives `main` no image, and neither does the package.", code="image-missing"
+            )
+        return await self.resolve(service.image)
+
+    async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
+        """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`)."""
+        return await self._builder.build(context, dockerfile, _build_options(options))
+
+    async def resolve(self, image: str) -> Image:
+        return await resolve_image(self._client, image)
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        host = await self.connect()
+        await host.remove_image(snapshot.reference)
+        self.notes.forget(snapshot.reference)
+
+    async def close(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await host.remove_owned(host.owner.id)
+                finally:
+                    host.close()
+
+
+def _build_options(options: Mapping[str, object]) -> BuildOptions:
+    timeout, network, target = (options.get(key) for key in ("timeout_sec", "network", "target"))
+    arguments = options.get("build_args") or {}
+    if options.get("base_image") is not None:
+        raise UnsupportedError(
+            "A container engine builds on the base image that the Dockerfile names; only `local` can replace it.",
+            path="base_image",
+        )
+    unknown = set(options) - {"timeout_sec", "build_args", "network", "target", "base_image"}
+    if unknown:
+        raise UsageError(f"Unknown build options: {', '.join(sorted(unknown))}.")
+    if not isinstance(arguments, Mapping):
+        raise UsageError("The build option 'build_args' is not a mapping.")
+    return BuildOptions(
+        timeout_sec=float(timeout) if isinstance(timeout, int | float) else None,
+        build_args={str(key): str(value) for key, value in arguments.items()},
+        network=str(network) if network is not None else None,
+        target=str(target) if target is not None else None,
+    )

@@ -1,0 +1,179 @@
+"""Environments from Dockerfiles: one build per digest, however many ask, in this process or in others.
+
+The digest covers every file that the build sees, the Dockerfile's name and the build arguments. What was built
+carries it as its tag, so a second build is a look-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from benchflow.errors import EnvironmentFailure, UsageError
+from benchflow.files.locks import try_lock
+from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
+from benchflow.sandbox.engine.machine.engine_images import find_image
+from benchflow.sandbox.engine.machine.ownership import PURPOSE
+from benchflow.sandbox.host_process import run_process
+from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, parse_dockerignore
+from benchflow.sandbox.protocol import Image
+
+REPOSITORY: Final = "benchcube/environment"
+_LAST_LINES: Final = 12
+_RETRY_SEC: Final = 0.2
+_NOT_PULLED: Final = re.compile(
+    r"initializing source docker://|short-name|pull access denied|failed to resolve source metadata"
+    r"|manifest (for .* not found|unknown)|^Get \"https?://.*/v2/"
+)
+"""How engines say that they have no base image and get none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What a build may be told beside its context."""
+
+    timeout_sec: float | None = None
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+    """The engine's network for RUN instructions; None leaves it to the engine."""
+    target: str | None = None
+    """The stage to stop at."""
+
+
+class Builder:
+    """Builds on one engine; the locks of other processes are files below `state`."""
+
+    def __init__(self, client: EngineClient, state: Path) -> None:
+        self._client = client
+        self._locks_folder = state / "locks"
+        self._locks: dict[str, anyio.Lock] = {}
+
+    async def build(self, context: Path, dockerfile: str, options: BuildOptions) -> Image:
+        """The environment of a Dockerfile, built now or found."""
+        digest = await anyio.to_thread.run_sync(context_digest, context, dockerfile, options)
+        tag = f"{REPOSITORY}:{digest[:40]}"
+        async with self._only_one(digest):
+            found = await find_image(self._client, tag)
+            if found is None:
+                await self._build(context, dockerfile, options, tag)
+                found = await find_image(self._client, tag)
+        if found is None:
+            raise EnvironmentFailure(f"{self._client.dialect.name} built '{context}' but lost it.", code="build-failed")
+        return found
+
+    @contextlib.asynccontextmanager
+    async def _only_one(self, digest: str) -> AsyncIterator[None]:
+        """Alone with a digest, in this process and on this machine."""
+        async with self._locks.setdefault(digest, anyio.Lock()):
+            self._locks_folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                while not try_lock(lock):  # noqa: ASYNC110 - another process holds it, which sets no event here
+                    await anyio.sleep(_RETRY_SEC)
+                yield
+            finally:
+                os.close(lock)
+
+    async def _build(self, context: Path, dockerfile: str, options: BuildOptions, tag: str) -> None:
+        command, env = await self._command()
+        args = [
+            *command,
+            "--tag",
+            tag,
+            "--file",
+            str(context / dockerfile),
+            "--label",
+            f"{PURPOSE}=environment",
+            *self._client.ulimits(),
+        ]
+        if options.network is not None:
+            args += ["--network", options.network]
+        if options.target is not None:
+            args += ["--target", options.target]
+        for name, value in options.build_args.items():
+            args += ["--build-arg", f"{name}={value}"]
+        try:
+            done = await run_process(
+                self._client.argv(*args, str(context)),
+                env={**self._client.environment()[1], **env},
+                timeout=options.timeout_sec,
+                merge_stderr=True,
+            )
+        except FileNotFoundError:
+            raise EnvironmentFailure(
+                f"The command '{self._client.argv()[0]}' is not installed; {self._client.dialect.install}.",
+                code="engine-missing",
+            ) from None
+        shown = last_lines(done.stdout.decode(errors="replace"))
+        if done.timed_out:
+            raise EnvironmentFailure(
+                f"The build of '{context / dockerfile}' took longer than {options.timeout_sec:g} seconds.\n{shown}",
+                code="build-timeout",
+            )
+        if done.exit_code != 0:
+            self._client.raise_if_engine_failed(done.stdout.decode(errors="replace"))
+            if _NOT_PULLED.search(last_words(shown, 1000)):
+                engine = self._client.dialect.name
+                raise EnvironmentFailure(
+                    f"{engine} could not get the base image of '{context / dockerfile}' ({last_words(shown, 200)}); "
+                    f"give it to {engine} with `pull` or `load`, or run on this machine's userland with "
+                    "`--base-image host`.",
+                    code="image-missing",
+                )
+            raise EnvironmentFailure(f"The build of '{context / dockerfile}' failed:\n{shown}", code="build-failed")
+
+    async def _command(self) -> tuple[list[str], dict[str, str]]:
+        """BuildKit where there is one, else the builder that every Docker has; Podman has its own."""
+        if self._client.dialect.name != "docker":
+            return ["build"], {}
+        if (await self._client.run("buildx", "version")).exit_code == 0:
+            return ["buildx", "build", "--load", "--progress", "plain"], {}
+        return ["build"], {"DOCKER_BUILDKIT": "0"}
+
+
+def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str:
+    """A digest over everything that a build sees, and over how it is asked for."""
+    if not (context / dockerfile).is_file():
+        raise UsageError(f"There is no '{dockerfile}' in '{context}'.", code="dockerfile-missing", file=dockerfile)
+    total = hashlib.sha256()
+    arguments = sorted(options.build_args.items())
+    total.update(repr((dockerfile, arguments, options.target)).encode())
+    rules = _ignored(context, dockerfile)
+    for folder, folders, names in os.walk(context, followlinks=False):
+        folders.sort()
+        for name in sorted([*names, *folders]):
+            path = Path(folder) / name
+            inside = path.relative_to(context).as_posix()
+            if inside != dockerfile and rules.ignores(inside):
+                continue
+            status = path.lstat()
+            total.update(repr((inside, stat.filemode(status.st_mode))).encode())
+            if stat.S_ISREG(status.st_mode):
+                with path.open("rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            elif stat.S_ISLNK(status.st_mode):
+                total.update(os.fsencode(path.readlink()))
+    return total.hexdigest()
+
+
+def _ignored(context: Path, dockerfile: str) -> IgnoreRules:
+    """What the build does not see."""
+    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
+        if (context / name).is_file():
+            return parse_dockerignore((context / name).read_text(encoding="utf-8", errors="replace"), name)
+    return IgnoreRules()
+
+
+def last_lines(text: str) -> str:
+    """The end of a build's output."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-_LAST_LINES:])

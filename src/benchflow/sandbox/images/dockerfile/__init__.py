@@ -1,0 +1,1 @@
+"""Dockerfile text as instructions, words and stages. Pure."""

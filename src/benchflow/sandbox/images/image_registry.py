@@ -1,0 +1,151 @@
+"""Named images of the local backend: which layers a name stands for.
+
+One JSON file per name below `images/` of the store, written whole. Names follow the convention of container
+engines: `debian`, `debian:latest` and `docker.io/library/debian:latest` are the same image.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.files import write_atomic
+from benchflow.sandbox.images.image_config import ImageConfig, image_digest
+from benchflow.sandbox.images.layer_store import LayerStore, disk_errors
+from benchflow.sandbox.protocol import Image
+
+_NAME: Final = re.compile(r"[a-z0-9]+([._/:@-]+[A-Za-z0-9]+)*")
+_PREFIXES: Final = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "index.docker.io/")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """A registered image."""
+
+    name: str
+    layers: tuple[str, ...]
+    """Keys in the layer store, lowest first."""
+    config: ImageConfig
+    source: str
+    """Where it came from, for people: `debootstrap bookworm`, `rootfs base.tar`."""
+    added_at: str
+    size: int
+    """Bytes of its files."""
+
+    @property
+    def digest(self) -> str:
+        return image_digest(self.layers, self.config)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "source": self.source,
+            "added_at": self.added_at,
+            "size": self.size,
+            "layers": list(self.layers),
+            "config": self.config.to_oci(),
+        }
+
+
+def canonical_name(name: str) -> str:
+    """The one spelling of an image name; a name no engine would accept is a `UsageError`."""
+    short = name
+    for prefix in _PREFIXES:
+        if short.startswith(prefix):
+            short = short.removeprefix(prefix)
+            break
+    if not _NAME.fullmatch(short) or len(short) > 200:
+        raise UsageError(f"{name!r} is not an image name.", code="image-name")
+    if "@" not in short and ":" not in short.rpartition("/")[2]:
+        short += ":latest"
+    return short
+
+
+class ImageRegistry:
+    """The images of one store."""
+
+    def __init__(self, store: LayerStore) -> None:
+        self.store: Final = store
+        self.folder: Final = store.root / "images"
+
+    def get(self, name: str) -> ImageRecord | None:
+        """The image of that name; None when nobody registered it, or one of its layers is gone."""
+        try:
+            text = self._path(canonical_name(name)).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        record = _read(text, self._path(canonical_name(name)))
+        return record if all(self.store.has(key) for key in record.layers) else None
+
+    def save(self, record: ImageRecord) -> None:
+        """Register, replacing an image of the same name."""
+        self.store.prepare()
+        with disk_errors(self.store.root):
+            self.folder.mkdir(exist_ok=True)
+            write_atomic(self._path(record.name), json.dumps(record.to_dict(), indent=1) + "\n")
+
+    def all(self) -> list[ImageRecord]:
+        """Every registered image, by name."""
+        paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
+        return sorted((_read(path.read_text(encoding="utf-8"), path) for path in paths), key=lambda r: r.name)
+
+    async def remove(self, name: str) -> ImageRecord | None:
+        """Forget an image and remove the layers that only it needs; None when there is no such image."""
+        record = self.get(name)
+        path = self._path(canonical_name(name))
+        if record is None:
+            path.unlink(missing_ok=True)
+            return None
+        path.unlink()
+        needed = {key for other in self.all() for key in other.layers}
+        for key in record.layers:
+            if key not in needed:
+                await self.store.remove(key)
+        return record
+
+    def image(self, record: ImageRecord) -> Image:
+        """The record as backends take it."""
+        return make_image(self.store, record.layers, record.config, base=record.name)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{quote(name, safe='')}.json"
+
+
+def make_image(store: LayerStore, layers: Sequence[str], config: ImageConfig, *, base: str) -> Image:
+    """An image of the local backend from keys and settings."""
+    digest = image_digest(layers, config)
+    return Image(
+        reference=digest,
+        digest=digest,
+        layers=tuple(store.path(key) for key in layers),
+        env=dict(config.env),
+        workdir=config.workdir,
+        user=config.user,
+        entrypoint=config.entrypoint,
+        command=config.command,
+        healthcheck=config.healthcheck,
+        base=base,
+    )
+
+
+def _read(text: str, path: Path) -> ImageRecord:
+    try:
+        values = json.loads(text)
+        return ImageRecord(
+            name=values["name"],
+            layers=tuple(values["layers"]),
+            config=ImageConfig.from_oci(values["config"]),
+            source=values["source"],
+            added_at=values["added_at"],
+            size=values["size"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"The image record {path} cannot be read; remove it and add the image again."
+        raise InfrastructureFailure(message, code="image-record-invalid", file=str(path)) from error

@@ -1,0 +1,153 @@
+"""Users of an environment, read from the text of its own `passwd` and `group`: nothing is asked of the machine.
+
+Name-service libraries would run code of the environment in a privileged process, so they are never called.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from benchflow.sandbox.inside import beneath
+from benchflow.sandbox.local.inside.box_plan import AGENT, AGENT_ID
+
+_LARGEST = 1 << 20
+
+
+class UnknownUser(LookupError):
+    """A name that the environment does not know."""
+
+
+class Account(NamedTuple):
+    """A user with its groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+
+
+def find_account(user: str, passwd: str, group: str) -> Account:
+    """`NAME`, `UID`, `NAME:GROUP` or `UID:GID` in the texts of an environment."""
+    wanted, _, wanted_group = user.partition(":")
+    account = _in_passwd(wanted, passwd)
+    if account is None and wanted == AGENT:
+        account = Account(AGENT_ID, AGENT_ID, (), AGENT, f"/home/{AGENT}")
+    if account is None and wanted in ("", "root"):
+        account = Account(0, 0, (), "root", "/root")
+    if account is None:
+        if not wanted.isascii() or not wanted.isdigit():
+            raise UnknownUser(f"The environment has no user '{wanted}'.")
+        account = Account(int(wanted), 0, (), wanted, "/")
+    if wanted_group:
+        gid = _group_id(wanted_group, group)
+        return Account(account.uid, gid, (), account.name, account.home)
+    return Account(account.uid, account.gid, _memberships(account.name, group), account.name, account.home)
+
+
+def read_account(user: str) -> Account:
+    """`find_account` in the files of the current root."""
+    return find_account(user, _text("/etc/passwd"), _text("/etc/group"))
+
+
+class Accounts:
+    """The accounts of the current root, read again only when their files have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Account] = {}
+        self._seen: object = None
+
+    def find(self, user: str) -> Account:
+        state = [_state(path) for path in ("/etc/passwd", "/etc/group")]
+        if state != self._seen:
+            self._known.clear()
+            self._seen = state
+        if user not in self._known:
+            self._known[user] = read_account(user)
+        return self._known[user]
+
+
+def _state(path: str) -> tuple[int, int, int, int] | None:
+    """What tells two versions of a file apart; the time of change is the kernel's, nobody can set it back."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_ctime_ns
+
+
+def add_account(name: str) -> Account:
+    """The account `name` in the files of the current root, with the first free number from 1000 on if it is new."""
+    passwd, group = _text("/etc/passwd"), _text("/etc/group")
+    existing = _in_passwd(name, passwd)
+    if existing is not None:
+        return existing
+    taken = {int(fields[2]) for fields in _lines(passwd) + _lines(group) if len(fields) > 2 and fields[2].isdigit()}
+    number = next(candidate for candidate in range(AGENT_ID, 60_000) if candidate not in taken)
+    account = Account(number, number, (), name, f"/home/{name}")
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    etc = beneath.claim_directory(root, "/etc")
+    os.close(root)
+    try:
+        _append(etc, "passwd", passwd, f"{name}:x:{number}:{number}::{account.home}:/bin/sh")
+        _append(etc, "group", group, f"{name}:x:{number}:")
+    finally:
+        os.close(etc)
+    return account
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [line.split(":") for line in text.splitlines()]
+
+
+def _append(directory: int, name: str, text: str, line: str) -> None:
+    """Write the file anew with one more line, in place of whatever stands there."""
+    separator = "" if not text or text.endswith("\n") else "\n"
+    beneath.remove_unless(directory, name, lambda _: False)
+    fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory)
+    with os.fdopen(fd, "wb") as file:
+        file.write(f"{text}{separator}{line}\n".encode("utf-8", "surrogateescape"))
+
+
+def _in_passwd(wanted: str, passwd: str) -> Account | None:
+    by_number: Account | None = None
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) < 6 or not (fields[2].isdigit() and fields[3].isdigit()):
+            continue
+        account = Account(int(fields[2]), int(fields[3]), (), fields[0], fields[5] or "/")
+        if fields[0] == wanted:
+            return account
+        if fields[2] == wanted and by_number is None:
+            by_number = account
+    return by_number
+
+
+def _group_id(wanted: str, group: str) -> int:
+    for fields in (line.split(":") for line in group.splitlines()):
+        if len(fields) >= 3 and fields[0] == wanted and fields[2].isdigit():
+            return int(fields[2])
+    if wanted.isascii() and wanted.isdigit():
+        return int(wanted)
+    raise UnknownUser(f"The environment has no group '{wanted}'.")
+
+
+def _memberships(name: str, group: str) -> tuple[int, ...]:
+    groups = (fields for fields in _lines(group) if len(fields) >= 4 and fields[2].isdigit())
+    return tuple(int(fields[2]) for fields in groups if name in fields[3].split(","))
+
+
+def _text(path: str) -> str:
+    """A small regular file, or nothing: whoever owns the environment may have put anything there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return os.read(fd, _LARGEST).decode("utf-8", "surrogateescape")
+    finally:
+        os.close(fd)

@@ -1,0 +1,107 @@
+"""Builds, from inside a sandbox, the namespace that holds the sockets of its egress.
+
+    sandbox's namespace                      gateway's namespace              driver (host's namespace)
+    lo      left to its programs             AnyIP: routed networks are local
+    egress0 198.19.255.254 -----veth----- up0 198.19.255.253
+            routes of the plan via .253      listening sockets  ===descriptors===>  Egress.start
+
+The gateway has no uplink and forwards nothing. It lives as long as its sockets: some time after they are closed
+the kernel removes it, and `egress0` with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from typing import Final
+
+from benchflow.sandbox.inside import netlink
+from benchflow.sandbox.network.egress_plan import (
+    GATEWAY_ADDRESS,
+    LINK_NETWORK,
+    SANDBOX_ADDRESS,
+    EgressPlan,
+    Listener,
+)
+
+SANDBOX_INTERFACE: Final = "egress0"
+GATEWAY_INTERFACE: Final = "up0"
+_BACKLOG: Final = 128
+
+
+def open_gateway(
+    plan: EgressPlan, *, unshare_network: Callable[[], None], enter_network: Callable[[int], None]
+) -> list[socket.socket]:
+    """Make the gateway and open the sockets of `plan.listeners`, in their order.
+
+    What is left of an earlier gateway is removed first, so this is also how a policy is changed or taken away.
+    Call it in a single-threaded process that is in the sandbox's network namespace, may administer it and
+    sees a `/proc`; it is back there afterwards. `unshare_network` is `unshare(CLONE_NEWNET)`,
+    `enter_network` is `setns(fd, CLONE_NEWNET)`. After an error nothing of the gateway is left. Nothing is
+    imported here; `plan_egress` may import (IDNA), so make the plan in the driver and pass it in.
+    """
+    _remove_wire()
+    if not plan.listeners:
+        return []
+    sockets: list[socket.socket] = []
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        unshare_network()
+        try:
+            _build_gateway_side(plan, home)
+            sockets.extend(_open(listener) for listener in plan.listeners)
+        finally:
+            enter_network(home)
+        _build_sandbox_side(plan)
+    except BaseException:
+        for opened in sockets:
+            opened.close()
+        raise
+    finally:
+        os.close(home)
+    return sockets
+
+
+def _build_gateway_side(plan: EgressPlan, sandbox_namespace: int) -> None:
+    loopback = socket.if_nametoindex("lo")
+    netlink.send(netlink.link_up(loopback), netlink.veth_pair(GATEWAY_INTERFACE, SANDBOX_INTERFACE, sandbox_namespace))
+    _bring_up(GATEWAY_INTERFACE, GATEWAY_ADDRESS)
+    netlink.send(*(netlink.local_route(network, loopback) for network in plan.routes))
+
+
+def _build_sandbox_side(plan: EgressPlan) -> None:
+    index = _bring_up(SANDBOX_INTERFACE, SANDBOX_ADDRESS)
+    netlink.send(*(netlink.route_via(network, GATEWAY_ADDRESS, index) for network in plan.routes))
+
+
+def _remove_wire() -> None:
+    for index, name in socket.if_nameindex():
+        if name == SANDBOX_INTERFACE:
+            try:
+                netlink.send(netlink.delete_link(index))
+            except OSError as error:
+                if error.errno != errno.ENODEV:  # the kernel was quicker
+                    raise
+
+
+def _bring_up(interface: str, address: IPv4Address) -> int:
+    index = socket.if_nametoindex(interface)
+    netlink.send(netlink.address(index, address, LINK_NETWORK.prefixlen), netlink.link_up(index))
+    return index
+
+
+def _open(listener: Listener) -> socket.socket:
+    datagram = listener.transport == "udp"
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((listener.host, listener.port))
+        if not datagram:
+            opened.listen(_BACKLOG)
+    except OSError:
+        opened.close()
+        raise
+    return opened

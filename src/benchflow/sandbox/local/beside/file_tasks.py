@@ -1,0 +1,188 @@
+"""File work that needs the zygote's mounts and user ids, done by the worker beside it or a child of that.
+
+A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by
+descriptor, never through a link that stands in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.inside.removal import remove_tree
+from benchflow.sandbox.local.beside import difference, reversion, volumes
+from benchflow.sandbox.local.beside import host_profile as hostprofile
+from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import rootfs
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.beside.zygote import Zygote
+
+Task = Callable[[wire.Message, "Zygote"], wire.Message]
+
+_WORTH_CLEARING: Final = 16 << 20
+"""The image of a volume keeps the size it once had."""
+
+
+def remove(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Remove trees and volumes; those that are gone already are fine."""
+    for name in message["volumes"]:
+        _unmount_volume(name)
+    for location in message["locations"]:
+        remove_tree(Path(zygote.plain(location)))
+    return {}
+
+
+def _unmount_volume(name: str) -> None:
+    for path in (f"{rootfs.VOLUMES}/{name}", f"{rootfs.PLAIN_VOLUMES}/{name}"):
+        with contextlib.suppress(OSError):
+            sc.unmount(path)
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Mount a file system of limited size, with folders in it for a sandbox to write to."""
+    name, size, inodes = message["name"], message["size"], message["inodes"]
+    plain, shifted = f"{rootfs.PLAIN_VOLUMES}/{name}", f"{rootfs.VOLUMES}/{name}"
+    for path in (plain, shifted):
+        os.mkdir(path)
+    if zygote.identity in ("idmap", "identity"):
+        image = Path(zygote.plain(message["image"]))
+        volumes.mount_image(plain, image, Path(zygote.plain("store:templates")), size, inodes)
+    else:
+        volumes.mount_memory(plain, size, inodes)
+    for folder in message["folders"]:
+        os.makedirs(f"{plain}/{folder}", 0o755)
+    zygote.hold(plain, shifted)
+    return {"used": _used(plain)}
+
+
+def clear_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make a volume as it was when it was new; one in which much was written is replaced."""
+    plain = f"{rootfs.PLAIN_VOLUMES}/{message['name']}"
+    if _used(plain)[0] - message["empty"] > _WORTH_CLEARING:
+        _unmount_volume(message["name"])
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(zygote.plain(message["image"]))
+        return make_volume(message, zygote)
+    for name in os.listdir(plain):
+        remove_tree(f"{plain}/{name}")
+    for folder in message["folders"]:
+        os.makedirs(f"{plain}/{folder}", 0o755)
+    return {"used": _used(plain)}
+
+
+def renew(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make folders that are new and empty."""
+    for location in message["locations"]:
+        path = zygote.plain(location)
+        remove_tree(path)
+        os.mkdir(path, 0o755)
+    return {}
+
+
+def use_of_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Bytes and inodes taken."""
+    del zygote
+    return {"used": _used(f"{rootfs.PLAIN_VOLUMES}/{message['name']}")}
+
+
+def _used(path: str) -> list[int]:
+    info = os.statvfs(path)
+    return [(info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree]
+
+
+def copy(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """A copy of a written layer with everything that makes it one; shares blocks where the file system can."""
+    source, target = zygote.plain(message["source"]), zygote.plain(message["target"])
+    command = ["cp", "-a", "--reflink=auto", "--", source, target]
+    done = subprocess.run(command, capture_output=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, check=False)
+    if done.returncode:
+        remove_tree(Path(target))
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["cp failed"]
+        full = any("No space left" in line for line in lines)
+        raise OSError(errno.ENOSPC if full else errno.EIO, f"A layer could not be copied: {lines[-1]}")
+    return {}
+
+
+def changes(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """The differences of one or more stacks, each a list of written and one of environment layers."""
+    records: list[difference.Record] = []
+    for stack in message["stacks"]:
+        written = [zygote.plain(location) for location in stack["written"]]
+        environment = [zygote.plain(location) for location in stack["environment"]]
+        skip = frozenset(stack["skip"])
+        records.extend(difference.compare(written, environment, prefix=stack["prefix"], skip=skip))
+    return {"records": sorted(records)}
+
+
+def revert(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Make paths of new layers look as in the environments below them."""
+    for stack in message["stacks"]:
+        written, environment = ([zygote.plain(item) for item in stack[name]] for name in ("written", "environment"))
+        reversion.revert(zygote.plain(stack["upper"]), written, environment, stack["paths"])
+    return {}
+
+
+def compose_host(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """Write one of the host profile's layers, whole or not at all."""
+    target = Path(zygote.plain(message["target"]))
+    unfinished = Path(zygote.plain(message["unfinished"]))
+    if message["folders"]:
+        hostprofile.compose_folders(unfinished)
+    else:
+        hostprofile.compose(unfinished, owners=zygote.identity != "single")
+    publish(unfinished, target)
+    return {}
+
+
+def publish(unfinished: Path, target: Path) -> None:
+    """Give a finished layer its name; another driver may have been faster."""
+    try:
+        unfinished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        remove_tree(unfinished)
+
+
+def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
+    """`publish` for a layer that a sandbox wrote."""
+    publish(Path(zygote.plain(message["source"])), Path(zygote.plain(message["target"])))
+    return {}
+
+
+TASKS: Final[Mapping[str, Task]] = {
+    "remove": remove,
+    "make-volume": make_volume,
+    "clear-volume": clear_volume,
+    "renew": renew,
+    "use-of-volume": use_of_volume,
+    "copy": copy,
+    "changes": changes,
+    "revert": revert,
+    "compose-host": compose_host,
+    "publish-layer": publish_layer,
+}
+
+
+def trees_of(message: wire.Message, zygote: Zygote) -> list[str] | None:
+    """The trees whose size says how long a task takes; None where it takes long for other reasons."""
+    match message["op"]:
+        case "use-of-volume":
+            return []
+        case "clear-volume":
+            return [f"{rootfs.PLAIN_VOLUMES}/{message['name']}"]
+        case "remove" | "renew":
+            return [zygote.plain(location) for location in message["locations"]]
+        case "changes":
+            return [zygote.plain(location) for stack in message["stacks"] for location in stack["written"]]
+        case _:
+            return None

@@ -1,0 +1,119 @@
+"""Images for the local backend: builds RUN instructions in its sandboxes, on its store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from benchflow.errors import UsageError
+from benchflow.sandbox.images.build.bases import missing_image
+from benchflow.sandbox.images.build.builder import BuildOptions, DockerfileBuilder
+from benchflow.sandbox.images.build.machine_settings import MachineSettings, machine_settings, with_one_user
+from benchflow.sandbox.images.build.run_step import RunStep
+from benchflow.sandbox.images.filework import FileWork
+from benchflow.sandbox.images.image_registry import ImageRegistry
+from benchflow.sandbox.images.layer_store import LayerStore
+from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, is_opaque
+from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.local_backend import LocalBackend
+
+_SCRIPT: Final = "/dev/shm/build-script"  # noqa: S108 (memory of the sandbox itself, outside every layer)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalImages:
+    """What the local backend knows about images."""
+
+    backend: LocalBackend
+
+    async def registry(self) -> ImageRegistry:
+        """The images of the backend's store, in the form its sandboxes take them."""
+        mapped = os.geteuid() != 0 and (await self.backend.runtime()).launcher.identity == "range"
+        return ImageRegistry(LayerStore(self.backend.store.root, FileWork(mapped)))
+
+    async def resolve(self, name: str) -> Image:
+        """A registered image, or an `EnvironmentFailure` that says how to register it."""
+        registry = await self.registry()
+        record = registry.get(name)
+        if record is None:
+            raise missing_image(name)
+        return registry.image(record)
+
+    async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:
+        """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
+        known = {item.name for item in fields(BuildOptions)}
+        if unknown := sorted(set(options) - known):
+            raise UsageError(f"There is no build option {unknown[0]!r}.", code="build-option")
+        chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by whoever calls
+        return await DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches).build(
+            context, chosen
+        )
+
+    async def _host_branches(self) -> Sequence[Branch]:
+        from benchflow.sandbox.local.beside import host_profile as hostprofile
+
+        environment = await self.backend.environment(SandboxSpec(), "root", prepared=False)
+        layer = self.backend.store.path(environment.host or "")
+        return [LayerBranch(layer), *(FolderBranch(path, Path(path)) for path in hostprofile.IN_PLACE)]
+
+    async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
+        settings = machine_settings() if step.network.mode != "none" else MachineSettings({})
+        if (await self.backend.runtime()).launcher.identity == "single":
+            settings = with_one_user(settings, self.backend.store.root)
+        spec = SandboxSpec(
+            image=image,
+            network=step.network,
+            workdir=step.workdir,
+            user="root",
+            hostname="build",
+            mounts=settings.mounts,
+            labels={"benchflow.build": "run"},
+        )
+        sandbox = self.backend.create(spec, upper=layer)
+        command: Sequence[str] = step.command
+        try:
+            await sandbox.start()
+            if step.script is not None:
+                await sandbox.write_file(_SCRIPT, step.script, mode=0o755)
+                command = (_SCRIPT,)
+            env: Mapping[str, str] = {**settings.env, **step.env}
+            result = await sandbox.exec(
+                command, user=step.user or "root", env=env, cwd=step.workdir, on_output=on_output, max_output=1 << 16
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await sandbox.stop()
+        _tidy(layer)
+        return result
+
+
+def _tidy(layer: Path) -> None:
+    """Take away what only held a mount while the command ran: empty files and folders that nobody wrote."""
+    for place in ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev", "/proc", "/sys", "/usr"):
+        _remove_if_empty(layer, place)
+
+
+def _remove_if_empty(layer: Path, place: str) -> None:
+    parts = [part for part in place.split("/") if part]
+    while parts:
+        # The command may have put a link anywhere; what is found here is reached through folders of the layer alone.
+        entry, _ = LayerBranch(layer).find(parts)
+        if entry is None:
+            return
+        try:
+            if entry.is_directory and not is_opaque(entry.source, entry.status):
+                entry.source.rmdir()
+            elif entry.is_file and entry.status.st_size == 0:
+                entry.source.unlink()
+            else:
+                return
+        except OSError:
+            return
+        parts.pop()

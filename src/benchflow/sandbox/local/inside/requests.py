@@ -1,0 +1,214 @@
+"""The requests a supervisor serves, one function each: what comes in is a message, its reply socket and descriptors.
+
+A handler that returns True has handed the reply to a child that is still at work; every other answer is sent at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Final
+
+from benchflow.sandbox.inside import beneath
+from benchflow.sandbox.inside import egress_gateway as gateway
+from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.inside import tree_parcel as parcel
+from benchflow.sandbox.inside import tree_stream as stream
+from benchflow.sandbox.local.inside import children
+from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import process_tree as processes
+from benchflow.sandbox.network.egress_plan import EgressPlan, Listener
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.inside.supervisor import Supervisor
+
+Handler = Callable[["Supervisor", wire.Message, socket.socket, list[int]], bool]
+
+
+def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Start a command with the three descriptors as its streams."""
+    plan = supervisor.plan
+    account = supervisor.accounts.find(message["user"] or plan.user)
+    program = supervisor.filters[0 if account.uid == 0 else 1]
+    environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    environment |= plan.environment | message["env"]
+    words = (message["argv"], environment, message["cwd"] or plan.workdir)
+    tag = processes.new_tag()
+    wire.send(reply, {"tag": tag})
+    return supervisor.adopt(supervisor.entrance.start(account, plan, program, words, fds), reply, tag)
+
+
+def receive_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Unpack a stream in a child; a parcel at once."""
+    if message["parcel"]:
+        children.unpack_tree(supervisor.plan, message, os.dup(fds[0]))
+        wire.send(reply, {"exit": 0})
+        return False
+    plan, program, groups = supervisor.plan, supervisor.filters[1], supervisor.groups
+    return supervisor.fork(reply, lambda: children.receive_tree(plan, program, groups, message, fds[0]))
+
+
+def send_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    plan, program, groups = supervisor.plan, supervisor.filters[1], supervisor.groups
+    return supervisor.fork(reply, lambda: children.send_tree(plan, program, groups, message, fds[0]))
+
+
+def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Hand out a descriptor of a regular file; say so when it is a folder, with its parcel; refuse the rest."""
+    del supervisor, fds
+    path = message["path"]
+    probe = children.open_plain(path, os.O_PATH)
+    mode = os.fstat(probe).st_mode
+    os.close(probe)
+    if stat.S_ISDIR(mode):
+        _answer_folder(path, reply, parcel_wanted=message["parcel"])
+        return False
+    if not stat.S_ISREG(mode):
+        raise stream.Refused(f"'{path}' is not a regular file.")
+    fd = children.open_plain(path, os.O_RDONLY)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise stream.Refused(f"'{path}' is not a regular file.")
+        wire.send(reply, {"directory": False}, (fd,))
+    finally:
+        os.close(fd)
+    return False
+
+
+def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> None:
+    folder = children.open_plain(path, os.O_RDONLY | os.O_DIRECTORY) if parcel_wanted else -1
+    try:
+        packed = parcel.pack(folder) if parcel_wanted else None
+        try:
+            wire.send(reply, {"directory": True}, () if packed is None else (packed,))
+        finally:
+            if packed is not None:
+                os.close(packed)
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
+def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Hand out a descriptor of a new, empty file in place of whatever stands at the path."""
+    del fds
+    *parents, name = beneath.parts_of(message["path"]) or [""]
+    if not name:
+        raise stream.Refused("'/' is not a file.")
+    uid, gid = children.owner_of(message["owner"], supervisor.plan)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = fd = -1
+    try:
+        folder = beneath.claim_directory(root, "/" + "/".join(parents), replace_last=False)
+        beneath.remove_unless(folder, name, stream.nothing)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=folder)
+        os.fchown(fd, uid, gid)
+        os.fchmod(fd, message["mode"] & 0o777)
+        wire.send(reply, {}, (fd,))
+    finally:
+        for opened in (root, folder, fd):
+            if opened >= 0:
+                os.close(opened)
+    return False
+
+
+def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """End one command with all it started."""
+    del fds
+    processes.kill_tagged(message["tag"], {**supervisor.tags, supervisor.entrance.porter: 0})
+    supervisor.reap()
+    wire.send(reply, {})
+    return False
+
+
+def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """End everything but the supervisor."""
+    del message, fds
+    processes.kill_all()
+    supervisor.reap(until_none=True)
+    wire.send(reply, {})
+    return False
+
+
+def dial(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Hand out a socket that is connecting to a port of the sandbox's loopback."""
+    del supervisor, fds
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
+        opened.setblocking(False)
+        number = opened.connect_ex(("127.0.0.1", message["port"]))
+        if number not in (0, errno.EINPROGRESS):
+            raise OSError(number, os.strerror(number))
+        wire.send(reply, {}, (opened.fileno(),))
+    return False
+
+
+def prepare(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Give the environment its unprivileged user and that user its working folder."""
+    del fds
+    plan, program, groups = supervisor.plan, supervisor.filters[0], supervisor.groups
+    return supervisor.fork(reply, lambda: children.prepare(plan, program, groups, message))
+
+
+def survey(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Which processes are alive, apart from those that serve the sandbox itself."""
+    del message, fds
+    supervisor.reap()
+    ours = {supervisor.entrance.porter, *supervisor.passing}
+    wire.send(reply, {"alive": [pid for pid in processes.alive() if pid not in ours]})
+    return False
+
+
+def pause(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Stop or continue all processes."""
+    del supervisor, fds
+    if message["stop"]:
+        processes.pause()
+    else:
+        processes.resume()
+    wire.send(reply, {})
+    return False
+
+
+def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Replace the gateway by that of a network plan, in a child that hands its sockets out."""
+    del fds
+    _write_resolver(supervisor.resolver, message["resolv_conf"])
+    return supervisor.fork(reply, lambda: _build_gateway(message, reply), passing=True)
+
+
+def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
+    listeners = tuple(Listener(*item) for item in message["listeners"])
+    plan = EgressPlan(listeners=listeners, routes=tuple(IPv4Network(item) for item in message["routes"]))
+    sockets = gateway.open_gateway(
+        plan,
+        unshare_network=lambda: sc.unshare(sc.CLONE_NEWNET),
+        enter_network=lambda fd: sc.setns(fd, sc.CLONE_NEWNET),
+    )
+    wire.send(reply, {}, [opened.fileno() for opened in sockets])
+    return 0
+
+
+def _write_resolver(fd: int, text: str) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text.encode(), 0)
+
+
+OPERATIONS: Final[Mapping[str, Handler]] = {
+    "exec": execute,
+    "receive-tree": receive_tree,
+    "send-tree": send_tree,
+    "open": open_file,
+    "create": create_file,
+    "kill": kill,
+    "kill-all": kill_all,
+    "survey": survey,
+    "pause": pause,
+    "network": open_network,
+    "dial": dial,
+    "prepare": prepare,
+}

@@ -1,0 +1,147 @@
+"""The first process of a sandbox: it waits for requests of the driver and does them inside.
+
+It was forked from the driver's interpreter, so the environment needs no Python. It never looks up names,
+never imports and never runs code of the environment: children do, after they have given up their privileges.
+When the driver is gone it ends, and with it, as process 1, everything in the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.inside.accounts import Accounts
+from benchflow.sandbox.local.inside import children, requests
+from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import process_tree as processes
+from benchflow.sandbox.local.inside.box_plan import Plan
+from benchflow.sandbox.local.inside.entrance import Entrance
+from benchflow.sandbox.local.inside.seccomp import build_filter
+
+_WATCH_MILLISECONDS: Final = 200
+_IMPORTS: Final = (sys.path, sys.meta_path, sys.path_hooks)
+"""Held so that they are not taken apart in every sandbox: what a process writes to it no longer shares."""
+
+
+class Supervisor:
+    """One sandbox from the inside."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        control: socket.socket,
+        entrance: Entrance,
+        groups: tuple[int, ...],
+        driver: int,
+        resolver: int,
+    ) -> None:
+        self.plan = plan
+        self.control = control
+        self.entrance = entrance
+        self.groups = groups
+        """Descriptors of the control groups that children join; this process stays outside, so no limit can end it."""
+        self.driver = driver
+        """Readable when the driver's process has ended."""
+        self.resolver = resolver
+        fake_root = plan.identity == "single"
+        self.filters = (
+            build_filter(fake_root=fake_root, pin_cpus=plan.pin_cpus),
+            build_filter(pin_cpus=plan.pin_cpus),
+        )
+        """For root, and for everybody else."""
+        self.accounts = Accounts()
+        self.running: dict[int, socket.socket] = {}
+        """Children and where their end is told."""
+        self.tags: dict[int, int] = {}
+        """Children that are commands, and the tags they carry."""
+        self.passing: set[int] = set()
+        """Children that touch no file and are gone in a moment."""
+
+    def run(self) -> NoReturn:
+        """Serve until the driver is gone. The zygote's handlers of signals are inherited."""
+        seal()
+        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        poll = select.poll()
+        for fd in (self.control.fileno(), readable, self.driver):
+            poll.register(fd, select.POLLIN)
+        while True:
+            watch = _WATCH_MILLISECONDS if self.plan.memory_watch and self.running else None
+            events = dict(poll.poll(watch))
+            if self.driver in events:
+                os._exit(0)
+            if readable in events:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(readable, 4096)
+                self.reap()
+            if self.control.fileno() in events:
+                self._serve()
+            if watch is not None:
+                processes.hold_memory(self.plan.memory_watch)
+
+    def _serve(self) -> None:
+        message, fds = wire.receive(self.control)
+        if message is None:
+            os._exit(0)
+        reply = socket.socket(fileno=fds[0])
+        try:
+            if not requests.OPERATIONS[message["op"]](self, message, reply, fds[1:]):
+                reply.close()
+        except (OSError, LookupError, ValueError) as error:
+            answer(reply, children.failure(error))
+            reply.close()
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+
+    def reap(self, *, until_none: bool = False) -> None:
+        """Collect ended processes, orphans included; wait for the last one if told to."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, 0 if until_none else os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.entrance.gone(pid)
+            self.tags.pop(pid, None)
+            self.passing.discard(pid)
+            reply = self.running.pop(pid, None)
+            if reply is not None:
+                answer(reply, {"exit": os.waitstatus_to_exitcode(status), "cpu": usage.ru_utime + usage.ru_stime})
+                reply.close()
+
+    def fork(self, reply: socket.socket, work: Callable[[], int], *, passing: bool = False) -> bool:
+        """Run `work` in a child; its error and its end are told through `reply`, which is kept until then."""
+        pid = os.fork()
+        if pid == 0:
+            children.run(reply, work)
+        if passing:
+            self.passing.add(pid)
+        return self.adopt(pid, reply)
+
+    def adopt(self, pid: int, reply: socket.socket, tag: int | None = None) -> bool:
+        """Tell the end of a child through `reply`, which is kept until then."""
+        self.running[pid] = reply
+        if tag is not None:
+            self.tags[pid] = tag
+        return True
+
+
+def answer(reply: socket.socket, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+    """Send, unless the caller has gone away."""
+    with contextlib.suppress(OSError):
+        wire.send(reply, message, fds)
+
+
+def seal() -> None:
+    """From here on nothing can be imported: what stands in the sandbox is not ours."""
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)
+    sys.path, sys.meta_path, sys.path_hooks = [], [], []

@@ -1,0 +1,122 @@
+"""Finds out by trying what the local sandbox can do on this machine, and says how to get what it cannot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchflow.errors import BenchflowError, InfrastructureFailure
+from benchflow.sandbox.inside import syscalls
+from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.launcher import Launcher, granted_range
+from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
+from benchflow.sandbox.protocol import CAPABILITIES, Limits, Missing, NetworkPolicy, SandboxSpec
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.local_backend import LocalBackend
+
+_ALWAYS: Final = frozenset({"network.none", "limits.time", "mounts", "fork", "snapshot", "services", "healthcheck"})
+_IMAGES: Final = frozenset({"build.dockerfile", "image"})
+_EGRESS: Final = frozenset({"network.public", "network.allowlist"})
+_ENGINE: Final = "use the docker or podman sandbox"
+_HOW: Final = {
+    "compose": _ENGINE,
+    "gpu": "use a remote sandbox backend that has graphics processors",
+    "tpu": "use a remote sandbox backend that has tensor processors",
+    "windows": "use a remote sandbox backend that runs Windows",
+    "users": "install the package uidmap and grant the user 65536 ids in /etc/subuid and /etc/subgid, or run as root",
+    "limits.disk": "as root: provide loop devices and mkfs.ext4 (package e2fsprogs); otherwise use Linux 6.6 or newer",
+    "network.public": "load the kernel module veth",
+    "network.allowlist": "load the kernel module veth",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found."""
+
+    capabilities: frozenset[str]
+    reason: str | None = None
+    """Why no sandbox can be started; None when one was."""
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """Every capability that is not there, and how to get it."""
+        return tuple(
+            Missing(name, _HOW.get(name, "see the reason")) for name in CAPABILITIES if name not in self.capabilities
+        )
+
+
+def open_launcher(
+    store: Store, owner: Owner, identity: Identity | None = None, groups: Sequence[Path] = ()
+) -> Launcher:
+    """A zygote with the best isolation of user ids that this machine lets us have."""
+    if sys.platform != "linux" or not syscalls.SUPPORTED:
+        raise InfrastructureFailure(
+            "The local sandbox needs Linux on x86-64 or AArch64, "
+            f"this is {sys.platform} on {platform.machine()}; {_ENGINE}.",
+            code="local-unsupported",
+        )
+    problems = []
+    for candidate in [identity] if identity else _identities():
+        try:
+            return Launcher(store.root, candidate, owner, groups)
+        except OSError as error:
+            problems.append(f"{error.strerror or error}")
+    raise InfrastructureFailure(
+        f"The kernel refuses the namespaces of the local sandbox ({problems[-1]}): allow user namespaces, "
+        f"give the surrounding container the rights to mount, or {_ENGINE}.",
+        code="local-unusable",
+    )
+
+
+def _identities() -> Iterator[Identity]:
+    if os.geteuid() == 0:
+        yield "idmap"
+        yield "identity"
+        return
+    if shutil.which("newuidmap") and shutil.which("newgidmap") and granted_range("/etc/subuid"):
+        yield "range"
+    yield "single"
+
+
+def expected(identity: Identity) -> frozenset[str]:
+    """What a sandbox of this kind offers before anything was tried."""
+    found = _ALWAYS | _IMAGES | _EGRESS | {"limits.pids", "limits.memory", "limits.cpu", "limits.disk"}
+    return found if identity == "single" else found | {"users"}
+
+
+async def probe(backend: LocalBackend) -> Probe:
+    """Start sandboxes that use what can be had, and keep what worked."""
+    try:
+        runtime = await backend.runtime()
+        async with backend.create(SandboxSpec()) as sandbox:
+            result = await sandbox.exec(["true"], timeout=60)
+        if not result.ok:
+            said = result.stderr.decode(errors="replace").strip()
+            return Probe(frozenset(), f"A sandbox starts, but no command runs in it: {said}")
+    except BenchflowError as error:
+        return Probe(frozenset(), str(error))
+    capabilities = expected(runtime.launcher.identity)
+    trials = (
+        (_EGRESS, SandboxSpec(network=NetworkPolicy("allowlist", ("example.org",)))),
+        (frozenset({"limits.disk"}), SandboxSpec(limits=Limits(storage_mb=8, inodes=100))),
+    )
+    for names, spec in trials:
+        if not await _works(backend, spec):
+            capabilities -= names
+    return Probe(capabilities)
+
+
+async def _works(backend: LocalBackend, spec: SandboxSpec) -> bool:
+    try:
+        async with backend.create(spec) as sandbox:
+            return (await sandbox.exec(["true"], timeout=60)).ok
+    except BenchflowError:
+        return False

@@ -1,0 +1,251 @@
+"""The files of one sandbox: an environment, layers that are done, and one layer that is written to.
+
+A fork turns the written layer into one that is done and shared, and gives each side a new one on top, so its cost does
+not depend on what was written. Layers are counted; the last one to let go has them removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import UnsupportedError
+from benchflow.sandbox.local.beside import host_profile as hostprofile
+from benchflow.sandbox.local.beside.difference import Record
+from benchflow.sandbox.local.inside.box_plan import Overlay
+from benchflow.sandbox.local.launcher import Launcher
+from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
+from benchflow.sandbox.local.layers.spare_volumes import Kind, Spares, Volume
+from benchflow.sandbox.protocol import Limits
+
+_MEGABYTE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a running backend offers to its sandboxes."""
+
+    store: Store
+    owner: Owner
+    launcher: Launcher
+    spares: Spares
+
+
+@dataclass(slots=True)
+class Layer:
+    """A layer that a sandbox wrote, and what there is to remove with it."""
+
+    location: str
+    folder: str
+    volume: Volume | None = None
+    used: tuple[int, int] | None = None
+    """Bytes and inodes that it takes of its volume, once somebody had to know."""
+    users: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What lies below everything a sandbox writes, as locations top first."""
+
+    layers: tuple[str, ...]
+    host: str | None = None
+    """The host profile's own layer where the machine's userland is the base."""
+    folders: str | None = None
+    """Empty folders over those that are used in place, for a root that owns none of them otherwise."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where overlays are mounted."""
+        return ("/", *hostprofile.IN_PLACE) if self.host else ("/",)
+
+    def lowers(self, target: str, store: Store) -> list[str]:
+        """The environment's part of the overlay at `target`."""
+        if target == "/":
+            return [*self.layers, *([self.host] if self.host else [])]
+        found = [f"{layer}{target}" for layer in self.layers]
+        own = [f"{self.folders}{target}"] if self.folders else []
+        return [*(location for location in found if store.path(location).is_dir()), *own, target]
+
+
+@dataclass(slots=True)
+class Files:
+    """What one sandbox holds."""
+
+    runtime: Runtime
+    environment: Environment
+    limits: Limits
+    done: tuple[Layer, ...] = ()
+    """Written and finished, top first."""
+    current: Layer | None = None
+    kept: bool = False
+    """The written layer belongs to the caller and stays."""
+    kind: Kind | None = None
+    """The volume that is written to, where there are limits."""
+    inherited: int = 0
+    """How many of the lowest `done` layers somebody else wrote: what is in them counts for nobody's limits here."""
+    _finished: Layer | None = None
+    """The topmost of `done` where this sandbox wrote it last."""
+    _number: int = field(default=0)
+
+    async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
+        """A layer to write to; gives the mounts of the whole. It is a new one unless the last one is nobody else's."""
+        works = [f"w{number}" for number in range(len(self.environment.targets))]
+        if self._finished is not None and self._finished.users == 1:
+            base = await self._go_on(self._finished, works)
+        elif self.limits.storage_mb is not None or self.limits.inodes is not None:
+            uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
+            self.kind = Kind(*await self._room(), (*uppers, *works))
+            volume = await self.runtime.spares.take(self.kind)
+            self.current = Layer(f"volume:{volume.name}/u", volume.folder, volume)
+            base = f"volume:{volume.name}"
+        else:
+            base = self._make_folders(name, works, upper)
+        self._finished = None
+        self.kept = upper is not None
+        top = self._current().location
+        return tuple(
+            Overlay(target, tuple(self._lowers(target)), f"{top}{target.rstrip('/')}", f"{base}/{work}")
+            for target, work in zip(self.environment.targets, works, strict=True)
+        )
+
+    def _lowers(self, target: str) -> list[str]:
+        done = [f"{layer.location}{target.rstrip('/')}" for layer in self.done]
+        return done + self.environment.lowers(target, self.runtime.store)
+
+    def _make_folders(self, name: str, works: list[str], upper: Path | None) -> str:
+        """A folder of the store to write to, or a layer in `upper`; gives the location of the work folders."""
+        self._number += 1
+        store = self.runtime.store
+        folder = self.runtime.owner.location(f"{name}-{self._number}")
+        store.path(folder).mkdir()
+        top = upper or store.path(f"{folder}/u")
+        self.current = Layer(store.location(top), folder)
+        for target in self.environment.targets:
+            (top / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        for work in works:
+            store.path(f"{folder}/{work}").mkdir()
+        return folder
+
+    async def _go_on(self, layer: Layer, works: list[str]) -> str:
+        """Write to the last layer again; what the kernel keeps beside it is made anew. Gives where that lies."""
+        base = f"volume:{layer.volume.name}" if layer.volume else layer.folder
+        await self.runtime.launcher.task({"op": "renew", "locations": [f"{base}/{work}" for work in works]})
+        self.current, self.done = layer, self.done[1:]
+        layer.used = None
+        return base
+
+    def prepare_next(self) -> None:
+        """Have the file system made for the next sandbox like this one."""
+        if self.kind is not None:
+            self.runtime.spares.prepare(self.kind)
+
+    async def _room(self) -> tuple[int, int]:
+        """What is left of the limits after the own layers that are done; 0 inodes stand for no limit of their own."""
+        own = [await self._measure(layer) for layer in self.done[: len(self.done) - self.inherited]]
+        if self.limits.storage_mb is not None:
+            size = self.limits.storage_mb * _MEGABYTE
+        else:  # a size that does not change with every file on the disk
+            size = 1 << (shutil.disk_usage(self.runtime.store.root).free.bit_length() - 1)
+        inodes = self.limits.inodes or 0
+        used_bytes, used_inodes = (sum(used[part] for used in own) for part in (0, 1))
+        return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
+
+    def finish_current(self) -> None:
+        """Make the written layer one that is done; nothing may write to it while somebody shares it."""
+        self._finished = self._current()
+        self.done = (self._finished, *self.done)
+        self.current = None
+
+    async def _measure(self, layer: Layer) -> tuple[int, int]:
+        volume = layer.volume
+        if volume is None:
+            return (0, 0)
+        if layer.used is None:
+            used = (await self.runtime.launcher.task({"op": "use-of-volume", "name": volume.name}))["used"]
+            layer.used = (used[0] - volume.used[0], used[1] - volume.used[1])
+        return layer.used
+
+    async def copy_current(self, name: str) -> tuple[Layer, ...]:
+        """A copy of the written layer on top of shared ones, for someone else to build on."""
+        layer = self._current()
+        folder = self.runtime.owner.location(name)
+        self.runtime.store.path(folder).mkdir()
+        copied = Layer(f"{folder}/u", folder)
+        await self.runtime.launcher.task({"op": "copy", "source": layer.location, "target": copied.location})
+        return (copied, *share(self.done))
+
+    async def revert(self, paths: Iterable[str]) -> None:
+        """Make `paths` look as in the environment; the layer to write to is open and nothing runs on it yet."""
+        targets = sorted(self.environment.targets, key=len, reverse=True)
+        below: dict[str, list[str]] = {}
+        for path in paths:
+            target = next(item for item in targets if item == "/" or path == item or path.startswith(f"{item}/"))
+            below.setdefault(target, []).append(path[len(target.rstrip("/")) :])
+        stacks = [
+            {
+                "upper": f"{self._current().location}{target.rstrip('/')}",
+                "written": [f"{layer.location}{target.rstrip('/')}" for layer in self.done],
+                "environment": self.environment.lowers(target, self.runtime.store),
+                "paths": found,
+            }
+            for target, found in below.items()
+        ]
+        if stacks:
+            await self.runtime.launcher.task({"op": "revert", "stacks": stacks})
+
+    async def changes(self, *, finished: bool = False) -> list[Record]:
+        """Every difference to the environment; of `finished` layers only."""
+        current = (self.current,) if self.current and not finished else ()
+        written = [layer.location for layer in (*current, *self.done)]
+        targets = self.environment.targets
+        stacks: list[dict[str, Any]] = [
+            {
+                "written": [f"{location}{target.rstrip('/')}" for location in written],
+                "environment": self.environment.lowers(target, self.runtime.store),
+                "prefix": target.rstrip("/"),
+                "skip": [other for other in targets if other != target and target == "/"],
+            }
+            for target in targets
+        ]
+        answer = await self.runtime.launcher.task({"op": "changes", "stacks": stacks})
+        return [(*item[:5], tuple(item[5])) for item in answer["records"]]
+
+    def release(self) -> None:
+        """Let go of every layer; what nobody uses any more is removed."""
+        layers = (*((self.current,) if self.current else ()), *self.done)
+        self.current, self.done = None, ()
+        release(self.runtime, layers)
+
+    def _current(self) -> Layer:
+        if self.current is None:
+            raise UnsupportedError("The sandbox is not running.", code="sandbox-gone")
+        return self.current
+
+
+def share(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Count one more user of each layer."""
+    for layer in layers:
+        layer.users += 1
+    return tuple(layers)
+
+
+def release(runtime: Runtime, layers: Sequence[Layer]) -> None:
+    """Count one user less of each layer; those without are removed, which nobody waits for."""
+    unused = []
+    for layer in layers:
+        layer.users -= 1
+        if layer.users == 0 and layer.volume:
+            runtime.spares.give_back(layer.volume)
+        elif layer.users == 0:
+            unused.append(layer.folder)
+    if unused and not runtime.launcher.gone:  # with it went everything
+        runtime.launcher.post({"op": "remove", "locations": unused, "volumes": []})
+
+
+def _left(limit: int, used: int, smallest: int) -> int:
+    """What is left of a limit, in sixteenths of it and rounded up: file systems of the same size share a template."""
+    step = max(limit // 16, 1)
+    return max(smallest, min(limit, -(-(limit - used) // step) * step))

@@ -1,0 +1,45 @@
+"""The network policy of one running sandbox: the gateway inside it, the proxy outside, the variables of commands."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.network.egress import Egress
+from benchflow.sandbox.network.egress_plan import plan_egress
+from benchflow.sandbox.network.permitted import permitted_networks
+from benchflow.sandbox.protocol import NetworkPolicy
+
+
+class Uplink:
+    """What a policy needs while a sandbox is up."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.policy = policy
+        self._plan = plan_egress(policy)
+        self._egress: Egress | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables for every command."""
+        return self._plan.environment or {}
+
+    async def open(self, link: Link) -> None:
+        """Make the policy work inside; the sandbox has no other network."""
+        plan = self._plan
+        listeners = [[item.role, item.transport, item.host, item.port] for item in plan.listeners]
+        routes = [str(route) for route in plan.routes]
+        message = {"op": "network", "listeners": listeners, "routes": routes, "resolv_conf": plan.resolv_conf}
+        _, fds = await link.call(message)
+        if not plan.listeners:
+            return
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        self._egress = Egress(self.policy, permitted=permitted_networks())
+        await self._egress.start(zip([item.role for item in plan.listeners], sockets, strict=True))
+
+    async def close(self) -> None:
+        """End every connection; idempotent."""
+        egress, self._egress = self._egress, None
+        if egress is not None:
+            await egress.stop()

@@ -1,0 +1,358 @@
+"""One sandbox of the local backend: its files, its limits, its link to the supervisor inside, its network."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.sandbox.local import cgroups
+from benchflow.sandbox.local import local_transfer as transfer
+from benchflow.sandbox.local.beside.difference import Record
+from benchflow.sandbox.local.commands import LocalProcess, run_command
+from benchflow.sandbox.local.inside.box_plan import AGENT, Attachment, Overlay, Plan
+from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
+from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.local.local_egress import Uplink
+from benchflow.sandbox.local.machine_limits import Restraints, restrain
+from benchflow.sandbox.local.structured import task_group
+from benchflow.sandbox.protocol import (
+    Change,
+    ExecResult,
+    Mount,
+    NetworkPolicy,
+    OutputSink,
+    Revert,
+    Rights,
+    Sandbox,
+    SandboxProcess,
+    SandboxSpec,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.local_backend import LocalBackend
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LocalSandbox(Sandbox):
+    """Made by `LocalBackend.create`; comes up with `start`."""
+
+    def __init__(
+        self,
+        backend: LocalBackend,
+        spec: SandboxSpec,
+        *,
+        layers: tuple[Layer, ...] = (),
+        upper: Path | None = None,
+        prepared: bool = True,
+        revert: Revert | None = None,
+        after: anyio.Event | None = None,
+    ) -> None:
+        """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
+        takes what is written, as a layer. Without `prepared` the environment is taken as it is. `revert`
+        chooses what of `layers` shall not show. `after` is when nobody has the layers mounted for writing any more.
+        """
+        self.id = secrets.token_hex(6)
+        self.spec = spec
+        self._backend = backend
+        self._layers = layers
+        self._upper = upper
+        self._prepared = prepared
+        self._revert = revert
+        self._after = after
+        self._files: Files | None = None
+        self._groups = cgroups.Groups()
+        self._restraints = Restraints()
+        self._link: Link | None = None
+        self._uplink = Uplink(spec.network)
+        self._switching = anyio.Lock()
+        """Held while commands are started and while the layers below them are exchanged."""
+        self._resting = False
+        """Forked without a process inside, and not needed since: nothing of it runs."""
+        self._asked = 0
+        """How often something was asked of what runs inside."""
+        self._stilled = -1
+        """The same when every process had just been ended: while both agree, none can have started since."""
+        self._processes: list[LocalProcess] = []
+        """Whose streams may still be open."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._backend.capabilities
+
+    @property
+    def user(self) -> str:
+        """Who commands run as unless they say otherwise."""
+        return self.spec.user or (self.spec.image.user if self.spec.image else None) or AGENT
+
+    async def start(self) -> None:
+        if self._files is not None:
+            raise SandboxFailure("The sandbox is running already.", code="already-started")
+        self._check_mounts()
+        runtime = await self._backend.runtime()
+        environment = await self._backend.environment(self.spec, self.user, prepared=self._prepared)
+        inherited = len(self._layers) if self._revert is not None else 0
+        self._files = Files(runtime, environment, self.spec.limits, done=self._layers, inherited=inherited)
+        self._layers = ()
+        try:
+            self._restrain(runtime.owner.name)
+            await self._come_up(self._upper, self._revert)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+
+    def _check_mounts(self) -> None:
+        for mount in self.spec.mounts:
+            if not mount.source.exists():
+                raise EnvironmentFailure(
+                    f"The folder to mount, '{mount.source}', does not exist.", code="mount-missing"
+                )
+
+    def _restrain(self, owner: str) -> None:
+        """Limits stay the same however often the layers below are exchanged."""
+        machine = self._backend.machine
+        self._restraints = restrain(self.spec.limits, machine)
+        self._groups = cgroups.make_groups(machine.hierarchies, owner, self.id, self.spec.limits, self._restraints.cpus)
+
+    async def _come_up(self, upper: Path | None = None, revert: Revert | None = None) -> None:
+        files = self._open_files()
+        unwanted: list[str] = []
+
+        async def choose(choice: Revert) -> None:
+            unwanted.extend(choice(_as_changes(await files.changes(finished=True))))
+
+        async with task_group() as group:
+            if revert is not None:
+                group.start_soon(choose, revert)
+            overlays = await files.open(self.id, upper)
+        await files.revert(unwanted)
+        after, self._after = self._after, None
+        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups.members, after)
+        if self._uplink.policy.mode != "none":
+            await self._uplink.open(self._link)
+        if self._revert is None:  # such a copy is short-lived and in a hurry
+            files.prepare_next()
+
+    def _plan(self, overlays: tuple[Overlay, ...]) -> Plan:
+        image = self.spec.image
+        mounts = self.spec.mounts
+        return Plan(
+            hostname=self.spec.hostname,
+            identity=self._open_files().runtime.launcher.identity,
+            overlays=overlays,
+            attachments=tuple(
+                Attachment(str(item.source.absolute()), item.target, item.source.is_dir()) for item in mounts
+            ),
+            environment={"PATH": _PATH, "LANG": "C.UTF-8", **(image.env if image else {}), **self.spec.env},
+            workdir=self.spec.workdir,
+            user=self.user,
+            cpus=self._restraints.cpus,
+            pin_cpus=self._restraints.pin_cpus,
+            rlimits=dict(self._restraints.rlimits),
+            memory_watch=self._restraints.memory_watch,
+            shm_bytes=self._restraints.shm_bytes,
+        )
+
+    def _open_files(self) -> Files:
+        if self._files is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-gone")
+        return self._files
+
+    @property
+    def link(self) -> Link:
+        """The running supervisor; an error when there is none."""
+        if self._link is None:
+            raise SandboxFailure("The sandbox is not running.", code="sandbox-gone")
+        return self._link
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes | None = None,
+        on_output: OutputSink | None = None,
+        max_output: int = 8 << 20,
+    ) -> ExecResult:
+        return await run_command(
+            await self._quiet_link(),
+            command,
+            user=user,
+            env={**self._uplink.environment, **(env or {})},
+            cwd=cwd,
+            timeout=timeout,
+            stdin=stdin,
+            on_output=on_output,
+            max_output=max_output,
+        )
+
+    async def process(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> SandboxProcess:
+        environment = {**self._uplink.environment, **(env or {})}
+        started = await LocalProcess.start(await self._quiet_link(), command, user=user, env=environment, cwd=cwd)
+        self._processes = [*(process for process in self._processes if not process.spent), started]
+        return started
+
+    async def _quiet_link(self) -> Link:
+        """The link, once no exchange of layers is on its way; a sandbox that rests since a fork comes up for it."""
+        async with self._switching:
+            if self._resting:
+                self._resting = False
+                await self._come_up_again()
+            self._asked += 1
+            return self.link
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        await transfer.upload(await self._quiet_link(), source, target, owner)
+
+    async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
+        await transfer.write_file(await self._quiet_link(), path, data, owner, mode)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
+        await transfer.download(await self._quiet_link(), source, target, max_bytes, max_files)
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        return await transfer.read_file(await self._quiet_link(), path, max_bytes)
+
+    async def changes(self) -> list[Change]:
+        return _as_changes(await self._open_files().changes())
+
+    async def kill_processes(self) -> None:
+        if self._resting or (self._link is not None and self._stilled == self._asked):
+            return
+        link = await self._quiet_link()
+        asked = self._asked
+        await link.call({"op": "kill-all"})
+        self._stilled = asked
+
+    async def has_processes(self) -> bool:
+        return not self._resting and await _processes_live(await self._quiet_link())
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        link = await self._quiet_link()
+        uplink = Uplink(policy)
+        await self._uplink.close()
+        self._uplink = uplink
+        await uplink.open(link)
+
+    async def dial(self, port: int) -> socket.socket:
+        return await transfer.dial(await self._quiet_link(), port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> LocalSandbox:
+        spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
+        async with self._switching, task_group() as group:
+            ended = anyio.Event()
+            layers = await self._freeze(group, ended)
+            child = LocalSandbox(
+                self._backend, spec, layers=layers, prepared=self._prepared, revert=revert, after=ended
+            )
+            await child.start()
+        return child
+
+    async def snapshot(self) -> Snapshot:
+        async with self._switching, task_group() as group:
+            layers = await self._freeze(group, anyio.Event())
+        return self._backend.keep_snapshot(layers, self.spec)
+
+    async def _freeze(self, group: TaskGroup, ended: anyio.Event) -> tuple[Layer, ...]:
+        """The layers as they are now, for someone else to build on once `ended` is set.
+
+        Where no process is left inside, the written layer is shared, and this sandbox rests until someone needs it:
+        `_come_up_again` puts a new layer on top. Else the processes stand still while what was written is copied.
+        """
+        files = self._open_files()
+        if self._resting:
+            ended.set()
+            return share(files.done)
+        link = self.link
+        if files.kept or (self._stilled != self._asked and await _processes_live(link)):
+            ended.set()
+            return await self._copy_still(files, link)
+        self._link = None
+        self._resting = True
+        files.finish_current()
+        group.start_soon(self._end, link, ended)
+        return share(files.done)
+
+    async def _end(self, link: Link, ended: anyio.Event) -> None:
+        """End what has nothing running any more."""
+        with anyio.CancelScope(shield=True):
+            await self._uplink.close()
+            await link.close()
+        ended.set()
+
+    async def _come_up_again(self) -> None:
+        try:
+            await self._come_up()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._tear_down()
+            raise
+
+    async def _copy_still(self, files: Files, link: Link) -> tuple[Layer, ...]:
+        await link.call({"op": "pause", "stop": True})
+        try:
+            return await files.copy_current(f"copy-{secrets.token_hex(6)}")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await link.call({"op": "pause", "stop": False})
+
+    async def stop(self) -> None:
+        async with self._switching:
+            await self._tear_down()
+
+    async def _tear_down(self) -> None:
+        self._resting = False
+        link, self._link = self._link, None
+        files, self._files = self._files, None
+        groups, self._groups = self._groups, cgroups.Groups()
+        await self._uplink.close()
+        if link is not None:
+            await link.close()
+            if files is not None and self._revert is not None:
+                files.prepare_next()
+        for process in self._processes:
+            process.close()
+        self._processes = []
+        groups.close()
+        if groups.folders:
+            await anyio.to_thread.run_sync(groups.remove)
+        if files is not None:
+            files.release()
+        if self._layers:  # never started
+            layers, self._layers = self._layers, ()
+            release(await self._backend.runtime(), layers)
+
+
+async def _processes_live(link: Link) -> bool:
+    answer, _ = await link.call({"op": "survey"})
+    return bool(answer["alive"])
+
+
+def _as_changes(records: Iterable[Record]) -> list[Change]:
+    return [
+        Change(path, kind, type_, size, target or None, Rights(*rights))  # type: ignore[arg-type] # the task gives these words only
+        for path, kind, type_, size, target, rights in records
+    ]

@@ -1,0 +1,88 @@
+"""Accepts connections on sockets that were opened elsewhere, a bounded number at a time.
+
+Closing ends every connection at once: no connection outlives the policy under which it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from benchflow.sandbox.network.proxying.connection import Stream
+from benchflow.sandbox.network.proxying.http1 import ProtocolError
+
+Handler = Callable[[Stream], Awaitable[None]]
+
+_ACCEPTED_PER_TURN: Final = 16
+_PAUSE_SECONDS: Final = 0.1
+
+
+class ConnectionServer:
+    """The listening sockets and the connections of one sandbox."""
+
+    def __init__(self, *, max_connections: int, timeout: float) -> None:
+        """More clients wait in the backlog; `timeout` is the patience for each message of a connection."""
+        self._max = max_connections
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._listening: dict[socket.socket, Handler] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+
+    def serve(self, sock: socket.socket, handler: Handler) -> None:
+        """Give every connection to `handler` from now on; the socket belongs to this object."""
+        sock.setblocking(False)
+        self._listening[sock] = handler
+        self._loop.add_reader(sock, self._accept, sock)
+
+    async def close(self) -> None:
+        """Close the sockets and end every connection; idempotent."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        for sock in self._listening:
+            self._loop.remove_reader(sock)
+            sock.close()
+        self._listening.clear()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        if connections:
+            await asyncio.wait(connections)
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(_ACCEPTED_PER_TURN):
+            if len(self._connections) >= self._max:
+                return self._pause()
+            try:
+                accepted, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return None
+            except OSError:  # out of descriptors or memory: the sandbox waits, the driver goes on
+                return self._pause()
+            self._handle(Stream(accepted, timeout=self._timeout), self._listening[sock])
+        return None
+
+    def _handle(self, client: Stream, handler: Handler) -> None:
+        async def run() -> None:
+            with suppress(OSError, ProtocolError):  # a client that broke off, fell silent or spoke nonsense
+                await handler(client)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            client.close()  # here, for a task may be cancelled before it has begun
+            self._connections.discard(task)
+
+        task = self._loop.create_task(run())
+        self._connections.add(task)
+        task.add_done_callback(ended)
+
+    def _pause(self) -> None:
+        for sock in self._listening:
+            self._loop.remove_reader(sock)
+        self._resuming = self._loop.call_later(_PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        for sock in self._listening:
+            self._loop.add_reader(sock, self._accept, sock)

@@ -1,0 +1,104 @@
+"""Resolves a name outside the sandbox, judges what it resolved to, and connects to exactly that address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from ipaddress import IPv4Address, ip_address
+from typing import Final
+
+from benchflow.sandbox.network.addresses import refusal
+from benchflow.sandbox.network.host_rules import Address, Network, as_address
+from benchflow.sandbox.network.proxying.http1 import Target
+
+Resolver = Callable[[str], Awaitable[Sequence[Address]]]
+"""From a name in normal form to its addresses, best first; an OSError when it has none."""
+
+_LOOKUP_THREADS: Final = 32
+_LOOKUPS_PER_SANDBOX: Final = 8
+_MAX_TRIED: Final = 4
+
+
+class RefusedError(Exception):
+    """The policy forbids it; the text says why."""
+
+
+class UnreachableError(Exception):
+    """Allowed, but the outside world did not answer; the text says why."""
+
+
+class Dialer:
+    """Makes the connections of one sandbox."""
+
+    def __init__(
+        self, *, resolver: Resolver | None = None, permitted: Iterable[Network] = (), timeout: float = 15.0
+    ) -> None:
+        self._resolver = resolver or system_resolver
+        self._permitted = tuple(permitted)
+        self._timeout = timeout
+        self._lookups = asyncio.Semaphore(_LOOKUPS_PER_SANDBOX)
+
+    async def dial(self, target: Target) -> socket.socket:
+        """A connected, non-blocking socket; `RefusedError` or `UnreachableError` otherwise."""
+        reason = ""
+        for address in await self._addresses(target.host):
+            try:
+                return await self._connect(address, target.port)
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno else "no answer in time"
+        raise UnreachableError(f"{target.host} port {target.port}: {reason}")
+
+    async def _addresses(self, host: str) -> list[Address]:
+        found = await self._resolve(host)
+        reasons = {address: refusal(address, self._permitted) for address in found}
+        fit = [address for address, reason in reasons.items() if reason is None]
+        if not fit:
+            address, reason = next(iter(reasons.items()))
+            raise RefusedError(f"{address} is {reason}")
+        return fit[:_MAX_TRIED]
+
+    async def _resolve(self, host: str) -> Sequence[Address]:
+        literal = as_address(host)
+        if literal is not None:
+            return [literal]
+        try:
+            async with asyncio.timeout(self._timeout), self._lookups:
+                found = await self._resolver(host)
+        except TimeoutError:
+            raise UnreachableError(f"{host} cannot be resolved in time") from None
+        except (OSError, UnicodeError) as error:
+            raise UnreachableError(f"{host} cannot be resolved: {error.args[-1]}") from None
+        if not found:
+            raise UnreachableError(f"{host} has no address")
+        return found
+
+    async def _connect(self, address: Address, port: int) -> socket.socket:
+        family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+async def system_resolver(host: str) -> Sequence[Address]:
+    """The machine's own name service, asked in threads of its own."""
+    found = await asyncio.get_running_loop().run_in_executor(_threads(), _lookup, host)
+    return list(dict.fromkeys(found))
+
+
+def _lookup(host: str) -> list[Address]:
+    entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries]
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="egress-lookup")

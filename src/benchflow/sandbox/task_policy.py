@@ -1,0 +1,185 @@
+"""What a task allows in each phase: network, user, mounts, tools of the agent.
+
+Pure functions from a task's runtime view; what they give goes into a `SandboxSpec` or to an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from benchflow.errors import EnvironmentFailure
+from benchflow.sandbox.envvars import resolve_variables
+from benchflow.sandbox.protocol import Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
+
+if TYPE_CHECKING:
+    from benchflow.task.config.task_config import EnvironmentConfig, HealthcheckConfig
+    from benchflow.task.runtime_view import StepView, TaskRuntimeView
+
+Phase = Literal["environment", "agent", "verifier", "oracle"]
+
+DEFAULT_WORKDIR: Final = "/app"
+_MODES: Final[Mapping[str, NetworkMode]] = {
+    "no-network": "none",
+    "none": "none",
+    "public": "public",
+    "allowlist": "allowlist",
+    "model-only": "allowlist",
+    "model-and-dependencies": "allowlist",
+}
+
+
+def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
+    """The view with the agent's settings of a step; what the step does not say, the task says."""
+    if step is None:
+        return view
+    task, own = view.config.agent, step.config.agent
+    agent = own.replace(**{name: getattr(task, name) for name in task.declared - own.declared})
+    return replace(view, config=view.config.replace(agent=agent))
+
+
+def network_policy(view: TaskRuntimeView, phase: Phase) -> NetworkPolicy:
+    """How far the sandbox reaches in a phase: the most specific declaration wins.
+
+    What neither the phase nor the environment declares is the policy's `task_default`. The two kinds of egress that are
+    named after the model are lists of hosts too, those of `allowed_hosts`: a model that is asked from outside the
+    sandbox needs none.
+    """
+    environment = view.config.environment
+    own = view.config.agent if phase == "agent" else view.config.verifier if phase == "verifier" else None
+    policy = view.namespace.runtime_policy
+    rules = policy.network if policy is not None else None
+    mode, hosts = environment.network_mode, environment.allowed_hosts or ()
+    if own is not None and own.network_mode is not None:
+        mode, hosts = own.network_mode, own.allowed_hosts or ()
+    elif rules is not None and rules.task_default is not None and "network_mode" not in environment.declared:
+        mode, hosts = rules.task_default, rules.allowed_hosts
+    if rules is not None and phase == "agent" and rules.agent_egress is not None:
+        mode, hosts = rules.agent_egress, (*hosts, *rules.allowed_hosts)
+    if rules is not None and phase in rules.phase_overrides:
+        mode, hosts = rules.phase_overrides[phase], (*hosts, *rules.allowed_hosts)
+    kind = _MODES[mode]
+    return NetworkPolicy(kind, tuple(dict.fromkeys(hosts)) if kind == "allowlist" else ())
+
+
+def sandbox_limits(environment: EnvironmentConfig, capabilities: frozenset[str]) -> Limits:
+    """Limits for this machine: all that are declared, and the format's defaults as far as they can be kept."""
+
+    def kept(name: str, capability: str) -> bool:
+        return name in environment.declared or capability in capabilities
+
+    return Limits(
+        cpus=environment.cpus if kept("cpus", "limits.cpu") else None,
+        memory_mb=environment.memory_mb if kept("memory_mb", "limits.memory") else None,
+        storage_mb=environment.storage_mb if kept("storage_mb", "limits.disk") else None,
+        gpus=environment.gpus or None,
+    )
+
+
+def needed_capabilities(view: TaskRuntimeView) -> dict[str, str]:
+    """Capabilities that what the task declares cannot do without, each with the key that needs it."""
+    declared = view.config.environment.declared
+    needed = {
+        capability: f"environment.{name}"
+        for name, capability in (
+            ("cpus", "limits.cpu"),
+            ("memory_mb", "limits.memory"),
+            ("storage_mb", "limits.disk"),
+            ("healthcheck", "healthcheck"),
+            ("docker_image", "image"),
+        )
+        if name in declared
+    }
+    phases: tuple[Phase, ...] = ("environment", "agent", "verifier")
+    for phase in phases:
+        needed.setdefault(f"network.{network_policy(view, phase).mode}", f"the network of the {phase} phase")
+    if view.manifest is not None:
+        needed["services"] = "benchflow.environment.manifest"
+    if asset_mounts(view, "agent"):
+        needed["mounts"] = "benchflow.assets"
+    return needed
+
+
+def healthcheck_of(config: HealthcheckConfig | None) -> Healthcheck | None:
+    """A package's healthcheck as sandboxes take it."""
+    if config is None:
+        return None
+    return Healthcheck(
+        command=config.command,
+        interval_sec=config.interval_sec,
+        timeout_sec=config.timeout_sec,
+        start_period_sec=config.start_period_sec,
+        start_interval_sec=config.start_interval_sec,
+        retries=config.retries,
+    )
+
+
+def working_folder(declared: str | None, image_workdir: str | None) -> str:
+    """Where the agent works: what the package says, else the image, else `/app`; never `/`."""
+    if declared is not None:
+        return safe_workdir(declared)
+    return image_workdir if image_workdir and image_workdir != "/" else DEFAULT_WORKDIR
+
+
+def safe_workdir(path: str) -> str:
+    """An absolute folder other than `/` without tricks in it, or an `EnvironmentFailure`."""
+    parts = [part for part in path.split("/") if part]
+    if not path.startswith("/") or not parts or ".." in parts or "." in parts or "\0" in path:
+        message = f"environment.workdir must be an absolute path other than /, not {path!r}."
+        raise EnvironmentFailure(message, code="workdir-invalid", path="environment.workdir")
+    return "/" + "/".join(parts)
+
+
+def asset_mounts(view: TaskRuntimeView, phase: Phase) -> tuple[Mount, ...]:
+    """Files of the package that are mounted read-only in a phase.
+
+    An asset of the environment phase is there for all phases, one of the agent phase for the agent only;
+    what is hidden from the agent is never among the first two.
+    """
+    mounts = []
+    for index, asset in enumerate(view.namespace.assets):
+        if asset.target is None or asset.mount_phase not in ("environment", phase):
+            continue
+        mounts.append(Mount(_inside(view.task_dir, asset.path, f"benchflow.assets[{index}].path"), asset.target))
+    policy = view.namespace.runtime_policy
+    for index, private in enumerate(policy.private_mounts if policy is not None else ()):
+        if private.visibility == "agent" or phase in private.visibility:
+            path = f"benchflow.runtime_policy.private_mounts[{index}].source"
+            mounts.append(Mount(_existing(Path(private.source), path), private.target))
+    return tuple(mounts)
+
+
+def _inside(root: Path, relative: str, path: str) -> Path:
+    source = (root / relative).resolve()
+    if not source.is_relative_to(root.resolve()):
+        raise EnvironmentFailure(f"{path} leads out of the package.", code="mount-invalid", path=path)
+    return _existing(source, path)
+
+
+def _existing(source: Path, path: str) -> Path:
+    if not source.exists():
+        raise EnvironmentFailure(f"{path}: {source} does not exist.", code="mount-missing", path=path)
+    return source
+
+
+def mcp_servers(view: TaskRuntimeView, machine: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The package's MCP servers as an agent is told of them when its session begins."""
+    prepared: list[dict[str, Any]] = []
+    for index, server in enumerate(view.config.environment.mcp_servers):
+        path = f"environment.mcp_servers[{index}]"
+        if server.transport == "stdio":
+            env = resolve_variables(server.env, machine, path=f"{path}.env")
+            prepared.append(
+                {"name": server.name, "command": server.command, "args": list(server.args), "env": _pairs(env)}
+            )
+        else:
+            headers = resolve_variables(server.headers, machine, path=f"{path}.headers")
+            kind = "sse" if server.transport == "sse" else "http"
+            prepared.append({"type": kind, "name": server.name, "url": server.url, "headers": _pairs(headers)})
+    return prepared
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]

@@ -1,0 +1,59 @@
+"""Level `schema`: the definition reads without error and asks for something.
+
+Only `task.md` with its prompts, or `task.toml` with `instruction.md`, are judged; the rest of the folder
+may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from benchflow.errors import Issue
+from benchflow.task.checks.markers import marker_issues
+from benchflow.task.document.task_document import TASK_MD
+from benchflow.task.layout import INSTRUCTION, TASK_TOML
+from benchflow.task.package import TaskPackage
+
+_DEFINITION: Final = frozenset({TASK_MD, TASK_TOML, INSTRUCTION})
+
+
+def check_schema(package: TaskPackage) -> Iterator[Issue]:
+    """Problems of the definition."""
+    yield from package.document_issues
+    yield from (issue for issue in package.layout_issues if is_about_definition(issue))
+    files = [name for name in package.files.files if name in _DEFINITION or name.startswith("prompts/")]
+    yield from marker_issues(package.files, files)
+    if package.config is not None:
+        yield from _check_prompt(package)
+
+
+def is_about_definition(issue: Issue) -> bool:
+    """Whether a problem of the folder is about a file that defines the task: a link or pipe in its place."""
+    return issue.file in _DEFINITION or (issue.file is None and issue.path in _DEFINITION)
+
+
+def _check_prompt(package: TaskPackage) -> Iterator[Issue]:
+    if (package.instruction or "").strip() or _has_step_prompts(package):
+        return
+    if package.entrypoint == "task.md":
+        turns = package.prompt_plan.turns
+        silent = next((turn for turn in turns if not turn.prompt.strip()), None)
+        if silent is not None:
+            who = f"the turn of {silent.role} in {silent.scene}" if silent.scene else "the agent"
+            yield Issue("empty-prompt", "error", "prompt", f"task.md has no prompt for {who}", "task.md")
+    elif package.instruction is not None:
+        yield Issue("empty-prompt", "error", "", "instruction.md is empty: nothing is asked of the agent", INSTRUCTION)
+    elif INSTRUCTION not in package.files:
+        yield Issue(
+            "missing-file",
+            "error",
+            "",
+            "instruction.md is missing: nothing is asked of the agent",
+            INSTRUCTION,
+        )
+
+
+def _has_step_prompts(package: TaskPackage) -> bool:
+    """Multi-step packages keep instructions with their steps; whether each has one is asked later."""
+    return package.config is not None and bool(package.config.steps)

@@ -1,0 +1,256 @@
+"""The typed `benchflow:` namespace: everything a document says beyond the shared configuration.
+
+Each plane has its keys: prompts and interaction, policies, verifier, oracle and environment wiring, assets
+and secrets, provenance, evidence, compatibility. Unknown keys are errors; only `compat.extra` is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchflow.task.config import kinds
+from benchflow.task.config.evidence_config import ARTIFACT_KINDS, Evidence
+from benchflow.task.config.host_patterns import hosts
+from benchflow.task.config.interaction import Interaction, Nudges, PromptPolicy, Team
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.kinds import flag, listing, relative_path, sha256, some_text, text
+from benchflow.task.config.parsed_record import FrozenMap, Record, field
+from benchflow.task.config.task_config import network_mode
+
+VISIBILITIES: Final = (
+    "agent",
+    "hidden_verifier",
+    "hidden_oracle",
+    "runtime_secret",
+    "external_dataset",
+    "evidence_only",
+)
+PHASES: Final = ("environment", "agent", "verifier", "oracle")
+BACKENDS: Final = ("local", "docker", "podman", "daytona", "modal", "e2b", "kubernetes", "hpc", "queue")
+SECRET_SCOPES: Final = ("image-pull", "environment", "agent", "verifier", "oracle", "judge")
+
+
+class TrajectoryAudit(Record):
+    """What a trajectory must prove after the run."""
+
+    require_no_forbidden_tool_calls: bool = field(flag, default=False)
+
+
+class AgentPolicy(Record):
+    """`agent_policy`: what the agent may use, apart from the network of its environment."""
+
+    skill_access: str = field(kinds.choice("none", "installed", "declared"), default="installed")
+    allowed_skill_roots: tuple[str, ...] = field(listing(some_text), default=())
+    search: str = field(kinds.choice("allowed", "disabled"), default="allowed")
+    forbidden_tools: tuple[str, ...] = field(listing(some_text), default=())
+    trajectory_audit: TrajectoryAudit = field(kinds.record(TrajectoryAudit), default=TrajectoryAudit())
+
+
+class NetworkRules(Record):
+    """`runtime_policy.network`: the network per phase."""
+
+    task_default: str | None = field(network_mode, default=None)
+    agent_egress: str | None = field(
+        kinds.choice("none", "model-only", "model-and-dependencies", "allowlist", "public"), default=None
+    )
+    allowed_hosts: tuple[str, ...] = field(hosts, default=())
+    phase_overrides: FrozenMap = field(kinds.mapping(network_mode, keys=kinds.choice(*PHASES)), default=FrozenMap())
+
+
+class PrivateMount(Record):
+    """A volume that is mounted for the run and never part of the package."""
+
+    source: str = field(some_text)
+    target: str = field(kinds.absolute_path)
+    mode: str = field(kinds.choice("ro", "rw"), default="ro")
+    visibility: str = field(kinds.choice(*VISIBILITIES), default="agent")
+    secret_ref: str | None = field(some_text, default=None)
+
+
+class PersistentState(Record):
+    """State that outlives a phase."""
+
+    required: bool = field(flag, default=False)
+    scope: str = field(kinds.choice("task-run", "task", "benchmark"), default="task-run")
+    cleanup: str = field(kinds.choice("after-agent", "after-verifier", "never"), default="after-verifier")
+
+
+class RuntimePolicy(Record):
+    """`runtime_policy`: what the runtime must be able to do."""
+
+    backend: str | None = field(kinds.choice(*BACKENDS), default=None)
+    required_capabilities: tuple[str, ...] = field(listing(some_text, unique=True), default=())
+    network: NetworkRules = field(kinds.record(NetworkRules), default=NetworkRules())
+    private_mounts: tuple[PrivateMount, ...] = field(listing(kinds.record(PrivateMount)), default=())
+    persistent_state: PersistentState | None = field(kinds.record(PersistentState), default=None)
+
+
+class StrategyWeight(Record):
+    """One part of a hybrid implementation."""
+
+    weight: float | None = field(kinds.number(least=0), default=None)
+    required: bool = field(flag, default=False)
+
+
+class Implementation(Record):
+    """`verifier.implementation`: which kinds of scoring a verifier is made of."""
+
+    type: str | None = field(some_text, default=None)
+    strategies: FrozenMap = field(kinds.mapping(kinds.record(StrategyWeight)), default=FrozenMap())
+
+
+class Transfer(Record):
+    """A path that a separate verification takes over from the agent's box; a plain string is its `source`."""
+
+    source: str = field(kinds.absolute_path)
+    exclude: tuple[str, ...] = field(listing(some_text), default=())
+    max_mb: float | None = field(kinds.number(above=0), default=None)
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> Transfer | None:
+        return super().parse({"source": value} if isinstance(value, str) else value, path, problems)
+
+
+class VerifierWiring(Record):
+    """`benchflow.verifier`: where the verifier is and what goes in and out."""
+
+    path: str | None = field(relative_path, default=None)
+    spec: str | None = field(relative_path, default=None)
+    entrypoint: str | None = field(relative_path, default=None)
+    rubric: str | None = field(relative_path, default=None)
+    inputs: tuple[str, ...] = field(listing(some_text), default=())
+    outputs: tuple[str, ...] = field(listing(some_text), default=())
+    transfer: tuple[Transfer, ...] = field(listing(kinds.record(Transfer)), default=())
+    implementation: Implementation | None = field(kinds.record(Implementation), default=None)
+
+
+class OracleWiring(Record):
+    """`benchflow.oracle`."""
+
+    path: str | None = field(relative_path, default=None)
+
+
+class EnvironmentWiring(Record):
+    """`benchflow.environment`: the manifest of services (`environment.toml`)."""
+
+    manifest: str = field(relative_path)
+
+
+class AssetSource(Record):
+    """Where an asset comes from."""
+
+    url: str | None = field(some_text, default=None)
+    revision: str | None = field(some_text, default=None)
+    license: str | None = field(some_text, default=None)
+
+
+class Asset(Record):
+    """A file or folder with a declared visibility and, if pinned, its SHA-256."""
+
+    path: str = field(relative_path)
+    visibility: str = field(kinds.choice(*VISIBILITIES))
+    sha256: str | None = field(sha256, default=None)
+    mount_phase: str | None = field(kinds.choice(*PHASES), default=None)
+    target: str | None = field(kinds.absolute_path, default=None)
+    generated: bool = field(flag, default=False)
+    license: str | None = field(text, default=None)
+    kind: str | None = field(kinds.choice(*ARTIFACT_KINDS), default=None)
+    source: AssetSource | None = field(kinds.record(AssetSource), default=None)
+
+
+class SecretDeclaration(Record):
+    """A value that the runtime provides in one scope and never writes down."""
+
+    name: str = field(some_text)
+    scope: str = field(kinds.choice(*SECRET_SCOPES))
+    visibility: str = field(kinds.choice(*VISIBILITIES), default="runtime_secret")
+    never_persist: bool = field(flag, default=True)
+    env: str | None = field(some_text, default=None)
+    """Name of the variable it is given as; the secret's own name when left out."""
+    required: bool = field(flag, default=True)
+
+
+class BuildSource(Record):
+    """What an image was built from."""
+
+    path: str = field(relative_path)
+    sha256: str | None = field(sha256, default=None)
+
+
+class ImageProvenance(Record):
+    """Where an image comes from."""
+
+    field_: str | None = field(some_text, default=None, key="field")
+    reference: str = field(some_text)
+    digest: str | None = field(some_text, default=None)
+    registry: str | None = field(some_text, default=None)
+    provider: str | None = field(some_text, default=None)
+    build_source: BuildSource | None = field(kinds.record(BuildSource), default=None)
+    credential_secret_ref: str | None = field(some_text, default=None)
+    never_persist_credentials: bool = field(flag, default=True)
+
+
+class SourceProvenance(Record):
+    """What a task was derived from."""
+
+    url: str | None = field(some_text, default=None)
+    revision: str | None = field(some_text, default=None)
+    path: str | None = field(some_text, default=None)
+    license: str | None = field(some_text, default=None)
+    sha256: str | None = field(sha256, default=None)
+    description: str | None = field(text, default=None)
+
+
+class Provenance(Record):
+    """`benchflow.provenance`."""
+
+    images: tuple[ImageProvenance, ...] = field(listing(kinds.record(ImageProvenance)), default=())
+    sources: tuple[SourceProvenance, ...] = field(listing(kinds.record(SourceProvenance)), default=())
+    created_by: str | None = field(text, default=None)
+    created_at: str | None = field(text, default=None)
+    license: str | None = field(text, default=None)
+
+
+class TargetCompatibility(Record):
+    """What is promised for one foreign format."""
+
+    export: str = field(kinds.choice("full", "supported", "degraded", "unsupported"))
+    emits: FrozenMap = field(kinds.mapping(some_text), default=FrozenMap())
+
+
+class Compat(Record):
+    """`benchflow.compat`: foreign keys that an import preserved."""
+
+    source: str | None = field(text, default=None)
+    extra_paths: tuple[str, ...] = field(listing(text), default=())
+    extra: FrozenMap = field(kinds.free_mapping, default=FrozenMap())
+
+
+class Authoring(Record):
+    """`benchflow.authoring`: written by older normalisations."""
+
+    profiles: tuple[str, ...] = field(listing(some_text), default=())
+    presets: tuple[str, ...] = field(listing(some_text), default=())
+    normalized: bool = field(flag, default=False)
+
+
+class Namespace(Record):
+    """The whole `benchflow:` mapping."""
+
+    document_version: str | None = field(kinds.matching(r"[0-9]+(\.[0-9]+)*", "a version such as '0.6'"), default=None)
+    prompt: PromptPolicy | None = field(kinds.record(PromptPolicy), default=None)
+    interaction: Interaction | None = field(kinds.record(Interaction), default=None)
+    teams: FrozenMap = field(kinds.mapping(kinds.record(Team), keys=kinds.name), default=FrozenMap())
+    nudges: Nudges | None = field(kinds.record(Nudges), default=None)
+    agent_policy: AgentPolicy | None = field(kinds.record(AgentPolicy), default=None)
+    runtime_policy: RuntimePolicy | None = field(kinds.record(RuntimePolicy), default=None)
+    verifier: VerifierWiring | None = field(kinds.record(VerifierWiring), default=None)
+    oracle: OracleWiring | None = field(kinds.record(OracleWiring), default=None)
+    environment: EnvironmentWiring | None = field(kinds.record(EnvironmentWiring), default=None)
+    assets: tuple[Asset, ...] = field(listing(kinds.record(Asset)), default=())
+    secrets: tuple[SecretDeclaration, ...] = field(listing(kinds.record(SecretDeclaration)), default=())
+    provenance: Provenance | None = field(kinds.record(Provenance), default=None)
+    evidence: Evidence | None = field(kinds.record(Evidence), default=None)
+    compatibility: FrozenMap = field(kinds.mapping(kinds.record(TargetCompatibility)), default=FrozenMap())
+    compat: Compat | None = field(kinds.record(Compat), default=None)
+    authoring: Authoring | None = field(kinds.record(Authoring), default=None)

@@ -1,0 +1,206 @@
+"""`task.md` as an author wrote it: `TaskDocument`.
+
+`read_document` turns the text and the sidecar prompts into a document and reports every problem;
+`TaskDocument.from_text` and `from_path` raise instead. The document keeps the frontmatter as written
+(private facts included) for rewriting it; nothing that dumps a document shows private facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue, PackageError
+from benchflow.task.config.interaction import Role, Scene, Turn, User
+from benchflow.task.config.issues import IssueLog, shorten
+from benchflow.task.config.namespace import Namespace
+from benchflow.task.config.parsed_record import FrozenMap
+from benchflow.task.config.root_keys import DocumentRoot
+from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.authoring import expand_authoring
+from benchflow.task.document.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections
+from benchflow.task.document.scenes import check_roles, derive_mode, resolve_scenes
+from benchflow.task.document.yaml_source import YamlError, YamlSource
+
+TASK_MD: Final = "task.md"
+PERSONA: Final = "user-persona"
+_NONE: Final = FrozenMap()
+MergeProfiles = Callable[[dict[str, Any], IssueLog], dict[str, Any]]
+
+
+class TaskDocumentParseError(PackageError, ValueError):
+    """A `task.md` that is not accepted; `issues` holds every problem, the message the first."""
+
+    default_code = "invalid-document"
+
+    def __init__(self, issues: tuple[Issue, ...]) -> None:
+        first = issues[0]
+        super().__init__(first.message, code=first.code, path=first.path, file=first.file, line=first.line)
+        self.issues = issues
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDocument:
+    """The authoring view of a task."""
+
+    config: TaskConfig
+    namespace: Namespace
+    instruction: str
+    """The base prompt."""
+    roles: Mapping[str, Role] = field(default_factory=FrozenMap)
+    scenes: tuple[Scene, ...] = ()
+    """Named, with the roles and turns that apply; turn prompts are inline texts only."""
+    user: User | None = None
+    role_prompts: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
+    scene_prompts: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
+    persona: str | None = None
+    preamble: str = field(default="", repr=False)
+    """Text before `## prompt`, which is not part of any prompt."""
+    mode: str = "single-shot"
+    """The interaction mode, declared or derived."""
+    presets: tuple[str, ...] = ()
+    frontmatter: Mapping[str, Any] = field(default_factory=FrozenMap, repr=False)
+    """As written, sugar and private facts included."""
+    body: str = field(default="", repr=False)
+    """As written, line ends normalised."""
+    spelling: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
+    """Canonical root sections to the author's spelling where it differs (`environment` to `sandbox`)."""
+
+    @classmethod
+    def from_text(cls, text: str, *, sidecars: Mapping[str, str] | None = None) -> TaskDocument:
+        """Parse a text; raises `TaskDocumentParseError`. Profile references are kept but not resolved."""
+        document, issues = read_document(text, sidecars=sidecars or {})
+        return _accept(document, issues)
+
+    @classmethod
+    def from_path(cls, path: Path | str) -> TaskDocument:
+        """Parse the `task.md` of a package folder (or the file itself) with its sidecars and profiles."""
+        from benchflow.task.package import load_package
+
+        folder = Path(path)
+        package = load_package(folder.parent if folder.name == TASK_MD else folder)
+        return _accept(package.document, list(package.document_issues))
+
+
+def _accept(document: TaskDocument | None, issues: list[Issue]) -> TaskDocument:
+    errors = tuple(issue for issue in issues if issue.severity == "error")
+    if document is None or errors:
+        raise TaskDocumentParseError(errors or (Issue("missing-document", "error", "", "there is no task.md"),))
+    return document
+
+
+def read_document(
+    source: bytes | str,
+    *,
+    sidecars: Mapping[str, str],
+    merge_profiles: MergeProfiles | None = None,
+    file: str = TASK_MD,
+) -> tuple[TaskDocument | None, list[Issue]]:
+    """Parse a document with its sidecar prompts (section key to text); None when it has no readable root."""
+    try:
+        text = decode(source) if isinstance(source, bytes) else normalise(source)
+        parts = split_frontmatter(text)
+        yaml = YamlSource(parts.yaml, first_line=2)
+    except (MarkdownError, YamlError) as problem:
+        return None, [
+            Issue(problem.code, "error", shorten(problem.path), shorten(f"{file} {problem}"), file, problem.line)
+        ]
+    problems = IssueLog(file, yaml.line)
+    frontmatter = {} if yaml.value is None else yaml.value
+    if not isinstance(frontmatter, dict):
+        problems.error("not-a-mapping", "", f"the frontmatter of {file} must be a mapping", line=2)
+        return None, problems.issues
+    body = split_sections(parts.body, parts.body_line)
+    return _assemble(frontmatter, parts.body, body, sidecars, merge_profiles, problems), problems.issues
+
+
+def _assemble(
+    frontmatter: dict[str, Any],
+    text: str,
+    body: Body,
+    sidecars: Mapping[str, str],
+    merge_profiles: MergeProfiles | None,
+    problems: IssueLog,
+) -> TaskDocument | None:
+    expanded = expand_authoring(frontmatter, problems)
+    problems.renames.update(expanded.renames)
+    mapping = merge_profiles(expanded.mapping, problems) if merge_profiles else expanded.mapping
+    root = DocumentRoot.parse(mapping, "", problems)
+    if root is None:
+        return None
+    prompts = _prompts(body, sidecars, problems)
+    roles: Mapping[str, Role] = root.agents.roles
+    _report_unused(prompts, roles, root.scenes, sidecars, problems)
+    persona = prompts.get(PERSONA) or (root.user.persona if root.user else None)
+    scenes = resolve_scenes(root.scenes, roles, problems)
+    check_roles(root.benchflow, roles, problems)
+    return TaskDocument(
+        config=root.config(),
+        namespace=root.benchflow,
+        instruction=prompts["prompt"],
+        roles=roles,
+        scenes=scenes,
+        user=root.user,
+        role_prompts=_named(prompts, "role:"),
+        scene_prompts=_named(prompts, "scene:"),
+        persona=persona,
+        preamble=body.preamble if body.has("prompt") else "",
+        mode=derive_mode(root.benchflow, scenes, root.user, persona, problems),
+        presets=expanded.presets,
+        frontmatter=FrozenMap(frontmatter),
+        body=text,
+        spelling=FrozenMap(_spelling(frontmatter)),
+    )
+
+
+def _spelling(frontmatter: Mapping[str, Any]) -> dict[str, str]:
+    known = DocumentRoot.KEYS.get
+    return {field.key: key for key in frontmatter if (field := known(key)) is not None and field.key != key}
+
+
+def _named(prompts: Mapping[str, str], prefix: str) -> FrozenMap:
+    if len(prompts) == 1:
+        return _NONE
+    return FrozenMap({key.removeprefix(prefix): text for key, text in prompts.items() if key.startswith(prefix)})
+
+
+def _prompts(body: Body, sidecars: Mapping[str, str], problems: IssueLog) -> dict[str, str]:
+    """Every prompt by its section key; a sidecar wins over a heading of the same name."""
+    prompts: dict[str, str] = {}
+    for section in body.sections:
+        if section.key in prompts:
+            message = f"the section '## {section.key}' appears twice"
+            problems.error("duplicate-section", section.key, message, line=section.line)
+            continue
+        prompts[section.key] = section.text
+    if "prompt" not in prompts:
+        prompts["prompt"] = body.preamble
+    elif body.preamble:
+        message = "text before '## prompt' is not part of any prompt; move it below the heading"
+        first = min(section.line for section in body.sections)
+        problems.warning("preamble", "prompt", message, line=first)
+    prompts.update(sidecars)
+    return prompts
+
+
+def _report_unused(
+    prompts: Mapping[str, str],
+    roles: Mapping[str, Role],
+    scenes: tuple[Scene, ...],
+    sidecars: Mapping[str, str],
+    problems: IssueLog,
+) -> None:
+    if len(prompts) == 1:
+        return  # the base prompt alone
+    names = {scene.name or f"scene-{index}" for index, scene in enumerate(scenes)}
+    for key in prompts:
+        prefix, _, name = key.partition(":")
+        known = roles if prefix == "role" else names if prefix == "scene" else None
+        if known is not None and name not in known:
+            origin = f"prompts/{prefix}.{name}.md" if key in sidecars else f"the section '## {key}'"
+            problems.warning("unused-prompt", key, f"{origin} belongs to no declared {prefix}")
+
+
+__all__ = ["Role", "Scene", "TaskDocument", "TaskDocumentParseError", "Turn", "User", "read_document"]

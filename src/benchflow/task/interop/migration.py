@@ -1,0 +1,114 @@
+"""Split layouts and Terminal-Bench folders -> native packages, in place, whole or not at all.
+
+The rendered `task.md` is read back before anything is written: its configuration and its prompt must be
+those of the source. What the native format has no place for goes under `benchflow.compat.extra`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow.errors import Issue, PackageError, UsageError
+from benchflow.files import write_atomic
+from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.markdown import MarkdownError, decode
+from benchflow.task.document.task_document import TASK_MD
+from benchflow.task.document.task_text import compat_namespace, render_checked
+from benchflow.task.document.task_toml import import_task_config_toml
+from benchflow.task.filemap import read_regular
+from benchflow.task.interop.migration_result import MigrationResult
+from benchflow.task.interop.split_layout import NativeTrees, declared_config, plan_native_trees, with_rubric_below
+from benchflow.task.interop.terminal_bench import is_terminal_bench
+from benchflow.task.interop.terminal_bench_migration import migrate_terminal_bench
+from benchflow.task.package import INSTRUCTION, TASK_TOML
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    text: str
+    steps: tuple[str, ...]
+    extra_paths: tuple[str, ...]
+    issues: tuple[Issue, ...]
+
+
+def render_task_md_from_legacy(task_dir: Path | str) -> str:
+    """The `task.md` that says what a folder's `task.toml` and `instruction.md` say; raises `PackageError`."""
+    return _render_split(Path(task_dir), native_trees=False).text
+
+
+def migrate_task_to_task_md(
+    task_dir: Path | str, *, overwrite: bool = False, remove_legacy: bool = False
+) -> MigrationResult:
+    """Give a split or Terminal-Bench folder its `task.md`.
+
+    `remove_legacy` removes what the package supersedes and gives its trees their native names. A folder that
+    has a `task.md` is refused unless `overwrite` and a split definition is there. Raises `UsageError` for a
+    folder that is none of these, `PackageError` for one that cannot be migrated; then nothing has changed.
+    """
+    folder = Path(task_dir)
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", code="not-a-folder")
+    if is_terminal_bench(folder):
+        return migrate_terminal_bench(folder, remove_legacy=remove_legacy)
+    if (folder / TASK_MD).exists() and not (overwrite and (folder / TASK_TOML).exists()):
+        raise PackageError(f"{folder} already has a task.md", code="already-native", file=TASK_MD)
+    if not (folder / TASK_TOML).exists():
+        raise UsageError(f"{folder} holds no task.toml and no task.yaml", code="no-package")
+    rendered = _render_split(folder, native_trees=remove_legacy)
+    trees = plan_native_trees(folder, rendered.steps) if remove_legacy else NativeTrees()
+    write_atomic(folder / TASK_MD, rendered.text)
+    renamed, dropped = trees.apply(folder)
+    removed = _remove(folder, (TASK_TOML, INSTRUCTION)) if remove_legacy else ()
+    return MigrationResult(
+        folder, "split", (TASK_MD,), (*removed, *dropped), renamed, rendered.extra_paths, rendered.issues
+    )
+
+
+def _render_split(folder: Path, *, native_trees: bool) -> _Rendered:
+    toml = _read_text(folder, TASK_TOML)
+    if toml is None:
+        raise PackageError("task.toml is missing", code="missing-file", file=TASK_TOML)
+    imported = import_task_config_toml(toml)
+    config = with_rubric_below(imported.config, "tests", "verifier") if native_trees else imported.config
+    steps = tuple(step.name for step in config.steps or ())
+    instruction = _read_text(folder, INSTRUCTION)
+    if instruction is None and not steps:
+        raise PackageError("instruction.md is missing", code="missing-file", file=INSTRUCTION)
+    compatibility = imported.compatibility
+    frontmatter = _frontmatter(config)
+    if compatibility.config_extra_paths:
+        frontmatter["benchflow"] = compat_namespace(
+            compatibility.source, compatibility.config_extra_paths, compatibility.config_extra
+        )
+    text = render_checked(frontmatter, instruction or "", config)
+    return _Rendered(text, steps, compatibility.config_extra_paths, imported.issues)
+
+
+def _frontmatter(config: TaskConfig) -> dict[str, Any]:
+    """Declared keys in their order, the schema's version first."""
+    declared = declared_config(config)
+    version = declared.pop("schema_version", None)
+    return {**({"schema_version": version} if version is not None else {}), **declared}
+
+
+def _read_text(folder: Path, name: str) -> str | None:
+    """The text of a definition file, None when there is none; only UTF-8 in a regular file is accepted."""
+    path = folder / name
+    if not path.exists() and not path.is_symlink():
+        return None
+    try:
+        return decode(read_regular(path)[0])
+    except MarkdownError as problem:
+        raise PackageError(f"{name} {problem}", code=problem.code, file=name, line=problem.line) from None
+    except OSError as problem:
+        message = f"{name} cannot be read: {problem.strerror or problem}"
+        raise PackageError(message, code="unreadable", file=name) from None
+
+
+def _remove(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(name for name in names if (folder / name).exists())
+    for name in found:
+        (folder / name).unlink()
+    return found

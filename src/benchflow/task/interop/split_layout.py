@@ -1,0 +1,69 @@
+"""Split folders as native ones: trees under native names, configuration as an author writes it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchflow.errors import PackageError
+from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.filemap import scan
+from benchflow.task.layout import ALIASES
+
+
+@dataclass(frozen=True, slots=True)
+class NativeTrees:
+    """What must be done so that a folder's trees have their native names; all paths are relative to it."""
+
+    renames: tuple[tuple[str, str], ...] = ()
+    duplicates: tuple[str, ...] = ()
+    """Split trees whose native twin has the same files."""
+
+    def apply(self, folder: Path) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+        """Rename and remove; what was renamed and what was removed."""
+        for old, new in self.renames:
+            (folder / old).rename(folder / new)
+        for old in self.duplicates:
+            shutil.rmtree(folder / old)
+        return self.renames, self.duplicates
+
+
+def plan_native_trees(folder: Path, steps: Iterable[str]) -> NativeTrees:
+    """Look at the trees of a package and of its steps; twins that differ are a `PackageError`."""
+    renames: list[tuple[str, str]] = []
+    duplicates: list[str] = []
+    for holder in ("", *(f"steps/{step}/" for step in steps)):
+        for native, split in ((holder + native, holder + split) for native, split in ALIASES):
+            if not (folder / split).is_dir() or (folder / split).is_symlink():
+                continue
+            if not (folder / native).exists():
+                renames.append((split, native))
+            elif scan(folder / native).hashes() == scan(folder / split).hashes():
+                duplicates.append(split)
+            else:
+                pair = f"{native}|{split}"
+                raise PackageError(f"{native}/ and {split}/ differ", code="alias-drift", path=pair)
+    return NativeTrees(tuple(renames), tuple(duplicates))
+
+
+def with_rubric_below(config: TaskConfig, old: str, new: str) -> TaskConfig:
+    """The configuration with the judge's rubric, if it lies in a tree that is renamed, at its new place."""
+    verifier = config.verifier
+    rubric = verifier.judge.rubric_path
+    if verifier.type != "llm-judge" or not rubric.startswith(f"{old}/"):
+        return config
+    judge = verifier.judge.replace(rubric_path=new + rubric.removeprefix(old))
+    return config.replace(verifier=verifier.replace(judge=judge))
+
+
+def declared_config(config: TaskConfig) -> dict[str, Any]:
+    """What was declared, as an author writes it: an artifact that is only a path is a plain string."""
+    declared = config.to_declared_dict()
+    for holder in (declared, *(declared.get("steps") or ())):
+        if "artifacts" in holder:
+            items = holder["artifacts"]
+            holder["artifacts"] = [item["source"] if set(item) == {"source"} else item for item in items]
+    return declared

@@ -1,0 +1,273 @@
+"""Terminal-Bench 1 folders (`task.yaml`, `run-tests.sh`, `solution.sh`) -> the parts of a package.
+
+`read_terminal_bench` only reads: it says what the frontmatter, the prompt and each file of the package will
+be, and what could not be carried over. Writing is the migration's part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchflow.errors import Issue, PackageError
+from benchflow.task.document.markdown import MarkdownError, decode
+from benchflow.task.document.yaml_source import YamlError, YamlSource
+from benchflow.task.document.yaml_text import dump_yaml
+from benchflow.task.filemap import FileMap, scan
+from benchflow.task.interop.terminal_bench_compose import reduce_compose
+
+DEFINITION: Final = "task.yaml"
+SOURCE: Final = "terminal-bench"
+_COMPOSE: Final = ("docker-compose.yaml", "docker-compose.yml")
+_ORACLE: Final = ("solution.sh", "solution.yaml")
+_TAKEN: Final = ("environment", "oracle", "solution", "verifier", "prompts")
+_AGENT_SECONDS: Final = 360.0
+_TEST_SECONDS: Final = 60.0
+_SHARED_SCRIPT: Final = re.compile(r"\$\{?TEST_DIR\}?/([\w.-]+\.sh)")
+_NAME_PART: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]*")
+_METADATA: Final = (
+    "difficulty",
+    "category",
+    "tags",
+    "estimated_duration_sec",
+    "expert_time_estimate_min",
+    "junior_time_estimate_min",
+)
+_TEST_SH: Final = """\
+#!/bin/bash
+# Runs the checks of the imported task and writes what they say as the reward.
+# pytest ends with 0 when all passed, 1 or 2 when not; anything else means that they could not run.
+TEST_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+export TEST_DIR
+mkdir -p /logs/verifier
+bash "$TEST_DIR/run-tests.sh"
+code=$?
+case "$code" in
+  0) echo 1 > /logs/verifier/reward.txt ;;
+  1 | 2) echo 0 > /logs/verifier/reward.txt ;;
+  *) exit "$code" ;;
+esac
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalBenchTask:
+    """A Terminal-Bench folder, read."""
+
+    frontmatter: Mapping[str, Any]
+    instruction: str
+    copies: Mapping[str, str]
+    """New files by their place in the package: the file of the folder that each is a copy of."""
+    texts: Mapping[str, str]
+    """New files by their place in the package: the text to write; a script where the name ends in `.sh`."""
+    links: Mapping[str, str]
+    """New links by their place in the package: where they point."""
+    superseded: tuple[str, ...]
+    """Files of the folder that the package has elsewhere now."""
+    extra: Mapping[str, Any]
+    """Keys of `task.yaml` that have no place in a package."""
+    issues: tuple[Issue, ...]
+
+
+def is_terminal_bench(folder: Path) -> bool:
+    """Whether the folder is defined by a Terminal-Bench `task.yaml` and by nothing newer."""
+    newer = any((folder / name).exists() for name in ("task.md", "task.toml"))
+    return not newer and (folder / DEFINITION).is_file()
+
+
+def read_terminal_bench(folder: Path) -> TerminalBenchTask:
+    """Read a folder; a `PackageError` says what is wrong in it and where."""
+    return _Reader(folder).read()
+
+
+class _Reader:
+    """One reading: the keys that are left, the files that are planned, and what there is to report."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: FileMap = scan(folder)
+        for issue in self.files.issues:
+            raise PackageError(issue.message, code=issue.code, file=issue.file)
+        self.source = self._yaml(DEFINITION)
+        if not isinstance(self.source.value, dict):
+            raise PackageError("task.yaml must be a mapping", code="not-a-mapping", file=DEFINITION, line=1)
+        self.keys: dict[str, Any] = dict(self.source.value)
+        self.copies: dict[str, str] = {"tests/run-tests.sh": "run-tests.sh"}
+        self.texts: dict[str, str] = {"tests/test.sh": _TEST_SH}
+        self.links: dict[str, str] = {}
+        self.superseded = [DEFINITION, "run-tests.sh"]
+        self.issues: list[Issue] = []
+
+    def read(self) -> TerminalBenchTask:
+        self._require_room()
+        instruction = self._instruction()
+        self._require_pytest()
+        frontmatter = self._frontmatter()
+        env = self._environment()
+        if env:
+            frontmatter["environment"] = {"env": env}
+        self._oracle()
+        self._report_shared_scripts()
+        self.keys.pop("disable_asciinema", None)
+        for key in self.keys:
+            self._warn("unknown-key", key, f"{key} has no place in a package; it is preserved and has no effect")
+        return TerminalBenchTask(
+            frontmatter,
+            instruction,
+            self.copies,
+            self.texts,
+            self.links,
+            tuple(self.superseded),
+            self.keys,
+            tuple(self.issues),
+        )
+
+    def _require_room(self) -> None:
+        if "run-tests.sh" not in self.files:
+            raise PackageError("run-tests.sh is missing", code="missing-file", file="run-tests.sh")
+        if "tests" in self.files or "tests" in self.files.links:
+            raise PackageError("tests must be a folder of its own", code="linked-part", file="tests")
+        taken: list[str] = [name for name in _TAKEN if name in self.files.folders]
+        taken += [name for name in ("tests/test.sh", "tests/run-tests.sh") if name in self.files]
+        if taken:
+            raise PackageError(f"{taken[0]} is in the way of the package", code="file-exists", file=taken[0])
+
+    def _instruction(self) -> str:
+        value = self.keys.pop("instruction", None)
+        if value is None:
+            value = self._base_description()
+        if not isinstance(value, str) or not value.strip():
+            raise self._error("instruction", "must be a text that tells the agent what to do")
+        return value
+
+    def _base_description(self) -> Any:
+        """Early tasks have several descriptions of which `base` counts; the others are preserved."""
+        entries = self.keys.get("descriptions")
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and entry.get("key") == "base":
+                rest = [other for other in entries or [] if other is not entry]
+                self.keys.pop("descriptions")
+                if rest:
+                    self.keys["descriptions"] = rest
+                return entry.get("description")
+        return None
+
+    def _require_pytest(self) -> None:
+        parser = self.keys.pop("parser_name", "pytest")
+        if parser != "pytest":
+            raise self._error("parser_name", f"is '{parser}'; only results of pytest become a reward")
+        if self.keys.get("run_tests_in_same_shell") is False:
+            del self.keys["run_tests_in_same_shell"]
+
+    def _frontmatter(self) -> dict[str, Any]:
+        frontmatter: dict[str, Any] = {"schema_version": "1.3"}
+        name = self.folder.resolve().name
+        if _NAME_PART.fullmatch(name):
+            frontmatter["task"] = {"name": f"{SOURCE}/{name}", **self._authors()}
+        else:
+            self._warn("unusable-name", "task.name", f"the folder's name '{name}' cannot name a task")
+        metadata = {key: self.keys.pop(key) for key in _METADATA if key in self.keys}
+        if metadata:
+            frontmatter["metadata"] = metadata
+        frontmatter["agent"] = {"timeout_sec": self._seconds("max_agent_timeout_sec", _AGENT_SECONDS)}
+        frontmatter["verifier"] = {
+            "timeout_sec": self._seconds("max_test_timeout_sec", _TEST_SECONDS),
+            "hardening": {"keep_system_changes": True, "keep_processes": True},
+        }
+        return frontmatter
+
+    def _authors(self) -> dict[str, Any]:
+        author = {"name": self.keys.get("author_name"), "email": self.keys.get("author_email")}
+        if not all(isinstance(value, str | None) for value in author.values()) or not (author["name"] or "").strip():
+            return {}
+        for key in ("author_name", "author_email"):
+            self.keys.pop(key, None)
+        return {"authors": [{key: value for key, value in author.items() if value is not None}]}
+
+    def _seconds(self, key: str, default: float) -> float:
+        value: Any = self.keys.pop(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self._error(key, "must be a number of seconds greater than 0")
+        return value
+
+    def _environment(self) -> dict[str, str]:
+        """Everything that is not the definition, the tests or the solution is the build context."""
+        env: dict[str, str] = {}
+        for path in self.files.files:
+            if path in self.superseded or path in _ORACLE or path.startswith("tests/"):
+                continue
+            self.superseded.append(path)
+            if path in _COMPOSE:
+                env.update(self._compose(path))
+            else:
+                self.copies[f"environment/{path}"] = path
+        for path, target in self.files.links.items():
+            if not path.startswith("tests/"):
+                self.links[f"environment/{path}"] = target
+                self.superseded.append(path)
+        return env
+
+    def _compose(self, path: str) -> dict[str, str]:
+        try:
+            reading = reduce_compose(self._yaml(path).value)
+        except ValueError as problem:
+            raise PackageError(f"{path} {problem}", code="invalid-compose", file=path) from None
+        if reading.compose is not None:
+            self.texts["environment/docker-compose.yaml"] = dump_yaml(reading.compose)
+        if reading.unresolved:
+            names = ", ".join(reading.unresolved)
+            self._warn("unresolved-variable", "environment", f"{path} uses {names}, which nothing provides", path)
+        return reading.env
+
+    def _oracle(self) -> None:
+        self.superseded += [name for name in _ORACLE if name in self.files]
+        if "solution.sh" in self.files:
+            self.copies["solution/solve.sh"] = "solution.sh"
+        if "solution.yaml" not in self.files:
+            return
+        script = _script(self._yaml("solution.yaml").value)
+        if script is None:
+            self.copies["solution/solution.yaml"] = "solution.yaml"
+        if script is not None and "solution.sh" not in self.files:
+            self.texts["solution/solve.sh"] = script
+        elif script is None and "solution.sh" not in self.files:
+            message = "solution.yaml presses keys in a terminal, which a script cannot do; there is no oracle yet"
+            self._warn("oracle-not-converted", "oracle", message, "solution.yaml")
+
+    def _report_shared_scripts(self) -> None:
+        """Scripts that the harness used to put beside the tests do not come with the folder."""
+        text = self.files.read("run-tests.sh").decode("utf-8", "replace")
+        for name in sorted(set(_SHARED_SCRIPT.findall(text))):
+            if f"tests/{name}" not in self.files and name != "run-tests.sh":
+                message = f"run-tests.sh uses {name}, which the folder does not hold; add it beside the tests"
+                self._warn("missing-script", "verifier", message, "run-tests.sh")
+
+    def _yaml(self, path: str) -> YamlSource:
+        try:
+            return YamlSource(decode(self.files.read(path)))
+        except (YamlError, MarkdownError) as problem:
+            raise PackageError(f"{path} {problem}", code=problem.code, file=path, line=problem.line) from None
+
+    def _warn(self, code: str, path: str, message: str, file: str = DEFINITION) -> None:
+        line = self.source.line(path) if file == DEFINITION and path in self.keys else None
+        self.issues.append(Issue(code, "warning", path, message, file, line))
+
+    def _error(self, key: str, problem: str) -> PackageError:
+        line = self.source.line(key)
+        return PackageError(f"{key} {problem}", code="invalid-value", path=key, file=DEFINITION, line=line)
+
+
+def _script(value: Any) -> str | None:
+    """The commands of a `solution.yaml` as one script, or None when they are more than commands."""
+    if not isinstance(value, list):
+        return None
+    lines = ["#!/bin/bash"]
+    for item in value:
+        command = item.get("command") if isinstance(item, dict) else item
+        if not isinstance(command, str) or (isinstance(item, dict) and item.get("append_enter") is False):
+            return None
+        lines.append(command.rstrip("\n"))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""`verifier.md` and the strategies it can declare."""

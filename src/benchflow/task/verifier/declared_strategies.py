@@ -1,0 +1,215 @@
+"""The ways a verifier may score, as `verifier.md` declares them: one record per strategy type.
+
+`config` is free in each of them; every other key is known. Files are relative to the verifier folder and
+stay inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from benchflow.task.config import kinds
+from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.kinds import listing, mapping, number, relative_path, some_text, text
+from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, describe, field, join
+
+DEFAULT_ORS_INPUT: Final = "trajectory/ors-rewards.jsonl"
+
+
+def _evidence_path(value: Any, path: str, problems: IssueLog) -> str:
+    """A declared input: relative to the rollout, or absolute inside the sandbox."""
+    if ".." in some_text.parse(value, path, problems).split("/") or "\0" in value:
+        raise InvalidValueError("must not contain '..'", "unsafe-path")
+    return str(value)
+
+
+inputs: Final = listing(Kind(_evidence_path), least=1)
+
+
+class Strategy(Record):
+    """What every strategy has."""
+
+    TYPE: ClassVar[str] = ""
+
+    type: str = field(some_text)
+    config: FrozenMap = field(kinds.free_mapping, default=FrozenMap())
+    description: str | None = field(text, default=None)
+
+
+class ScriptStrategy(Strategy):
+    """A command run in the verifier folder."""
+
+    TYPE = "script"
+
+    command: str = field(some_text)
+
+
+class RewardKitStrategy(Strategy):
+    """A Python runner with declared criteria."""
+
+    TYPE = "reward-kit"
+
+    root: str = field(relative_path)
+    entrypoint: str = field(relative_path, default="reward.py")
+    criteria: str | None = field(relative_path, default=None)
+
+
+class LLMJudgeStrategy(Strategy):
+    """A model scores the deliverables by a rubric."""
+
+    TYPE = "llm-judge"
+
+    rubric: str = field(relative_path)
+    model: str | None = field(some_text, default=None)
+    input_dir: str | None = field(kinds.absolute_path, default=None)
+    context: str | None = field(text, default=None)
+    context_file: str | None = field(relative_path, default=None)
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        if "context" in values and "context_file" in values:
+            where = join(path, "context_file")
+            problems.error("conflicting-keys", where, f"{path} cannot contain both 'context' and 'context_file'")
+
+
+class AgentJudgeStrategy(Strategy):
+    """A judge role looks at declared evidence."""
+
+    TYPE = "agent-judge"
+
+    role: str = field(kinds.name)
+    isolation: str = field(kinds.choice("verifier-only"))
+    inputs: tuple[str, ...] = field(inputs)
+    model: str | None = field(some_text, default=None)
+
+
+class ORSEpisodeStrategy(Strategy):
+    """Reward events of an episode, normalised."""
+
+    TYPE = "ors-episode"
+
+    inputs: tuple[str, ...] = field(inputs, default=(DEFAULT_ORS_INPUT,))
+    format: str = field(kinds.choice("json", "jsonl", "auto"), default="auto")
+    reward_aggregation: str = field(
+        kinds.choice("terminal", "last_non_null", "sum", "mean", "max", "min"), default="terminal"
+    )
+    terminal_policy: str = field(kinds.choice("declared", "finished_true"), default="declared")
+
+
+class Factor(Record):
+    """One factor of a hybrid reward: another strategy of the same document."""
+
+    strategy: str = field(some_text)
+    weight: float | None = field(number(least=0), default=None)
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> Factor | None:
+        return super().parse({"strategy": value} if isinstance(value, str) else value, path, problems)
+
+
+class HybridStrategy(Strategy):
+    """A product or weighted sum of other strategies; one unscored factor makes the whole unscored."""
+
+    TYPE = "hybrid"
+
+    combine: str = field(kinds.choice("product", "weighted_sum"), default="product")
+    factors: FrozenMap = field(mapping(kinds.record(Factor), least=1, keys=kinds.name))
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        for name, factor in values["factors"].items():
+            where = f"{path}.factors.{name}.weight"
+            if values.get("combine") == "weighted_sum" and factor.weight is None:
+                problems.error("missing-key", where, f"{where} is required for a weighted sum")
+
+
+class GainStrategy(Strategy):
+    """Another strategy's score relative to a live baseline and ceiling."""
+
+    TYPE = "gain"
+
+    strategy: str = field(some_text)
+    baseline: str = field(some_text, default="no-op")
+    """`no-op`, or the name of a live evidence case."""
+    ceiling: str = field(some_text, default="oracle")
+    """`oracle`, or the name of a live evidence case."""
+
+
+class LeaderboardStrategy(Strategy):
+    """A sealed bundle is handed to an external scorer; without its answer the result is pending."""
+
+    TYPE = "leaderboard-submission"
+
+    inputs: tuple[str, ...] = field(inputs)
+    command: str | None = field(some_text, default=None)
+    url: str | None = field(some_text, default=None)
+    secret: str | None = field(some_text, default=None)
+    """Name of a declared secret that the scorer needs."""
+    timeout_sec: float | None = field(number(above=0), default=None)
+
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        if ("command" in values) == ("url" in values):
+            problems.error("conflicting-keys", path, f"{path} needs exactly one of 'command' and 'url'")
+
+
+class AssessorStrategy(Strategy):
+    """An assessor agent that scores over a protocol, as arenas do."""
+
+    TYPE = "assessor"
+
+    role: str = field(kinds.name)
+    protocol: str = field(kinds.choice("a2a", "acp"), default="a2a")
+    agent: str | None = field(some_text, default=None)
+    model: str | None = field(some_text, default=None)
+    inputs: tuple[str, ...] = field(inputs, default=())
+
+
+class PluginStrategy(Strategy):
+    """A type that an installed plugin scores; all its settings are in `config`."""
+
+
+PLUGINS: Final = "benchflow.verifier_strategies"
+"""The entry-point group of strategies; a plugin's entry point bears the name of its type."""
+
+STRATEGIES: Final[Mapping[str, type[Strategy]]] = {
+    model.TYPE: model
+    for model in (
+        ScriptStrategy,
+        RewardKitStrategy,
+        LLMJudgeStrategy,
+        AgentJudgeStrategy,
+        ORSEpisodeStrategy,
+        HybridStrategy,
+        GainStrategy,
+        LeaderboardStrategy,
+        AssessorStrategy,
+    )
+}
+"""Every strategy type with its record."""
+
+
+def parse_strategy(value: Any, path: str, problems: IssueLog) -> Strategy | None:
+    """Read one entry of `strategies` by its `type`."""
+    if not isinstance(value, dict):
+        raise InvalidValueError(f"must be a mapping, not {describe(value)}", "invalid-type")
+    where = join(path, "type")
+    kind = value.get("type")
+    if kind is None:
+        problems.error("missing-key", where, f"{where} is required")
+        return None
+    model = (STRATEGIES.get(kind) or _plugin(kind)) if isinstance(kind, str) else None
+    if model is None:
+        known = ", ".join(STRATEGIES)
+        shown = f"'{kind[:60]}'" if isinstance(kind, str) else describe(kind)
+        problems.error("unknown-strategy", where, f"{where} must be one of {known}; it is {shown}")
+        return None
+    return model.parse(value, path, problems)
+
+
+def _plugin(kind: str) -> type[Strategy] | None:
+    """The record of a type that nobody here knows, when something installed does."""
+    from importlib.metadata import entry_points
+
+    return PluginStrategy if entry_points(group=PLUGINS, name=kind) else None

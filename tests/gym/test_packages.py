@@ -1,0 +1,91 @@
+"""A package is parsed once for all gym tasks of a process, and a change of its files is noticed."""
+
+import os
+import time
+
+import pytest
+
+from benchflow.errors import PackageError
+from benchflow.gym import PackageBenchmarkConfig, shared
+
+FILES = {"task.md": "---\ntask: {name: acme/once}\n---\nDo it.\n", "verifier/test.sh": "exit 0\n"}
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """The folders that were parsed, in order."""
+    seen = []
+    load = shared.load_package
+    monkeypatch.setattr(shared, "load_package", lambda folder: (seen.append(folder), load(folder))[1])
+    return seen
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """Files that were just written count as old."""
+    monkeypatch.setattr(shared, "_TICK_NS", 0)
+
+
+def config(folder):
+    (made,) = PackageBenchmarkConfig(paths=[str(folder)], sandbox="local").get_task_configs()
+    return made
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_package_is_parsed_once_however_often_it_is_asked_for(make_package):
+    packages, folder = shared.Packages(), make_package(FILES)
+    first = packages.load(folder)
+    assert packages.load(folder) is first
+    assert packages.get(folder, first.digest) is first
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("name", ["verifier/test.sh", "verifier/more.sh", "environment/Dockerfile"])
+def test_a_changed_or_new_file_is_noticed(make_package, name):
+    packages, folder = shared.Packages(), make_package(FILES)
+    listed = packages.load(folder)
+    place = folder / name
+    place.parent.mkdir(exist_ok=True)
+    before = place.stat() if place.exists() else None
+    place.write_text("exit 1\n")
+    if before is not None:
+        os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert packages.load(folder).digest != listed.digest
+    with pytest.raises(PackageError, match="has changed since the task was listed"):
+        packages.get(folder, listed.digest)
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_changed_profile_beside_the_package_is_noticed(make_package):
+    text = "---\ntask: {name: acme/once}\nenvironment-profile: ../small.yaml\n---\nDo it.\n"
+    folder = make_package({**FILES, "task.md": text})
+    profile = folder.parent / "small.yaml"
+    profile.write_text("cpus: 1\n")
+    packages = shared.Packages()
+    listed = packages.load(folder)
+    assert packages.load(folder) is listed
+    profile.write_text("cpus: 2\n")
+    assert packages.load(folder).config.environment.cpus == 2
+
+
+def test_a_package_that_changed_just_now_is_read_again_for_its_time_may_not_show_the_next_change(make_package):
+    packages, folder = shared.Packages(), make_package(FILES)
+    first = packages.load(folder)
+    assert packages.load(folder) is not first
+    time.sleep(2 * shared._TICK_NS / 1e9)
+    settled = packages.load(folder)
+    assert packages.load(folder) is settled
+
+
+def test_tasks_that_are_made_share_the_package_of_the_listing(make_package, parsed, settled):
+    made = config(make_package(FILES))
+    assert made.make().id == made.make().id == "acme/once"
+    assert len(parsed) == 1
+
+
+def test_only_so_many_packages_are_kept(make_package, monkeypatch, settled):
+    monkeypatch.setattr(shared, "MOST_PACKAGES", 1)
+    packages, folder = shared.Packages(), make_package(FILES)
+    first = packages.load(folder)
+    packages.load(folder.parent)
+    assert packages.load(folder) is not first

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from benchflow.errors import VerifierFailure
+from benchflow.rewards import UNIT, RewardRange, Scored, Unscored, gain, gain_verdict, read_reward, write_reward
+from benchflow.rewards.gain_reward import MIN_SPAN
+
+unit = st.floats(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("score", "baseline", "ceiling", "reward", "raw"),
+    [
+        (0.6, 0.2, 1.0, 0.5, 0.5),
+        (0.2, 0.2, 1.0, 0.0, 0.0),
+        (1.0, 0.2, 1.0, 1.0, 1.0),
+        (0.0, 0.5, 1.0, 0.0, -1.0),
+        (1.0, 0.0, 0.5, 1.0, 2.0),
+    ],
+)
+def test_the_gain_of_a_score(score: float, baseline: float, ceiling: float, reward: float, raw: float) -> None:
+    result = gain(score, baseline, ceiling)
+    assert (result.reward, result.raw) == (pytest.approx(reward), pytest.approx(raw))
+    assert result.clamped == (reward != raw)
+
+
+def test_a_wider_range_lets_losses_and_records_show() -> None:
+    assert gain(0.0, 0.5, 1.0, RewardRange(-1, 2)).reward == -1.0
+    assert gain(1.0, 0.0, 0.5, RewardRange(-1, 2)).reward == 2.0
+    assert gain(0.0, 0.75, 1.0, RewardRange(-1, 2)).reward == -1.0
+
+
+@pytest.mark.parametrize(("baseline", "ceiling"), [(0.5, 0.5), (1.0, 0.0), (0.5, 0.5 + MIN_SPAN / 2), (0.0, 0.0)])
+def test_a_degenerate_span_is_an_error_and_no_division(baseline: float, ceiling: float) -> None:
+    with pytest.raises(VerifierFailure) as caught:
+        gain(0.5, baseline, ceiling)
+    assert (caught.value.code, caught.value.category) == ("gain-degenerate", "verifier")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), True, None])
+def test_only_finite_numbers_have_a_gain(bad: object) -> None:
+    for numbers in ((bad, 0.0, 1.0), (0.5, bad, 1.0), (0.5, 0.0, bad)):
+        with pytest.raises(VerifierFailure) as caught:
+            gain(*numbers)
+        assert caught.value.code == "gain-invalid"
+
+
+@given(unit, unit, unit)
+def test_a_gain_is_inside_the_range_exact_at_the_ends_and_grows_with_the_score(
+    score: float, baseline: float, ceiling: float
+) -> None:
+    assume(ceiling - baseline >= MIN_SPAN)
+    result = gain(score, baseline, ceiling)
+    assert UNIT.low <= result.reward <= UNIT.high
+    assert gain(baseline, baseline, ceiling).reward == 0.0
+    assert gain(ceiling, baseline, ceiling).reward == 1.0
+    assert result.reward <= gain(1.0, baseline, ceiling).reward
+
+
+def test_the_verdict_records_all_three_runs(tmp_path: Path) -> None:
+    verdict = gain_verdict(Scored(0.6), Scored(0.2), Scored(1.0), sources=("agent", "case:empty", "oracle"))
+    assert verdict.reward == pytest.approx(0.5)
+    assert verdict.metrics == {"score": 0.6, "baseline": 0.2, "ceiling": 1.0}
+    assert [factor.source for factor in verdict.factors] == ["agent", "case:empty", "oracle"]
+    write_reward(tmp_path, verdict)
+    again = read_reward(tmp_path)
+    assert (again.reward, again.metrics, again.details) == (verdict.reward, verdict.metrics, verdict.details)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_without_any_one_part_there_is_no_gain(part: int) -> None:
+    verdicts: list = [Scored(0.6), Scored(0.2), Scored(1.0)]
+    verdicts[part] = Unscored("sandbox", "verify", "lost", "it went away")
+    verdict = gain_verdict(*verdicts)
+    assert isinstance(verdict, Unscored)
+    assert (verdict.category, verdict.code) == ("sandbox", "lost")
+    assert ("score", "baseline", "ceiling")[part] in verdict.reason

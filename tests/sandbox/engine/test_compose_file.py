@@ -1,0 +1,100 @@
+"""Reading compose files."""
+
+from pathlib import Path
+
+import pytest
+
+from benchflow.errors import BenchflowError, PackageError, UnsupportedError
+from benchflow.sandbox.engine.composed.compose_file import read_compose
+
+FULL = """
+services:
+  main:
+    build: {context: ., args: {A: "1"}}
+    command: ["sh", "-c", "sleep infinity"]
+    depends_on: {db: {condition: service_healthy}}
+  db:
+    image: "postgres:${TAG:-16}"
+    entrypoint: serve --fast
+    command: [a, "b c"]
+    environment: [X=1, "Y=a=b"]
+    depends_on: [init]
+    hostname: database
+    mem_limit: 256m
+    healthcheck: {test: ["CMD", "ready"], interval: 500ms, timeout: 1m30s, retries: 5, start_period: 2s}
+    ports: ["5432:5432"]
+  init: {image: x, environment: {"ON": true, N: 3, E: null}}
+"""
+
+
+def read(tmp_path: Path, text: str, **variables):
+    file = tmp_path / "docker-compose.yaml"
+    file.write_text(text, encoding="utf-8")
+    return read_compose(file, variables)
+
+
+def test_services_come_in_the_order_of_their_start(tmp_path):
+    services = read(tmp_path, FULL, TAG="15")
+    assert list(services) == ["init", "db", "main"]
+    db = services["db"]
+    assert db.image == "postgres:15"
+    assert db.entrypoint == ("serve", "--fast")
+    assert db.command == ("a", "b c")
+    assert db.env == {"X": "1", "Y": "a=b"}
+    assert db.aliases == ("database",)
+    assert db.limits.memory_mb == 256
+    assert db.healthcheck is not None
+    assert (db.healthcheck.command, db.healthcheck.interval_sec, db.healthcheck.timeout_sec) == (("ready",), 0.5, 90.0)
+    assert services["init"].env == {"ON": "true", "N": "3", "E": ""}
+    assert services["main"].depends_on == {"db": "service_healthy"}
+    assert services["main"].build is not None
+    assert services["main"].build.context == tmp_path.resolve()
+
+
+def test_defaults_fill_in_and_unset_variables_are_errors(tmp_path):
+    assert read(tmp_path, "services: {a: {image: '${X:-d}$$'}}")["a"].image == "d$"
+    assert read(tmp_path, "services: {a: {image: '${X:-d}'}}", X="")["a"].image == "d"
+    with pytest.raises(PackageError, match=r"services\.a\.image.*variable X"):
+        read(tmp_path, "services: {a: {image: '${X}'}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("services: {a: {image: x, privileged: true}}", "services.a.privileged"),
+        ("services: {a: {image: x, volumes: ['/:/host']}}", "services.a.volumes"),
+        ("services: {a: {image: x, network_mode: host}}", "services.a.network_mode"),
+        ("services: {a: {image: x}}\nvolumes: {v: {}}", "volumes"),
+        ("services: {main: {command: [server]}}", "services.main.command"),
+        ("services: {a: {build: {context: ., ssh: x}}}", "services.a.build.ssh"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_its_path(tmp_path, text, path):
+    with pytest.raises(UnsupportedError) as caught:
+        read(tmp_path, text)
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "services: {}",
+        "[]",
+        "a: [",
+        "services: {a: 1}",
+        "services: {a: {}}",
+        "services: {a: {image: x, depends_on: [b]}}",
+        "services: {a: {image: x, depends_on: [b]}, b: {image: x, depends_on: [a]}}",
+        "services: {a: {build: ../..}}",
+        "services: {a: {image: x, mem_limit: much}}",
+        "services: {a: {image: x, healthcheck: {test: [x]}}}",
+        "services: {a: {image: x, healthcheck: {test: x, interval: soon}}}",
+        "services: {a: {image: x, command: 'unclosed \"'}}",
+        "services: {a: {image: x, depends_on: {b: {condition: maybe}}}}",
+    ],
+)
+def test_broken_files_get_one_sentence(tmp_path, text):
+    with pytest.raises(BenchflowError) as caught:
+        read(tmp_path, text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.file == "docker-compose.yaml"

@@ -1,0 +1,175 @@
+"""Pure parts: arguments, facts, accounts, environments, images."""
+
+import csv
+import resource
+
+import pytest
+
+from benchflow.errors import SandboxFailure
+from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mount_arguments
+from benchflow.sandbox.engine.box.greeting import Greeting
+from benchflow.sandbox.engine.box.image_accounts import is_root, numeric_owner, with_agent
+from benchflow.sandbox.engine.box.record_transfer import Owner
+from benchflow.sandbox.engine.machine.dialect import DOCKER, PODMAN
+from benchflow.sandbox.engine.machine.engine_build import BuildOptions, context_digest
+from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
+from benchflow.sandbox.engine.machine.engine_facts import (
+    ENGINE_CAPABILITIES,
+    has_project_quota,
+    read_docker,
+    read_podman,
+)
+from benchflow.sandbox.engine.machine.engine_images import read_image
+from benchflow.sandbox.protocol import CAPABILITIES, Limits
+
+PASSWD = "root:x:0:0::/root:/bin/sh\nagent:x:1234:1235::/home/agent:/bin/sh\nbroken\n"
+
+
+def test_limits_count_swap_as_memory():
+    args = limit_arguments(Limits(cpus=1.5, memory_mb=100, pids=7, storage_mb=9))
+    assert args == [
+        *("--cpus", "1.5", "--memory", "100m", "--memory-swap", "100m", "--pids-limit", "7"),
+        *("--storage-opt", "size=9m"),
+    ]
+    assert limit_arguments(Limits()) == []
+
+
+def test_commas_in_mounted_paths_are_no_second_option():
+    _, value = mount_arguments("/a,readonly=false", '/b"c')
+    assert next(csv.reader([value])) == ["type=bind", "source=/a,readonly=false", 'target=/b"c', "readonly"]
+
+
+def test_values_of_variables_stay_out_of_the_arguments():
+    client = EngineClient(DOCKER, env={"PATH": "/bin", "TAKEN": "theirs"})
+    args, env = client.environment({"SECRET": "hunter2", "PATH": "/inside", "TAKEN": "ours", "https_proxy": "p"})
+    assert args == ["--env", "SECRET", "--env", "PATH=/inside", "--env", "TAKEN=ours", "--env", "https_proxy=p"]
+    assert env == {"PATH": "/bin", "TAKEN": "theirs", "SECRET": "hunter2"}
+
+
+def test_containers_of_podman_ask_for_no_more_than_the_command_has():
+    args = EngineClient(PODMAN, env={}).ulimits()
+    asked = dict(value.split("=") for value in args[1::2])
+    for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+        hard = resource.getrlimit(kind)[1]
+        assert hard == resource.RLIM_INFINITY or int(asked[name].split(":")[1]) <= hard
+    assert EngineClient(DOCKER, env={}).ulimits() == []
+    assert EngineClient(PODMAN, env={"CONTAINER_HOST": "unix:///run/podman.sock"}).ulimits() == []
+
+
+def test_owners_become_numbers():
+    assert numeric_owner("agent", PASSWD, "") == Owner(1234, 1235)
+    assert numeric_owner("agent:staff", PASSWD, "staff:x:50:\n") == Owner(1234, 50)
+    assert numeric_owner("7:8", "", "") == Owner(7, 8)
+    assert numeric_owner("agent", "", "") == Owner(1000, 1000)
+    for unknown in ("nobody", "agent:nogroup"):
+        with pytest.raises(SandboxFailure, match="no"):
+            numeric_owner(unknown, PASSWD, "")
+
+
+def test_the_agent_gets_a_number_that_nobody_has():
+    assert with_agent(PASSWD, "") == (PASSWD, "")
+    passwd, group = with_agent("root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh", "staff:x:1001:")
+    assert passwd.splitlines()[1:] == ["node:x:1000:1000::/home/node:/bin/sh", "agent:x:1002:1002::/home/agent:/bin/sh"]
+    assert group == "staff:x:1001:\nagent:x:1002:\n"
+
+
+def test_an_image_without_accounts_gets_root_and_the_agent():
+    passwd, group = with_agent("", "")
+    assert passwd == "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
+    assert group == "root:x:0:\nagent:x:1000:\n"
+
+
+def test_root_is_known_by_name_and_number():
+    assert [user for user in ("root", "0", "0:0", "root:staff", "agent", "10", None) if is_root(user)] == [
+        *("root", "0", "0:0", "root:staff"),
+    ]
+
+
+def test_a_docker_says_what_it_can_limit():
+    info = {
+        "KernelVersion": "6.1",
+        "Architecture": "x86_64",
+        "Driver": "overlay2",
+        "MemoryLimit": True,
+        "CpuCfsQuota": True,
+        "PidsLimit": True,
+        "DriverStatus": [["Backing Filesystem", "extfs"]],
+    }
+    facts = read_docker(info, kernel="6.1", root=True, local=True)
+    assert facts.capabilities == ENGINE_CAPABILITIES - {"limits.disk"}
+    assert [missing.capability for missing in facts.missing()] == ["limits.disk"]
+    elsewhere = read_docker(info, kernel="5.0", root=True, local=True)
+    assert "network.allowlist" not in elsewhere.capabilities
+    assert not elsewhere.same_kernel
+    assert set(CAPABILITIES) >= ENGINE_CAPABILITIES
+
+
+def test_disk_limits_need_project_quotas_below_the_engines_data():
+    mounts = "/dev/a / ext4 rw 0 0\n/dev/b /data xfs rw,prjquota 0 0\n/dev/c /data/plain xfs rw 0 0\n"
+    assert has_project_quota(mounts, "/data/docker")
+    assert not has_project_quota(mounts, "/data/plain/docker")
+    assert not has_project_quota(mounts, "/var/lib/docker")
+    assert not has_project_quota("", "/x")
+
+
+def test_a_rootless_podman_without_controllers_limits_nothing():
+    host = {"arch": "amd64", "kernel": "6.1", "cgroupControllers": [], "security": {"rootless": True}}
+    facts = read_podman({"host": host, "store": {}}, kernel="6.1", root=False, local=True)
+    assert not {"limits.cpu", "limits.memory", "limits.pids", "network.allowlist"} & facts.capabilities
+
+
+def test_an_image_tells_all_that_a_dockerfile_recorded():
+    image = read_image(
+        "x:1",
+        {
+            "Id": "sha256:ab",
+            "Config": {
+                "Env": ["A=b=c"],
+                "WorkingDir": "/w",
+                "User": "u",
+                "Entrypoint": ["e"],
+                "Cmd": ["c", "d"],
+                "Healthcheck": {"Test": ["CMD-SHELL", "up"], "Interval": 2_000_000_000, "Retries": 4},
+            },
+        },
+    )
+    assert (image.reference, image.env, image.workdir, image.user) == ("ab", {"A": "b=c"}, "/w", "u")
+    assert (image.entrypoint, image.command) == (("e",), ("c", "d"))
+    assert image.healthcheck is not None
+    assert (image.healthcheck.command, image.healthcheck.interval_sec, image.healthcheck.retries) == ("up", 2.0, 4)
+
+
+def test_the_greeting_parts_the_engines_words_from_the_commands():
+    stream = b"level=warning msg=x\n\0anchor\0\x2a\0\0\0\0\0\0\0err"
+    for cut in range(len(stream)):
+        greeting = Greeting()
+        shown = greeting.feed(stream[:cut]) + greeting.feed(stream[cut:])
+        assert (greeting.pid, shown, greeting.words) == (42, b"err", "level=warning msg=x\n")
+
+
+def test_the_last_words_are_the_engines_own_error():
+    text = "time=x level=warning msg=y\nError response from daemon: no such thing\n\nRun 'docker run --help'\n"
+    assert last_words(text) == "no such thing"
+    assert last_words("") == "it gave no reason"
+
+
+def test_the_digest_of_a_build_covers_what_the_build_sees(tmp_path):
+    def digest(**options):
+        return context_digest(tmp_path, "Dockerfile", BuildOptions(**options))
+
+    (tmp_path / "Dockerfile").write_text("FROM x\n")
+    (tmp_path / ".dockerignore").write_text("*.log\nDockerfile\n")
+    first = digest()
+    (tmp_path / "noise.log").write_text("x")
+    assert digest() == first
+    assert digest(timeout_sec=3) == first
+    assert digest(build_args={"A": "1"}) != first
+    assert digest(target="stage") != first
+    (tmp_path / "data").write_text("x")
+    second = digest()
+    assert second != first
+    (tmp_path / "data").chmod(0o755)
+    assert digest() != second
+    third = digest()
+    (tmp_path / "Dockerfile").write_text("FROM y\n")
+    assert digest() != third
