@@ -147,7 +147,7 @@ def test_keep_alive_requests_are_judged_one_by_one(serve, origin):
         ("GET http://good.test:{p}/ HTTP/1.1\r\nHost: evil.test\r\n\r\n", "another host"),
         (
             "GET http://good.test:{p}/ HTTP/1.1\r\nHost: good.test:{p}\r\nHost: evil.test\r\n\r\n",
-            "more than one",
+            "multiple Host",
         ),
         ("GET / HTTP/1.1\r\nHost: good.test:{p}\r\n\r\n", "whole URL"),
         ("GET https://good.test:{p}/ HTTP/1.1\r\n\r\n", "CONNECT"),
@@ -155,17 +155,20 @@ def test_keep_alive_requests_are_judged_one_by_one(serve, origin):
         ("GET http://good.test:{p}/ HTTP/1.1\r\n Host: evil.test\r\n\r\n", "header line"),
         ("GET http://good.test:{p}/ HTTP/1.1\r\nX: a\nHost: evil.test\r\n\r\n", "header line"),
         ("GET http://good.test:{p}/ HTTP/1.1\r\nHost : evil.test\r\n\r\n", "header line"),
-        ("GET http://good.test:{p}/\tHTTP/1.1\r\n\r\n", "not an HTTP request"),
+        ("GET http://good.test:{p}/\tHTTP/1.1\r\n\r\n", "request line"),
         (
             "POST http://good.test:{p}/ HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
             "ambiguous",
         ),
         (
             "POST http://good.test:{p}/ HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-            "ambiguous",
+            "conflicting Content-Length",
         ),
-        ("POST http://good.test:{p}/ HTTP/1.1\r\nContent-Length: +5\r\n\r\n", "ambiguous"),
-        ("POST http://good.test:{p}/ HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", "ambiguous"),
+        ("POST http://good.test:{p}/ HTTP/1.1\r\nContent-Length: +5\r\n\r\n", "bad Content-Length"),
+        (
+            "POST http://good.test:{p}/ HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n",
+            "Only Transfer-Encoding: chunked",
+        ),
         ("CONNECT good.test:{p} HTTP/1.1\r\nHost: evil.test:{p}\r\n\r\n", "two hosts"),
         ("CONNECT good.test HTTP/1.1\r\n\r\n", "HOST:PORT"),
         ("GET http://good.test:{p}/ HTTP/1.1\r\nX: " + "a" * 40_000 + "\r\n\r\n", "no end"),

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from benchflow.sandbox.network.proxying.connection import Stream
-from benchflow.sandbox.network.proxying.http1 import ProtocolError
+from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream
 
 Handler = Callable[[Stream], Awaitable[None]]
 

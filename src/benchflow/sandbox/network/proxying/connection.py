@@ -1,4 +1,4 @@
-"""One TCP connection with a small read buffer, and the loops that copy bytes from one to another.
+"""One TCP connection with a small read buffer, and the loop that relays bytes between two of them.
 
 Works on bare non-blocking sockets: large blocks, few copies, no memory held while a connection is idle. Every
 wait is bounded, and every block gives the event loop a turn, so that no connection starves the others.
@@ -11,11 +11,11 @@ import socket
 from contextlib import suppress
 from typing import Final, Self
 
-from benchflow.sandbox.network.proxying.http1 import ProtocolError, parse_chunk_size
+BLOCK: Final = 1 << 17
 
-BLOCK: Final = 1 << 18
-_MAX_LINE: Final = 4096
-_MAX_TRAILERS: Final = 100
+
+class ProtocolError(Exception):
+    """The other side does not follow the protocol; the text says how."""
 
 
 class Stream:
@@ -41,6 +41,10 @@ class Stream:
         if self._at == len(self._buffer):
             self._buffer, self._at = b"", 0
         return data
+
+    def unread(self, data: bytes) -> None:
+        """Put back what was read beyond a message."""
+        self._buffer, self._at = data + self._buffer[self._at :], 0
 
     async def read_until(self, end: bytes, limit: int) -> bytes:
         """The bytes up to and with `end`; empty when the stream ends before the first byte.
@@ -106,42 +110,6 @@ class Stream:
         self.close()
 
 
-async def copy_bytes(source: Stream, target: Stream, count: int) -> None:
-    """Copy exactly `count` bytes; a `ProtocolError` when the source ends before."""
-    while count:
-        data = await source.read(min(count, BLOCK))
-        if not data:
-            raise ProtocolError("the body ended early")
-        await target.write(data)
-        count -= len(data)
-
-
-async def copy_chunked(source: Stream, target: Stream, *, decode: bool = False) -> None:
-    """Copy a chunked body, written anew without extensions and trailers, or only what its chunks hold."""
-    while size := parse_chunk_size(await _line(source)):
-        await asyncio.sleep(0)
-        if not decode:
-            await target.write(b"%x\r\n" % size)
-        await copy_bytes(source, target, size)
-        if await _line(source):
-            raise ProtocolError("a chunk is longer than its size")
-        if not decode:
-            await target.write(b"\r\n")
-    for _ in range(_MAX_TRAILERS):
-        if not await _line(source):
-            break
-    else:
-        raise ProtocolError("too many trailers")
-    if not decode:
-        await target.write(b"0\r\n\r\n")
-
-
-async def copy_all(source: Stream, target: Stream) -> None:
-    """Copy until the source ends."""
-    while data := await source.read():
-        await target.write(data)
-
-
 async def relay(one: Stream, other: Stream, *, idle: float) -> None:
     """Copy both ways until both sides have ended, one breaks off, or both were silent for `idle` seconds."""
     one.timeout = other.timeout = None
@@ -167,10 +135,3 @@ async def relay(one: Stream, other: Stream, *, idle: float) -> None:
             watcher.cancel()
     except* OSError:
         pass  # one side broke off or both fell silent: both are closed by the caller
-
-
-async def _line(source: Stream) -> bytes:
-    line = await source.read_until(b"\r\n", _MAX_LINE)
-    if not line:
-        raise ProtocolError("the body ended early")
-    return line[:-2]

@@ -16,9 +16,8 @@ from typing import Final
 
 from benchflow.sandbox.network.attempt_log import AuditLog
 from benchflow.sandbox.network.host_rules import InvalidHostError, as_address, normalize_host
-from benchflow.sandbox.network.proxying.connection import Stream
+from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream
 from benchflow.sandbox.network.proxying.fakenames import FakeNames
-from benchflow.sandbox.network.proxying.http1 import ProtocolError
 
 NO_ERROR, FORMAT_ERROR, NO_SUCH_NAME, NOT_IMPLEMENTED = 0, 1, 3, 4
 TYPE_A: Final = 1

@@ -8,26 +8,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
+import h11
+
 from benchflow.sandbox.network.attempt_log import Channel
-from benchflow.sandbox.network.proxying.connection import Stream, copy_all, copy_bytes, copy_chunked, relay
+from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream, relay
 from benchflow.sandbox.network.proxying.dialer import RefusedError, UnreachableError
 from benchflow.sandbox.network.proxying.http1 import (
-    Body,
-    ProtocolError,
-    Request,
-    Response,
+    Peer,
     Target,
-    parse_request,
-    parse_response,
-    render_request,
-    render_response,
+    onward_request,
+    onward_response,
     request_target,
 )
 from benchflow.sandbox.network.proxying.outbound import Outbound
 
-MAX_HEAD: Final = 1 << 15
 _LINGER_SECONDS: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 _PHRASES: Final = {
@@ -38,10 +35,19 @@ _PHRASES: Final = {
 }
 
 
-async def read_request(client: Stream) -> Request | None:
-    """The next request's head; None when the client is done."""
-    head = await client.read_until(b"\r\n\r\n", MAX_HEAD)
-    return parse_request(head) if head else None
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that came in, and the client that waits for its answer."""
+
+    request: h11.Request
+    client: Peer
+
+
+async def read_request(client: Stream) -> Asked | None:
+    """The next request of a client; None when it is done."""
+    peer = Peer(client, h11.SERVER)
+    head = await peer.receive_head()
+    return Asked(head, peer) if isinstance(head, h11.Request) else None
 
 
 async def answer_errors(client: Stream, outbound: Outbound, channel: Channel, work: Awaitable[None]) -> None:
@@ -84,84 +90,67 @@ class Forwarder:
         self._idle = idle
         self._only = only
 
-    async def serve(self, request: Request, server: Stream | None = None) -> None:
-        """Forward `request`, over `server` where it is connected already, and all that follow it."""
-        following: Request | None = request
+    async def serve(self, asked: Asked, server: Stream | None = None) -> None:
+        """Forward a request, over `server` where it is connected already, and all that follow it."""
+        following: Asked | None = asked
         while following is not None and await self.forward(following, server):
             server = None
             following = await read_request(self._client)
 
-    async def forward(self, request: Request, server: Stream | None = None) -> bool:
+    async def forward(self, asked: Asked, server: Stream | None = None) -> bool:
         """Forward one request and its answer; whether the client may send another.
 
         `ProtocolError`, `RefusedError` and `UnreachableError` come before anything was answered.
         """
-        target, path = self._target(request)
-        head = render_request(request, target, path)
+        target, path = self._target(asked.request)
         with server or await self._outbound.connect(self._channel, target) as connection:
-            return await self._exchange(request, head, connection)
+            await self._exchange(asked, onward_request(asked.request, target, path), Peer(connection, h11.CLIENT))
+        return asked.client.may_continue
 
-    def _target(self, request: Request) -> tuple[Target, str]:
+    def _target(self, request: h11.Request) -> tuple[Target, str]:
         target, path = request_target(request, default_port=self._only.port if self._only else 80)
         if self._only is not None and target != self._only:
             raise self._outbound.refused(self._channel, target, f"the connection was made to {self._only.host}")
         return target, path
 
-    async def _exchange(self, request: Request, head: bytes, server: Stream) -> bool:
+    async def _exchange(self, asked: Asked, onward: h11.Request, server: Peer) -> None:
         """Send the request and pass on the answer; a server may answer before the body has ended."""
-        sending = asyncio.create_task(self._send(request, head, server))
+        sending = asyncio.create_task(_send(asked.client, onward, server))
         try:
-            response, body = await self._response(request, server)
-            keep = await self._answer(request, response, body, server)
-            return keep and sending.done() and sending.result()
+            await self._answer(asked, await _response(asked, server), server)
         finally:
             sending.cancel()
             await asyncio.wait([sending])
 
-    async def _send(self, request: Request, head: bytes, server: Stream) -> bool:
-        """Whether the whole request was sent; if not, the server is told that no more comes."""
+    async def _answer(self, asked: Asked, response: h11.InformationalResponse | h11.Response, server: Peer) -> None:
+        await asked.client.send(onward_response(response))
+        if isinstance(response, h11.InformationalResponse):
+            return await relay(self._client, server.stream, idle=self._idle)
         try:
-            await server.write(head)
-            await _copy_body(self._client, server, request.body)
-        except (ProtocolError, OSError):
-            server.end_writing()
-            return False
-        return True
-
-    async def _response(self, request: Request, server: Stream) -> tuple[Response, Body]:
-        """The head and framing of the final answer, or of the one that switches protocols."""
-        try:
-            while True:
-                response = parse_response(await server.read_until(b"\r\n\r\n", MAX_HEAD))
-                if response.status >= 200 or (response.status == 101 and request.wants_websocket):
-                    return response, response.body(request.method)
-                if response.status == 101:
-                    raise ProtocolError("a switch of protocols that nobody asked for")
-                if request.version == "HTTP/1.1":
-                    await self._client.write(render_response(response, body=0, keep_alive=True))
-        except (ProtocolError, OSError):
-            raise UnreachableError("the server gave no valid answer") from None
-
-    async def _answer(self, request: Request, response: Response, body: Body, server: Stream) -> bool:
-        """Pass on the answer; whether it ended so that another request can follow."""
-        decode = body == "chunked" and request.version == "HTTP/1.0"
-        framing: Body = "until-close" if decode else body
-        keep = request.keep_alive and framing != "until-close"
-        await self._client.write(render_response(response, body=framing, keep_alive=keep))
-        if response.status == 101:
-            await relay(self._client, server, idle=self._idle)
-            return False
-        try:
-            await _copy_body(server, self._client, body, decode=decode)
+            return await asked.client.send_body_of(server)
         except ProtocolError as error:
             raise ConnectionResetError(str(error)) from None  # too late for words: the client sees it end
-        return keep
 
 
-async def _copy_body(source: Stream, target: Stream, body: Body, *, decode: bool = False) -> None:
-    if body == "chunked":
-        await copy_chunked(source, target, decode=decode)
-    elif body == "until-close":
-        await copy_all(source, target)
-    else:
-        await copy_bytes(source, target, body)
+async def _send(client: Peer, onward: h11.Request, server: Peer) -> None:
+    """Send the request; where it cannot be sent whole, the server is told that no more comes."""
+    try:
+        await server.send(onward)
+        await server.send_body_of(client)
+    except (ProtocolError, OSError):
+        server.stream.end_writing()
+
+
+async def _response(asked: Asked, server: Peer) -> h11.InformationalResponse | h11.Response:
+    """The final answer, or the one that switches protocols, which h11 refuses unless it was asked for."""
+    try:
+        while not isinstance(response := await server.receive_head(), h11.Response):
+            if not isinstance(response, h11.InformationalResponse):
+                raise ProtocolError("no answer")
+            if response.status_code == 101:
+                break
+            if asked.request.http_version == b"1.1":
+                await asked.client.send(onward_response(response))
+    except (ProtocolError, OSError):
+        raise UnreachableError("the server gave no valid answer") from None
+    return response

@@ -1,39 +1,38 @@
-"""HTTP/1 message heads and framing, strictly: what two parsers could read in two ways is refused.
+"""HTTP/1 messages as h11 reads and writes them, strictly: what two parsers could read in two ways is refused.
 
-Pure functions over bytes. The proxy judges a request by what is parsed here and forwards a head that is
-written anew from it, so that the server cannot see another request than the one that was judged.
+Bytes come in as a stream, events of h11 go out, and back. The proxy judges a request by its event and forwards one that
+is made anew from it, so that the server cannot see another request than the one that was judged.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
+
+import h11
 
 from benchflow.sandbox.network.host_rules import InvalidHostError, normalize_host
+from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream
 
-Headers = tuple[tuple[str, str], ...]
-Body = int | Literal["chunked", "until-close"]
+Head = h11.Request | h11.InformationalResponse | h11.Response
 
+MAX_HEAD: Final = 1 << 15
 MAX_HEADERS: Final = 200
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_TEXT: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_TARGET: Final = re.compile(r"[\x21-\x7e\x80-\xff]+")
-_STATUS: Final = re.compile(r"[1-5][0-9]{2}")
-_DIGITS: Final = re.compile(r"[0-9]{1,18}")
-_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
-_VERSIONS: Final = frozenset({"HTTP/1.0", "HTTP/1.1"})
+# h11 accepts bare line feeds, folded lines and most control characters; servers disagree on what they mean.
+_PLAIN: Final = re.compile(rb"(?:[^\x00-\x20\x7f][^\x00-\x08\x0a-\x1f\x7f]*\r\n)+\r\n")
+_HOST_LINE: Final = re.compile(rb"\r\nhost:", re.IGNORECASE)
+_HIGH: Final = re.compile(rb"[\x80-\xff]")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _CONNECTION_HEADERS: Final = frozenset(
     {
-        *("connection", "keep-alive", "proxy-connection", "proxy-authorization", "proxy-authenticate"),
-        *("te", "trailer", "upgrade", "http2-settings", "transfer-encoding", "content-length"),
+        *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate"),
+        *(b"te", b"trailer", b"upgrade", b"http2-settings"),
     }
 )
-_WEBSOCKET: Final = ["Connection: Upgrade", "Upgrade: websocket"]
-
-
-class ProtocolError(Exception):
-    """A message that is not plain HTTP/1."""
+_WEBSOCKET: Final = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,77 +49,84 @@ class Target:
         return host if self.port == 80 else f"{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request's head. Header names are in lower case."""
+class Peer:
+    """One side of one exchange over a stream, which is left where the message ended."""
 
-    method: str
-    target: str
-    version: str
-    headers: Headers
+    def __init__(self, stream: Stream, role: type[h11.CLIENT | h11.SERVER]) -> None:
+        """`role` is what this process is to the other side."""
+        self.stream = stream
+        self._http = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
 
-    @property
-    def body(self) -> Body:
-        """How the body is framed; a `ProtocolError` when that is ambiguous."""
-        framing = _framing(self.headers)
-        if framing == "chunked" and self.version == "HTTP/1.0":
-            raise ProtocolError("a chunked request in HTTP/1.0")
-        return 0 if framing is None else framing
+    async def receive_head(self) -> Head | None:
+        """The next head; None when the stream ends before it."""
+        head = await self.stream.read_until(b"\r\n\r\n", MAX_HEAD)
+        return parse_head(self._http, head) if head else None
 
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the client wants to send another request."""
-        options = _options(self.headers, "connection") | _options(self.headers, "proxy-connection")
-        return "close" not in options if self.version == "HTTP/1.1" else "keep-alive" in options
+    async def receive_body(self) -> AsyncIterator[bytes]:
+        """The blocks of the body; a `ProtocolError` when it is malformed or ends early."""
+        try:
+            while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
+                if isinstance(event, h11.Data):
+                    yield event.data
+                else:
+                    self._http.receive_data(await self.stream.read())
+        except h11.RemoteProtocolError as error:
+            raise ProtocolError(str(error)[:200]) from None
+        self.stream.unread(self._http.trailing_data[0])
 
-    @property
-    def wants_websocket(self) -> bool:
-        upgrades = "upgrade" in _options(self.headers, "connection")
-        return upgrades and _options(self.headers, "upgrade") == {"websocket"}
+    async def send(self, event: h11.Event) -> None:
+        """Write a head, a block or the end of a body."""
+        parts = self._http.send_with_data_passthrough(event) or []
+        if parts:  # a block that stands alone is not copied
+            await self.stream.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A response's head."""
-
-    status: int
-    reason: str
-    version: str
-    headers: Headers
-
-    def body(self, method: str) -> Body:
-        """How the body is framed when it answers a request of that method."""
-        if method == "HEAD" or self.status < 200 or self.status in {204, 304}:
-            return 0
-        framing = _framing(self.headers)
-        return "until-close" if framing is None else framing
+    async def send_body_of(self, other: Peer) -> None:
+        """Pass on a body, framed anew, without extensions and trailers."""
+        async for data in other.receive_body():
+            await self.send(h11.Data(data=data))
+        await self.send(h11.EndOfMessage())
 
     @property
-    def keep_alive(self) -> bool:
-        """Whether the server leaves the connection open."""
-        options = _options(self.headers, "connection")
-        return "close" not in options if self.version == "HTTP/1.1" else "keep-alive" in options
+    def may_continue(self) -> bool:
+        """Whether both messages have ended and another exchange can follow on the stream."""
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
 
-def parse_request(head: bytes) -> Request:
-    """The head up to and with its empty line; a `ProtocolError` unless it is well-formed in every byte."""
-    line, headers = _split(head)
-    match line.split(" "):
-        case [method, target, version] if _TOKEN.fullmatch(method) and _TARGET.fullmatch(target):
-            if version in _VERSIONS:
-                return Request(method, target, version, headers)
-            raise ProtocolError("not HTTP/1.0 or HTTP/1.1")
-    raise ProtocolError("not an HTTP request")
+def parse_head(http: h11.Connection, head: bytes) -> Head:
+    """The event of a head with its empty line; a `ProtocolError` unless it is well-formed in every byte."""
+    if not _PLAIN.fullmatch(head):
+        raise ProtocolError("a control character, a bare line feed or a folded header line")
+    try:
+        http.receive_data(_as_request(head) if http.our_role is h11.SERVER else head)
+        event = http.next_event()
+    except h11.RemoteProtocolError as error:
+        raise ProtocolError(str(error)[:200]) from None
+    if not isinstance(event, Head):
+        raise ProtocolError("not an HTTP head")
+    chunked = bool(values(event, b"transfer-encoding"))
+    if event.http_version not in {b"1.0", b"1.1"}:
+        raise ProtocolError("not HTTP/1.0 or HTTP/1.1")
+    if len(event.headers) > MAX_HEADERS:
+        raise ProtocolError("too many headers")
+    if chunked and (values(event, b"content-length") or _is_old_request(event)):
+        raise ProtocolError("ambiguous framing")
+    return event
 
 
-def parse_response(head: bytes) -> Response:
-    """The head of a response; a `ProtocolError` unless it is well-formed."""
-    line, headers = _split(head)
-    version, _, rest = line.partition(" ")
-    status, _, reason = rest.partition(" ")
-    if version not in _VERSIONS or not _STATUS.fullmatch(status):
-        raise ProtocolError("not an HTTP response")
-    return Response(int(status), reason, version, headers)
+def _as_request(head: bytes) -> bytes:
+    """What clients of a proxy leave out or do not encode, and what has one meaning only, as h11 wants it."""
+    line, end, rest = head.partition(b"\r\n")
+    line = _HIGH.sub(lambda byte: b"%%%02X" % byte[0][0], line)
+    return line + end + (rest if _HOST_LINE.search(head) else b"Host:\r\n" + rest)
+
+
+def _is_old_request(event: Head) -> bool:
+    return isinstance(event, h11.Request) and event.http_version == b"1.0"
+
+
+def values(head: Head, name: bytes) -> list[bytes]:
+    """The values of all headers of a name, which is given in lower case."""
+    return [value for header, value in head.headers if header == name]
 
 
 def parse_authority(text: str, default_port: int | None) -> Target:
@@ -129,7 +135,7 @@ def parse_authority(text: str, default_port: int | None) -> Target:
     if not colon:
         host, port = text, "" if default_port is None else str(default_port)
     bare_v6 = ":" in host and not host.startswith("[")
-    if bare_v6 or not _DIGITS.fullmatch(port) or not 0 < int(port) < 1 << 16:
+    if bare_v6 or not _PORT.fullmatch(port) or not 0 < int(port) < 1 << 16:
         raise ProtocolError(f"{text[:80]!r} is not HOST:PORT")
     try:
         return Target(normalize_host(host), int(port))
@@ -137,20 +143,19 @@ def parse_authority(text: str, default_port: int | None) -> Target:
         raise ProtocolError(str(error)) from None
 
 
-def request_target(request: Request, *, default_port: int = 80) -> tuple[Target, str]:
+def request_target(request: h11.Request, *, default_port: int = 80) -> tuple[Target, str]:
     """Whom a request is for, and the path to ask there.
 
     URL and `Host` header must agree; a URL other than `http:` is refused.
     """
-    hosts = [value for name, value in request.headers if name == "host"]
-    if len(hosts) > 1:
-        raise ProtocolError("more than one Host header")
-    named = parse_authority(hosts[0], default_port) if hosts else None
-    if request.target.startswith("/") or (request.target == "*" and request.method == "OPTIONS"):
+    host = values(request, b"host")[0].decode("latin-1")
+    named = parse_authority(host, default_port) if host else None
+    url = request.target.decode("latin-1")
+    if url.startswith("/") or (url == "*" and request.method == b"OPTIONS"):
         if named is None:
             raise ProtocolError("no Host header")
-        return named, request.target
-    scheme, _, rest = request.target.partition("://")
+        return named, url
+    scheme, _, rest = url.partition("://")
     if scheme.lower() != "http":
         raise ProtocolError("only http:// URLs are forwarded; use CONNECT for others")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
@@ -161,85 +166,29 @@ def request_target(request: Request, *, default_port: int = 80) -> tuple[Target,
     return asked, path if path.startswith("/") else "/" + path
 
 
-def render_request(request: Request, target: Target, path: str) -> bytes:
-    """The head for the server: one request, one Host, one framing, nothing that concerns the connection."""
-    lines = [f"{request.method} {path} HTTP/1.1", f"Host: {target.authority}"]
-    lines += [f"{name}: {value}" for name, value in _end_to_end(request.headers) if name != "host"]
-    has_length = any(name == "content-length" for name, _ in request.headers)
-    lines += _framing_lines(request.body, explicit_zero=has_length)
-    lines += _WEBSOCKET if request.wants_websocket else ["Connection: close"]
-    return _render(lines)
+def wants_websocket(request: h11.Request) -> bool:
+    """Whether a request asks for the one switch of protocols that is passed on."""
+    return b"upgrade" in _options(request, b"connection") and _options(request, b"upgrade") == {b"websocket"}
 
 
-def render_response(response: Response, *, body: Body, keep_alive: bool) -> bytes:
-    """The head for the client; `body` is how the answer will be framed."""
-    lines = [f"HTTP/1.1 {response.status} {response.reason}"]
-    lines += [f"{name}: {value}" for name, value in _end_to_end(response.headers)]
-    if response.status == 101:
-        lines += _WEBSOCKET
-    elif response.status >= 200:
-        declared = _framing(response.headers) if body == 0 else body  # what a HEAD tells, for instance
-        lines += _framing_lines(declared, explicit_zero=True)
-        lines.append(f"Connection: {'keep-alive' if keep_alive else 'close'}")
-    return _render(lines)
+def onward_request(request: h11.Request, target: Target, path: str) -> h11.Request:
+    """The request for the server: one Host, one framing, nothing that concerns the client's connection."""
+    headers = [(b"Host", target.authority.encode()), *_end_to_end(request)]
+    headers += _WEBSOCKET if wants_websocket(request) else [(b"Connection", b"close")]
+    return h11.Request(method=request.method, target=path, headers=headers)
 
 
-def parse_chunk_size(line: bytes) -> int:
-    """The size in a chunk's first line (without its line end)."""
-    match = _CHUNK.fullmatch(line)
-    if match is None:
-        raise ProtocolError("not a chunk size")
-    return int(match[1], 16)
+def onward_response(response: h11.InformationalResponse | h11.Response) -> h11.InformationalResponse | h11.Response:
+    """The response for the client; h11 frames it for the version that the client speaks."""
+    headers = _end_to_end(response) + (_WEBSOCKET if response.status_code == 101 else [])
+    return type(response)(status_code=response.status_code, reason=response.reason, headers=headers)
 
 
-def _split(head: bytes) -> tuple[str, Headers]:
-    if not head.endswith(b"\r\n\r\n"):
-        raise ProtocolError("no end of the head")
-    first, *rest = head[:-4].decode("latin-1").split("\r\n")
-    if len(rest) > MAX_HEADERS:
-        raise ProtocolError("too many headers")
-    if not _TEXT.fullmatch(first):
-        raise ProtocolError("control characters in the first line")
-    headers = []
-    for line in rest:
-        name, colon, value = line.partition(":")
-        if not colon or not _TOKEN.fullmatch(name) or not _TEXT.fullmatch(value):
-            raise ProtocolError("not a header line")
-        headers.append((name.lower(), value.strip(" \t")))
-    return first, tuple(headers)
+def _end_to_end(head: Head) -> list[tuple[bytes, bytes]]:
+    """Without `Host`, which is written anew, and without what the connection's own headers name."""
+    dropped = _CONNECTION_HEADERS | {b"host"} | _options(head, b"connection") - _FRAMING
+    return [(name, value) for name, value in head.headers if name not in dropped]
 
 
-def _framing(headers: Headers) -> int | Literal["chunked"] | None:
-    codings = [value for name, value in headers if name == "transfer-encoding"]
-    lengths = [value for name, value in headers if name == "content-length"]
-    if codings:
-        if lengths or len(codings) > 1 or codings[0].lower() != "chunked":
-            raise ProtocolError("ambiguous framing")
-        return "chunked"
-    if not lengths:
-        return None
-    if len(lengths) > 1 or not _DIGITS.fullmatch(lengths[0]):
-        raise ProtocolError("ambiguous Content-Length")
-    return int(lengths[0])
-
-
-def _framing_lines(body: Body | None, *, explicit_zero: bool) -> list[str]:
-    if body == "chunked":
-        return ["Transfer-Encoding: chunked"]
-    if isinstance(body, int) and (body or explicit_zero):
-        return [f"Content-Length: {body}"]
-    return []
-
-
-def _end_to_end(headers: Headers) -> list[tuple[str, str]]:
-    dropped = _CONNECTION_HEADERS | (_options(headers, "connection") - {"host"})
-    return [(name, value) for name, value in headers if name not in dropped]
-
-
-def _options(headers: Headers, wanted: str) -> set[str]:
-    values = (value for name, value in headers if name == wanted)
-    return {option.strip().lower() for value in values for option in value.split(",")}
-
-
-def _render(lines: list[str]) -> bytes:
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+def _options(head: Head, name: bytes) -> set[bytes]:
+    return {option.strip().lower() for value in values(head, name) for option in value.split(b",")}

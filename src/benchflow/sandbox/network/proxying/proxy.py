@@ -13,6 +13,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
+import h11
+
 from benchflow.sandbox.network.egress_plan import FAKE_NETWORK, PROXY_USER
 from benchflow.sandbox.network.host_rules import InvalidHostError, as_address, normalize_host
 from benchflow.sandbox.network.proxying.clienthello import (
@@ -22,11 +24,11 @@ from benchflow.sandbox.network.proxying.clienthello import (
     NotTLSError,
     server_name,
 )
-from benchflow.sandbox.network.proxying.connection import Stream, relay
+from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream, relay
 from benchflow.sandbox.network.proxying.dialer import RefusedError, UnreachableError
 from benchflow.sandbox.network.proxying.fakenames import FakeNames
 from benchflow.sandbox.network.proxying.forward import Forwarder, answer_errors, read_request, reply
-from benchflow.sandbox.network.proxying.http1 import ProtocolError, Request, Target, parse_authority, request_target
+from benchflow.sandbox.network.proxying.http1 import Target, parse_authority, request_target, values
 from benchflow.sandbox.network.proxying.outbound import Outbound
 
 _TLS_HANDSHAKE: Final = 0x16
@@ -64,24 +66,26 @@ class Proxy:
     async def _explicit(self, client: Stream) -> None:
         forwarder = Forwarder(client, self._outbound, "proxy", idle=self._idle)
         more = True
-        while more and (request := await read_request(client)) is not None:
+        while more and (asked := await read_request(client)) is not None:
+            request = asked.request
             if not self._authorized(request):
                 more = False
                 self._outbound.malformed("proxy", "without the secret of this sandbox's proxy")
                 demand = f'Proxy-Authenticate: Basic realm="{PROXY_USER}"'
                 await reply(client, 407, "this proxy belongs to a sandbox", demand)
-            elif request.method == "CONNECT":
+            elif request.method == b"CONNECT":
                 more = False
                 await self._tunnel(client, request)
-            elif request.target.startswith("/"):
+            elif request.target.startswith(b"/"):
                 raise ProtocolError("this is a proxy: ask for a whole URL")
             else:
-                more = await forwarder.forward(request)
+                more = await forwarder.forward(asked)
 
-    async def _tunnel(self, client: Stream, request: Request) -> None:
-        target = parse_authority(request.target, None)
-        names = [parse_authority(value, target.port) for name, value in request.headers if name == "host"]
-        if any(name.host != target.host for name in names) or request.body != 0:
+    async def _tunnel(self, client: Stream, request: h11.Request) -> None:
+        target = parse_authority(request.target.decode(), None)
+        named = values(request, b"host")[0].decode("latin-1")
+        has_body = values(request, b"transfer-encoding") or values(request, b"content-length") not in ([], [b"0"])
+        if has_body or (named and parse_authority(named, target.port).host != target.host):
             raise ProtocolError("a CONNECT that names two hosts or has a body")
         with await self._outbound.connect("connect", target) as server:
             await client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -125,17 +129,17 @@ class Proxy:
         return asked
 
     async def _http(self, client: Stream, host: str | None, port: int, server: Stream | None) -> None:
-        request = await read_request(client)
-        if request is None:
+        asked = await read_request(client)
+        if asked is None:
             return
-        only = Target(host or request_target(request, default_port=port)[0].host, port)
+        only = Target(host or request_target(asked.request, default_port=port)[0].host, port)
         forwarder = Forwarder(client, self._outbound, "http", idle=self._idle, only=only)
-        await forwarder.serve(request, server)
+        await forwarder.serve(asked, server)
 
-    def _authorized(self, request: Request) -> bool:
+    def _authorized(self, request: h11.Request) -> bool:
         if self._credentials is None:
             return True
-        shown = [value.encode("latin-1") for name, value in request.headers if name == "proxy-authorization"]
+        shown = values(request, b"proxy-authorization")
         return len(shown) == 1 and hmac.compare_digest(shown[0], self._credentials)
 
 
