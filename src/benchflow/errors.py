@@ -3,6 +3,7 @@
     BenchflowError                     code, and where: file, line, path
     ├── UsageError                     wrong usage, or nothing to work on (exit 2)
     ├── PackageError                   a package that cannot be used (category package)
+    │   └── IssuesError                one that is refused with a list of issues
     ├── UnsupportedError               a declared feature that the runtime cannot honour (category unsupported)
     └── RuntimeFailure                 trouble while something ran
         ├── EnvironmentFailure         image, build, start, healthcheck (category environment)
@@ -17,9 +18,11 @@ Packages below `benchflow` derive their own errors from these.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
+Value = TypeVar("Value")
 Severity = Literal["error", "warning"]
 Category = Literal[
     "package",
@@ -86,6 +89,23 @@ class UsageError(BenchflowError):
 class PackageError(BenchflowError):
     category: ClassVar[Category] = "package"
     default_code = "invalid-package"
+
+
+class IssuesError(PackageError):
+    """Something that is refused for one or more reasons: `issues` holds them all, the message is the first."""
+
+    def __init__(self, issues: tuple[Issue, ...]) -> None:
+        first = issues[0]
+        super().__init__(first.message, code=first.code, path=first.path, file=first.file, line=first.line)
+        self.issues = issues
+
+    @classmethod
+    def require(cls, value: Value | None, issues: Iterable[Issue]) -> Value:
+        """`value`, unless it is None or one of the issues is an error."""
+        errors = tuple(issue for issue in issues if issue.severity == "error")
+        if value is None or errors:
+            raise cls(errors)
+        return value
 
 
 class UnsupportedError(BenchflowError):

@@ -6,20 +6,25 @@ nothing else; output of the cube's own code goes to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
+import keyword
 import os
+import re
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cube.output import own_output_to_stderr, silence_stdout
 from cube.registry import GROUP, installed
 
 if TYPE_CHECKING:
@@ -300,8 +305,6 @@ def _print_findings(name: str, findings: Findings) -> None:
 @click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Parent of the new folder.")
 def init(name: str, parent: Path) -> None:
     """Create a working cube package with tests, in a new folder NAME."""
-    from cube.scaffold import create_cube
-
     try:
         target = create_cube(name, parent)
     except ValueError as error:
@@ -344,6 +347,60 @@ def serve(name: str, task_id: str | None, host: str, port: int) -> None:
         except Exception as error:  # the benchmark's own code
             raise _Failed(f"Starting '{name}' failed: {type(error).__name__}: {error}") from error
         serve_until_interrupted(app, close, listener, announce=sys.stdout)
+
+
+@contextlib.contextmanager
+def own_output_to_stderr() -> Iterator[None]:
+    """Redirect everything printed inside, by child processes too, to standard error."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+def silence_stdout() -> None:
+    """After a failed write to standard output: the flush at exit must not fail again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+TEMPLATE: Final = Path(__file__).with_name("template")
+TAKEN: Final = {"cube", "benchflow", "tests"}
+
+
+def create_cube(name: str, parent: Path) -> Path:
+    """Write the package `name` into a new folder below `parent`, atomically, and return the folder."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise ValueError(
+            f"'{name}' is not a valid name: use lower-case letters, digits and hyphens, such as my-benchmark."
+        )
+    package = name.replace("-", "_")
+    if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in TAKEN:
+        raise ValueError(f"'{name}' is not a valid name: 'import {package}' already has a meaning in Python.")
+    target = parent / name
+    if target.exists():
+        raise ValueError(f"{target} already exists.")
+    if not parent.is_dir():
+        raise ValueError(f"{parent} is not a folder.")
+    words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}
+    staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        for source in sorted(TEMPLATE.rglob("*.tmpl")):
+            relative = source.relative_to(TEMPLATE).with_suffix("")
+            path = staging.joinpath(*(package if part == "package" else part for part in relative.parts))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(Template(source.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        staging.chmod(0o755)
+        staging.rename(target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return target
 
 
 if __name__ == "__main__":

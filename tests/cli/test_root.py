@@ -8,7 +8,8 @@ import sys
 import click
 import pytest
 
-from benchflow.cli import failures, root, terminal
+from benchflow import cli
+from benchflow.cli import failures, terminal
 from benchflow.cli import tasks as tasks_group
 from benchflow.cli.failures import guarded
 from benchflow.cli.lazy import Lazy
@@ -18,7 +19,7 @@ from benchflow.errors import InfrastructureFailure, PackageError, UnsupportedErr
 def test_help_lists_every_group_and_command(bench):
     shown = bench("--help")
     assert shown.returncode == 0
-    assert all(name in shown.stdout for name in root.COMMANDS)
+    assert all(name in shown.stdout for name in cli.COMMANDS)
     assert all(name in bench("tasks", "-h").stdout for name in tasks_group.COMMANDS)
 
 
@@ -63,7 +64,7 @@ def test_help_imports_nothing_heavy(bench):
     assert not loaded & {"pydantic", "rich", "yaml", "asyncio", "anyio", "httpx", "benchflow.task"}
 
 
-@pytest.mark.parametrize("table", [root.COMMANDS, tasks_group.COMMANDS])
+@pytest.mark.parametrize("table", [cli.COMMANDS, tasks_group.COMMANDS])
 def test_every_entry_of_a_table_loads(table):
     for name, entry in table.items():
         assert entry.load().name == name

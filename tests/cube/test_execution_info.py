@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cube.execution_info import info_file, read_info, write_info
+from cube.task import info_file, read_info, write_info
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -20,8 +20,8 @@ from benchflow.task import (
 from benchflow.task import runtime_capabilities as gate
 from benchflow.task.capability_table import SANDBOXES, TABLE
 from benchflow.task.checks import check_folder
+from benchflow.task.config.namespace import DocumentRoot
 from benchflow.task.config.parsed_record import Record, walk_models
-from benchflow.task.config.root_keys import DocumentRoot
 from benchflow.task.document.environment_manifest import ManifestRoot
 from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy
 from benchflow.task.verifier.verifier_document import VerifierRoot

@@ -4,10 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import click
+
+from benchflow.cli.lazy import Lazy, LazyGroup
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `bench` and return its exit code; never raises and never prints a traceback."""
     from benchflow.cli.failures import guarded
-    from benchflow.cli.root import bench
 
     return guarded(bench, arguments)
+
+
+COMMANDS = {
+    "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
+    "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
+    "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
+    "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
+    "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
+    "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
+    "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
+}
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"bench {version('benchcube')}")
+    ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def bench() -> None:
+    """Agent-evaluation tasks, from the file an author writes to a score that can be trusted."""

@@ -5,8 +5,7 @@ the target, flush, then rename; whatever interrupts them, a reader sees the old 
 `write_unseen` is for the files of a folder that is staged.
 """
 
-from benchflow.files.atomic import write_atomic, write_unseen
-from benchflow.files.copying import copy_file
+from benchflow.files.atomic import copy_file, write_atomic, write_unseen
 from benchflow.files.staging import staged_folder
 
 __all__ = ["copy_file", "staged_folder", "write_atomic", "write_unseen"]

@@ -9,16 +9,46 @@ from __future__ import annotations
 import os
 import random
 import re
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import Any, ClassVar, Final
 
 import anyio
 import anyio.to_thread
 
-from benchflow.models import library
-from benchflow.models.failure import ModelFailure
-from benchflow.models.provider import Provider, require_key, resolve
+from benchflow.errors import BenchflowError, Category
+
+SETUP_CODES: Final = frozenset({"extra-missing", "key-missing", "key-refused", "model-unknown", "request-refused"})
+"""The user has to change something; retrying does not help."""
+
+
+class ModelFailure(BenchflowError):
+    """A model gave no reply. The caller turns it into a failure of its own boundary.
+
+    Codes: those of `SETUP_CODES`; `context-overflow`; and, for the provider or the connection, `rate-limited`,
+    `model-timeout`, `model-unreachable`, `bad-answer`.
+    """
+
+    category: ClassVar[Category] = "infrastructure"
+    default_code: ClassVar[str] = "model-unreachable"
+
+    def __init__(self, message: str, *, code: str, retry_after: float | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+        """The delay that the provider requests, in seconds."""
+
+    @property
+    def setup(self) -> bool:
+        return self.code in SETUP_CODES
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed later."""
+        return not self.setup and self.code != "context-overflow"
+
 
 RETRIES: Final = 5
 _LONGEST_PAUSE: Final = 60.0
@@ -88,9 +118,9 @@ class ChatModel:
 
     def check_now(self) -> None:
         """Like `check`, for callers outside an event loop."""
-        library.require()
+        _require_library()
         require_key(self.name, self._environ)
-        self._litellm = library.load()
+        self._litellm = _load_library()
         self._provider = resolve(self._litellm, self.name, self._environ)
 
     async def complete(
@@ -228,3 +258,117 @@ def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     _, dash, rest = text.partition("Exception - ")
     return (rest if dash else text)[:300]
+
+
+_lock: Final = threading.Lock()  # the first two callers may arrive at once
+
+
+def _require_library() -> None:
+    """Raise `ModelFailure` when LiteLLM is not installed."""
+    if find_spec("litellm") is None:
+        raise ModelFailure(
+            "Models need the extra 'models'; install with: pip install 'benchcube[models]'", code="extra-missing"
+        )
+
+
+def _load_library() -> Any:
+    """LiteLLM, quietly and without network access. The first import takes seconds: call it in a worker thread."""
+    _require_library()
+    with _lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from its own dependencies; not ours to fix
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        import litellm
+
+        litellm.suppress_debug_info = True
+        litellm.telemetry = False
+        litellm.disable_aiohttp_transport = True
+        litellm.drop_params = True
+        _warm_up(litellm)
+    return litellm
+
+
+def _warm_up(litellm: Any) -> None:
+    """Trigger its late imports now, while its warnings are suppressed; nothing is sent."""
+    question = [{"role": "user", "content": "ready?"}]
+    litellm.completion(model="openai/none", messages=question, mock_response="ready", api_key="none")
+
+
+_FAMILIES: Final = {"claude": "anthropic", "gemini": "gemini", "gpt-": "openai"}
+_OTHER_KEYS: Final = {"gemini": ("GOOGLE_API_KEY",)}
+_KEYS: Final = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openai": ("OPENAI_API_KEY",),
+}
+"""The key variables of common providers; any one of a provider is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How to reach a model."""
+
+    model: str
+    """With its provider in front, as LiteLLM requires."""
+    name: str
+    api_key: str | None
+    api_base: str | None
+    key_variable: str
+    """The variable in which the key is looked up first."""
+
+
+def require_key(model: str, environ: Mapping[str, str]) -> None:
+    """Raise `ModelFailure` if a model of a common provider has no key, without the slow import of LiteLLM."""
+    provider, named, _ = _with_family(model).partition("/")
+    variables = _KEYS.get(provider, ()) if named else ()
+    if variables and not any(environ.get(variable) or os.environ.get(variable) for variable in variables):
+        raise _missing(model, variables[:1])
+
+
+def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
+    """The provider of a model; an unknown model or a missing key is a `ModelFailure` that names it.
+
+    A name without a provider goes to the server at `OPENAI_BASE_URL` if that is set.
+    """
+    local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
+    asked, model = model, _with_family(model)
+    try:
+        _, name, _, _ = litellm.get_llm_provider(model)
+    except litellm.exceptions.BadRequestError:
+        if not local or "/" in model:
+            raise ModelFailure(
+                f"Unknown model '{asked}'; write it as PROVIDER/MODEL, for example openai/{model.rpartition('/')[2]}.",
+                code="model-unknown",
+            ) from None
+        model, name = f"openai/{model}", "openai"
+    prefix = name.upper().replace("-", "_")
+    variables = [f"{prefix}_API_KEY", *_OTHER_KEYS.get(name, ())]
+    variable = next((found for found in variables if environ.get(found)), variables[0])
+    key = environ.get(variable) or None
+    base = environ.get(f"{prefix}_BASE_URL") or environ.get(f"{prefix}_API_BASE") or None
+    if key is None:
+        missing = [
+            variable for variable in litellm.validate_environment(model)["missing_keys"] if not environ.get(variable)
+        ]
+        if missing:
+            raise _missing(asked, missing)
+    return Provider(model, name, key, base, variable)
+
+
+def _missing(model: str, variables: Sequence[str]) -> ModelFailure:
+    plural = len(variables) > 1
+    return ModelFailure(
+        f"The model '{model}' needs the variable{'s' if plural else ''} {', '.join(variables)}, which "
+        f"{'are' if plural else 'is'} not set.",
+        code="key-missing",
+    )
+
+
+def _with_family(model: str) -> str:
+    """A name with its provider in front, if the model family identifies it."""
+    if model.startswith("google/"):
+        return f"gemini/{model.removeprefix('google/')}"
+    if "/" not in model:
+        for family, provider in _FAMILIES.items():
+            if model.startswith(family):
+                return f"{provider}/{model}"
+    return model

@@ -19,8 +19,7 @@ from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNu
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Phase, in_step, network_policy
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
-from benchflow.task.document.prompt_plan import compile_task_prompt_plan
-from benchflow.task.document.user_runtime import UserContract
+from benchflow.task.document.prompt_plan import UserContract, compile_task_prompt_plan
 from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 

@@ -15,8 +15,8 @@ from benchflow.task.config import evidence_config as e
 from benchflow.task.config import interaction as i
 from benchflow.task.config import namespace as n
 from benchflow.task.config import task_config as c
+from benchflow.task.config.namespace import DocumentRoot
 from benchflow.task.config.parsed_record import Record
-from benchflow.task.config.root_keys import DocumentRoot
 from benchflow.task.document import environment_manifest as m
 from benchflow.task.verifier import declared_strategies as s
 from benchflow.task.verifier import verifier_document as v

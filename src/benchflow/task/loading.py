@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import Issue, PackageError
-from benchflow.task.assets import check_assets
 from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.task_config import HardeningConfig, TaskConfig
 from benchflow.task.document.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.document.task_document import PERSONA, TASK_MD, TaskDocument, read_document
 from benchflow.task.document.yaml_source import YamlSource
 from benchflow.task.filemap import FileMap, scan
-from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_parts, select
+from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_assets, check_parts, select
 from benchflow.task.package import Entrypoint, TaskPackage, normal_prompt
 from benchflow.task.profiles import ProfileReader
 from benchflow.task.verifier.verifier_document import (

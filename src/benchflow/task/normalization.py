@@ -14,8 +14,8 @@ from typing import Any, Final
 from benchflow.errors import Issue, PackageError
 from benchflow.files import write_atomic
 from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.namespace import DocumentRoot
 from benchflow.task.config.parsed_record import Kind, Record
-from benchflow.task.config.root_keys import DocumentRoot
 from benchflow.task.document.authoring import expand_authoring
 from benchflow.task.document.markdown import Body, escape_headings, split_sections
 from benchflow.task.document.prompt_plan import compile_task_prompt_plan
@@ -91,19 +91,12 @@ def _with_prompt_files(document: TaskDocument, sidecars: Mapping[str, str], fold
 def _document(package: TaskPackage) -> TaskDocument:
     if package.entrypoint != TASK_MD:
         raise PackageError(f"{package.path} has no task.md", code="not-native", file=TASK_MD)
-    errors = tuple(issue for issue in package.document_issues if issue.severity == "error")
-    if package.document is None or errors:
-        raise TaskDocumentParseError(errors)
-    return package.document
+    return TaskDocumentParseError.require(package.document, package.document_issues)
 
 
 def _read(text: str, sidecars: Mapping[str, str], folder: Path | None) -> TaskDocument:
     merge = ProfileReader(folder).merge if folder is not None else None
-    document, issues = read_document(text, sidecars=sidecars, merge_profiles=merge)
-    errors = tuple(issue for issue in issues if issue.severity == "error")
-    if document is None or errors:
-        raise TaskDocumentParseError(errors)
-    return document
+    return TaskDocumentParseError.require(*read_document(text, sidecars=sidecars, merge_profiles=merge))
 
 
 def _compose(body: Body) -> str:

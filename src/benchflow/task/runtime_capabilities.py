@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, UnsupportedError
 from benchflow.task.capability_table import SANDBOXES, TABLE, Refused
+from benchflow.task.config.namespace import DocumentRoot
 from benchflow.task.config.parsed_record import Record, join
-from benchflow.task.config.root_keys import DocumentRoot
 from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.prompt_plan import compile_user_runtime
 from benchflow.task.document.task_document import TaskDocument
-from benchflow.task.document.user_runtime import compile_user_runtime
 from benchflow.task.layout import ALIASES, select
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.verifier.declared_strategies import GainStrategy, HybridStrategy, Strategy

@@ -12,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchflow.task import load_package
-from benchflow.task.document.prompt_plan import compile_task_prompt_plan, materialize_prompt_plan_scenes
+from benchflow.task.document.prompt_plan import (
+    UserContract,
+    compile_task_prompt_plan,
+    compile_user_runtime,
+    materialize_prompt_plan_scenes,
+)
 from benchflow.task.document.task_document import TaskDocument, read_document
-from benchflow.task.document.user_runtime import UserContract, compile_user_runtime
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
 ROLES = {"roles": {"a": {"agent": "x"}, "b": {"agent": "y"}}}

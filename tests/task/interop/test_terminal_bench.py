@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
 from benchflow.task.interop.migration import migrate_task_to_task_md
-from benchflow.task.interop.terminal_bench import is_terminal_bench, read_terminal_bench
-from benchflow.task.interop.terminal_bench_compose import reduce_compose
+from benchflow.task.interop.terminal_bench import is_terminal_bench, read_terminal_bench, reduce_compose
 from benchflow.task.package import load_package
 
 
@@ -223,7 +222,7 @@ def test_links_of_the_build_context_come_along(terminal_bench):
 
 
 def test_a_failure_while_writing_undoes_what_was_written(terminal_bench, look, monkeypatch):
-    from benchflow.task.interop import terminal_bench_migration as terminal_bench_migrate
+    from benchflow.task.interop import migration as terminal_bench_migrate
 
     def fail(*_args, **_options):
         raise OSError("disk full")

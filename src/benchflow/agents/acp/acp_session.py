@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import anyio
@@ -17,9 +18,8 @@ from acp.connection import Connection
 from benchflow.agents.acp.acp_client import Client
 from benchflow.agents.acp.settings import Setting, choose_effort, choose_model, mcp_servers
 from benchflow.agents.acp.transport import ProcessTransport
-from benchflow.agents.acp.watch import Cut, Watch
 from benchflow.agents.log import OutputLog
-from benchflow.agents.protocol import AgentContext, StopReason, TurnResult
+from benchflow.agents.protocol import AgentContext, AgentLimits, StopReason, TurnResult
 from benchflow.errors import AgentFailure, SandboxFailure
 from benchflow.sandbox.protocol import SandboxProcess
 
@@ -294,3 +294,63 @@ async def _end(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait for it, ignoring its outcome."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+_LOOK_EVERY_SEC: Final = 1.0
+_LAST_ANSWER_SEC: Final = 1.0
+"""How long to wait for a reply in the pipe of a process that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Why a turn is interrupted."""
+
+    stop: StopReason
+    reason: str
+    limit: float | None = None
+
+
+class Watch:
+    """Watches one turn."""
+
+    def __init__(self, client: Client, limits: AgentLimits, timeout: float | None) -> None:
+        self._client = client
+        self._limits = limits
+        self._timeout = timeout
+        self._began = time.monotonic()
+
+    async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[int]) -> Cut | None:
+        """Wait for the reply, the end of the process, or a reason to interrupt the turn."""
+        while not request.done():
+            if exited.done():
+                await asyncio.wait({request}, timeout=_LAST_ANSWER_SEC)
+                return None
+            now = time.monotonic()
+            if (cut := self._breach(now)) is not None:
+                return cut
+            await asyncio.wait({request, exited}, timeout=self._pause(now), return_when="FIRST_COMPLETED")
+        return None
+
+    def _breach(self, now: float) -> Cut | None:
+        limits, turn = self._limits, self._client.turn
+        if self._timeout is not None and now - self._began >= self._timeout:
+            return Cut("timeout", "its time is over", self._timeout)
+        idle = limits.idle_timeout_sec
+        if idle is not None and not self._client.busy and now - self._client.last_sign >= idle:
+            return Cut("timeout", f"it was silent for {idle:g} s", idle)
+        if limits.max_steps is not None and turn.tool_calls > limits.max_steps:
+            return Cut("max_steps", f"it made more than {limits.max_steps} tool calls", limits.max_steps)
+        if limits.max_cost_usd is not None and (turn.cost_usd or 0.0) > limits.max_cost_usd:
+            return Cut("max_cost", f"it cost more than {limits.max_cost_usd:g} USD", limits.max_cost_usd)
+        if limits.max_tokens is not None and (turn.context_tokens or 0) > limits.max_tokens:
+            return Cut("max_tokens", f"it used more than {limits.max_tokens} tokens", limits.max_tokens)
+        return None
+
+    def _pause(self, now: float) -> float:
+        """Seconds until the next check: the next deadline, but at most one second."""
+        pauses = [_LOOK_EVERY_SEC]
+        if self._timeout is not None:
+            pauses.append(self._began + self._timeout - now)
+        if self._limits.idle_timeout_sec is not None:
+            pauses.append(self._client.last_sign + self._limits.idle_timeout_sec - now)
+        return max(min(pauses), 0.01)

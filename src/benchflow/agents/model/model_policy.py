@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchflow.agents.model.asking import OutOfRoom, check_model, model_name, next_reply
-from benchflow.agents.model.budget import Budget
+from benchflow.agents.model.asking import Budget, OutOfRoom, check_model, model_name, next_reply
 from benchflow.agents.model.conversation import Conversation
 from benchflow.agents.model.tools import MalformedCall, parse_arguments
 from benchflow.agents.protocol import AgentRequest, Policy, StopReason

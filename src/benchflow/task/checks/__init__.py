@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue, UsageError
-from benchflow.task.checks.capability_level import check_capabilities
 from benchflow.task.checks.publication_level import check_publication
 from benchflow.task.checks.schema_level import check_schema
 from benchflow.task.checks.structural_level import check_structure
@@ -149,3 +148,14 @@ def _locator(package: TaskPackage, file: str) -> Callable[[str], int | None]:
         return YamlSource(split_frontmatter(text).yaml, first_line=2).line
     except (OSError, KeyError, PackageError):
         return lambda _path: None
+
+
+def check_capabilities(package: TaskPackage, sandbox: str) -> Iterator[Issue]:
+    """What the sandbox cannot honour. A package whose definition cannot be read has been reported already."""
+    from benchflow.task.runtime_capabilities import validate_task_runtime_support
+
+    if package.config is None:
+        return
+    file = "task.md" if package.entrypoint == "task.md" else "task.toml"
+    for feature in validate_task_runtime_support(package, sandbox=sandbox):
+        yield feature.issue(definition=file)

@@ -6,14 +6,15 @@ may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from benchflow.errors import Issue
-from benchflow.task.checks.markers import marker_issues
 from benchflow.task.document.task_document import TASK_MD
+from benchflow.task.filemap import FileMap
 from benchflow.task.layout import INSTRUCTION, TASK_TOML
 from benchflow.task.package import TaskPackage
+from benchflow.task.package_scaffold import MARKER
 
 _DEFINITION: Final = frozenset({TASK_MD, TASK_TOML, INSTRUCTION})
 
@@ -57,3 +58,21 @@ def _check_prompt(package: TaskPackage) -> Iterator[Issue]:
 def _has_step_prompts(package: TaskPackage) -> bool:
     """Multi-step packages keep instructions with their steps; whether each has one is asked later."""
     return package.config is not None and bool(package.config.steps)
+
+
+_MARKER: Final = MARKER.encode()
+_SHOWN: Final = 100
+
+
+def marker_issues(files: FileMap, names: Iterable[str]) -> Iterator[Issue]:
+    """One error per marker in the named files; files too large to be kept were not written by hand."""
+    for name in names:
+        data = files.files[name].data
+        if data is None or _MARKER not in data:
+            continue
+        for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+            start = line.find(MARKER)
+            if start >= 0:
+                shown = line[start:].rstrip()
+                shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1].rstrip()}…"
+                yield Issue("marker-left", "error", "", f"there is still a marker to fill in: {shown}", name, number)

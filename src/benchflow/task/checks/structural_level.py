@@ -1,22 +1,31 @@
 """Level `structural`: the package is complete and in one piece.
 
-A verifier that could run, steps with their parts, nothing that points out of the folder, aliases that agree.
+A verifier that can run, with every file its strategies name; complete steps; no link out of the folder; aliases that
+agree; secrets declared for the phase that uses them.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from benchflow.errors import Issue
-from benchflow.task.checks.markers import marker_issues
-from benchflow.task.checks.schema_level import is_about_definition
-from benchflow.task.checks.secret_references import check_secrets
-from benchflow.task.checks.verifier_files import DEFAULT_SCRIPTS, missing_files
+from benchflow.task.checks.schema_level import is_about_definition, marker_issues
+from benchflow.task.config.namespace import SECRET_SCOPES
 from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.layout import ALIASES
 from benchflow.task.package import TaskPackage
+from benchflow.task.verifier.declared_strategies import (
+    LeaderboardStrategy,
+    LLMJudgeStrategy,
+    RewardKitStrategy,
+    ScriptStrategy,
+    Strategy,
+)
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
 _MARKED_FOLDERS: Final = ("verifier/", "tests/", "steps/")
@@ -121,3 +130,112 @@ def _check_report_path(package: TaskPackage) -> Iterator[Issue]:
 
 def _definition(package: TaskPackage) -> str:
     return "task.md" if package.entrypoint == "task.md" else "task.toml"
+
+
+DEFAULT_SCRIPTS: Final = ("test.sh", "test.bat")
+_SCRIPT_SUFFIXES: Final = (".js", ".mjs", ".py", ".rb", ".sh", ".ts")
+_QUOTING: Final = re.compile(r"['\"\\#]")
+_DYNAMIC: Final = re.compile(r"[$*?\[\]{}`<>|&;()=\s]|://")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFile:
+    """A file that a strategy names and the verifier folder lacks; `path` is the key that names it."""
+
+    path: str
+    name: str
+
+
+def missing_files(document: VerifierDocument, files: Collection[str]) -> Iterator[MissingFile]:
+    """Files that strategies and rubric name and `files`, relative to the verifier folder, does not hold."""
+    for name, strategy in document.strategies.items():
+        for key, file in _named_files(strategy):
+            if file not in files:
+                yield MissingFile(f"verifier.strategies.{name}.{key}", file)
+    for key in ("human", "structured"):
+        file = getattr(document.rubric.files, key)
+        if file is not None and file not in files:
+            yield MissingFile(f"verifier.rubric.files.{key}", file)
+
+
+def _named_files(strategy: Strategy) -> Iterator[tuple[str, str]]:
+    if isinstance(strategy, ScriptStrategy):
+        for script in local_scripts(strategy.command):
+            yield "command", script
+    elif isinstance(strategy, RewardKitStrategy):
+        yield "entrypoint", f"{strategy.root}/{strategy.entrypoint}"
+        if strategy.criteria is not None:
+            yield "criteria", strategy.criteria
+    elif isinstance(strategy, LLMJudgeStrategy):
+        yield "rubric", strategy.rubric
+        if strategy.context_file is not None:
+            yield "context_file", strategy.context_file
+
+
+def local_scripts(command: str) -> tuple[str, ...]:
+    """The words of a command that name scripts of the verifier folder, which is where it runs.
+
+    Only words that are certain count: a relative program, `./something`, or a name with a script's suffix.
+    A command that changes folder, or that no shell could split, names nothing that could be looked for.
+    """
+    try:
+        words = shlex.split(command) if _QUOTING.search(command) else command.split()
+    except ValueError:
+        return ()
+    if "cd" in words or "pushd" in words:
+        return ()
+    found: list[str] = []
+    for index, word in enumerate(words):
+        local = word.removeprefix("/verifier/")
+        if local.startswith(("-", "/")) or _DYNAMIC.search(local) or ".." in local.split("/"):
+            continue
+        if local.startswith("./") or local.endswith(_SCRIPT_SUFFIXES) or (index == 0 and "/" in local):
+            found.append("/".join(part for part in local.split("/") if part not in ("", ".")))
+    return tuple(found)
+
+
+_PULLING: Final = ("image-pull",)
+_SCORING: Final = ("verifier", "judge")
+
+
+def check_secrets(package: TaskPackage) -> Iterator[Issue]:
+    """References to secrets that `benchflow.secrets` does not declare, or declares for another use."""
+    references = list(_references(package))
+    if not references:
+        return
+    declared: dict[str, set[str]] = {}
+    for secret in package.document.namespace.secrets if package.document is not None else ():
+        declared.setdefault(secret.name, set()).add(secret.scope)
+    for file, path, name, scopes in references:
+        found = declared.get(name)
+        if found is None:
+            message = f"{path} names the secret '{name[:60]}', which benchflow.secrets does not declare"
+        elif found.isdisjoint(scopes):
+            wanted = " or ".join(scopes)
+            message = (
+                f"{path} uses the secret '{name[:60]}', which is declared for {', '.join(sorted(found))}, not {wanted}"
+            )
+        else:
+            continue
+        yield Issue("undeclared-secret", "warning", path, message, file)
+
+
+def _references(package: TaskPackage) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Each use of a secret: file, path, name, and the scopes that it may be declared with."""
+    namespace = package.document.namespace if package.document is not None else None
+    if namespace is not None and namespace.declared:
+        mounts = namespace.runtime_policy.private_mounts if namespace.runtime_policy is not None else ()
+        for index, mount in enumerate(mounts):
+            if mount.secret_ref is not None:
+                path = f"benchflow.runtime_policy.private_mounts[{index}].secret_ref"
+                yield TASK_MD, path, mount.secret_ref, SECRET_SCOPES
+        images = namespace.provenance.images if namespace.provenance is not None else ()
+        for index, image in enumerate(images):
+            if image.credential_secret_ref is not None:
+                path = f"benchflow.provenance.images[{index}].credential_secret_ref"
+                yield TASK_MD, path, image.credential_secret_ref, _PULLING
+    if package.verifier_document is not None:
+        file = f"{package.verifier_dir}/{VERIFIER_MD}"
+        for name, strategy in package.verifier_document.strategies.items():
+            if isinstance(strategy, LeaderboardStrategy) and strategy.secret is not None:
+                yield file, f"verifier.strategies.{name}.secret", strategy.secret, _SCORING

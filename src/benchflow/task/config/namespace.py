@@ -1,7 +1,8 @@
-"""The typed `benchflow:` namespace: everything a document says beyond the shared configuration.
+"""The `benchflow:` namespace, and `DocumentRoot`, the record of all root keys of a `task.md`.
 
-Each plane has its keys: prompts and interaction, policies, verifier, oracle and environment wiring, assets
-and secrets, provenance, evidence, compatibility. Unknown keys are errors; only `compat.extra` is free.
+The namespace holds everything beyond the shared configuration: prompts and interaction, policies, wiring of verifier,
+oracle and environment, assets and secrets, provenance, evidence, compatibility. Unknown keys are errors; only
+`compat.extra` is free-form.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from typing import Any, Final
 
 from benchflow.task.config import kinds
 from benchflow.task.config.evidence_config import ARTIFACT_KINDS, Evidence
-from benchflow.task.config.host_patterns import hosts
-from benchflow.task.config.interaction import Interaction, Nudges, PromptPolicy, Team
+from benchflow.task.config.interaction import Agents, Interaction, Nudges, PromptPolicy, Scene, Team, User
 from benchflow.task.config.issues import IssueLog
-from benchflow.task.config.kinds import flag, listing, relative_path, sha256, some_text, text
+from benchflow.task.config.kinds import flag, hosts, listing, relative_path, sha256, some_text, text
 from benchflow.task.config.parsed_record import FrozenMap, Record, field
-from benchflow.task.config.task_config import network_mode
+from benchflow.task.config.task_config import TaskConfig, network_mode
 
 VISIBILITIES: Final = (
     "agent",
@@ -254,3 +254,22 @@ class Namespace(Record):
     compatibility: FrozenMap = field(kinds.mapping(kinds.record(TargetCompatibility)), default=FrozenMap())
     compat: Compat | None = field(kinds.record(Compat), default=None)
     authoring: Authoring | None = field(kinds.record(Authoring), default=None)
+
+
+PROFILE_KEYS: Final = ("environment-profile", "agent-profile", "verifier-profile")
+
+
+class DocumentRoot(TaskConfig):
+    """Everything that may stand at the root of a document."""
+
+    agents: Agents = field(kinds.record(Agents), default=Agents())
+    scenes: tuple[Scene, ...] = field(kinds.listing(kinds.record(Scene)), default=())
+    user: User | None = field(kinds.record(User), default=None)
+    benchflow: Namespace = field(kinds.record(Namespace), default=Namespace())
+    environment_profile: str | None = field(some_text, default=None, key="environment-profile")
+    agent_profile: str | None = field(some_text, default=None, key="agent-profile")
+    verifier_profile: str | None = field(some_text, default=None, key="verifier-profile")
+
+    def config(self) -> TaskConfig:
+        """The part that split layouts share."""
+        return TaskConfig.of({name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS})

@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Self
 
-from benchflow.errors import Issue, PackageError
+from benchflow.errors import IssuesError
 from benchflow.task.config import kinds
-from benchflow.task.config.host_patterns import check_network, hosts
 from benchflow.task.config.issues import IssueLog
-from benchflow.task.config.kinds import env, flag, integer, listing, number, some_text, text, user
+from benchflow.task.config.kinds import check_network, env, flag, hosts, integer, listing, number, some_text, text, user
 from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, field, join
 
 SCHEMA_VERSION: Final = "1.3"
@@ -28,13 +27,8 @@ network_mode: Final = kinds.choice(*NETWORK_MODES)
 positive: Final = number(above=0)
 
 
-class TaskConfigError(PackageError, ValueError):
-    """A configuration that cannot be used; `issues` holds every problem."""
-
-    def __init__(self, issues: tuple[Issue, ...]) -> None:
-        first = issues[0]
-        super().__init__(first.message, code=first.code, path=first.path, file=first.file, line=first.line)
-        self.issues = issues
+class TaskConfigError(IssuesError, ValueError):
+    """A configuration that cannot be used."""
 
 
 class Author(Record):
@@ -381,11 +375,7 @@ class TaskConfig(Record):
     def model_validate(cls, data: Any, *, foreign: bool = False) -> Self:
         """Read a mapping; raises `TaskConfigError` with every problem."""
         problems = IssueLog(foreign=foreign)
-        config = cls.parse(data, "", problems)
-        errors = tuple(issue for issue in problems.issues if issue.severity == "error")
-        if config is None or errors:
-            raise TaskConfigError(errors)
-        return config
+        return TaskConfigError.require(cls.parse(data, "", problems), problems.issues)
 
     def model_dump(self) -> dict[str, Any]:
         """The effective canonical configuration as plain data."""

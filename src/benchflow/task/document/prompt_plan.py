@@ -1,18 +1,159 @@
-"""Which text each turn gets, and what the declared user may do: `TaskPromptPlan`.
+"""The prompt of each turn and what the declared user may do: `TaskPromptPlan`.
 
-Base, role, scene and turn texts are put together by the document's prompt policy. The user is compiled into
-a contract that names private facts by key only; their values stay in the document.
+Base, role, scene and turn texts are combined according to the document's prompt policy. User, nudges and teams are
+compiled into a `UserContract` that a rollout honours or refuses. It names private facts by key only; `problems` lists
+what is not supported, with paths.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from benchflow.task.config.interaction import PROMPT_PARTS, Scene, Turn
-from benchflow.task.document.task_document import TaskDocument
-from benchflow.task.document.user_runtime import UserContract, compile_user_runtime
+from benchflow.task.config.interaction import PROMPT_PARTS, Scene, Team, Turn
+from benchflow.task.document.task_document import SCRIPTED_MODELS, TaskDocument
+
+DEFAULT_ROUNDS: Final = 5
+_STOP_RULE: Final = re.compile(r"(?:.*-)?([0-9]{1,6})-rounds?")
+_HANDOFF_TEAMS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class UserContract:
+    """What the user loop does, without anything private."""
+
+    status: str = "none"
+    """`none`, `supported` or `unsupported`."""
+    reason: str | None = None
+    model: str | None = None
+    stop_rule: str | None = None
+    max_rounds: int | None = None
+    persona_present: bool = False
+    private_fact_keys: tuple[str, ...] = ()
+    nudge_mode: str | None = None
+    nudge_budget: int | None = None
+    branchable: bool = False
+    branch_execution: str = "none"
+    """`none`, `option-kinds-preserved` or `forked-snapshot`."""
+    confirmation_policy: str | dict[str, str] | None = None
+    runtime_kind: str = "none"
+    """`none`, `scripted-linear` or `model-linear`."""
+    handoff_kind: str = "none"
+    """`none` or `sequential-shared`."""
+    handoff_team: str | None = None
+    handoff_workspace_visibility: str | None = None
+    handoff_trajectory_visibility: str | None = None
+    problems: tuple[tuple[str, str], ...] = ()
+    """Path and reason of everything that is not supported."""
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self)
+        del data["problems"]
+        data["private_fact_keys"] = list(self.private_fact_keys)
+        return data
+
+
+def compile_user_runtime(document: TaskDocument) -> UserContract:
+    """The contract of a document's user; `none` when nothing is declared."""
+    user, nudges, teams = document.user, document.namespace.nudges, document.namespace.teams
+    has_user = user is not None or document.persona is not None or nudges is not None
+    if not has_user and not teams:
+        return UserContract()
+    problems: list[tuple[str, str]] = []
+    team_name, team = _handoff(document, problems)
+    rounds = _rounds(document, problems) if has_user else None
+    model = user.model if user else None
+    scripted = model in SCRIPTED_MODELS
+    facts = user.private_facts if user else {}
+    if has_user and scripted and not facts:
+        problems.append(("user", "a scripted user needs private_facts; a persona alone needs a model"))
+    confirmation = nudges.confirmation_policy if nudges else None
+    reasons = list(dict.fromkeys(reason for _, reason in problems))
+    return UserContract(
+        status="unsupported" if problems else "supported",
+        reason="; ".join(reasons) or None,
+        model=model,
+        stop_rule=user.stop_rule if user else None,
+        max_rounds=rounds,
+        persona_present=document.persona is not None,
+        private_fact_keys=tuple(sorted(facts)),
+        nudge_mode=nudges.mode if nudges else None,
+        nudge_budget=nudges.nudge_budget if nudges else None,
+        branchable=nudges.branchable if nudges else False,
+        branch_execution=(nudges.branch_execution if nudges else None) or "none",
+        confirmation_policy=dict(confirmation) if isinstance(confirmation, dict) else confirmation,
+        runtime_kind="none" if not has_user else "scripted-linear" if scripted else "model-linear",
+        handoff_kind="sequential-shared" if team else "none",
+        handoff_team=team_name,
+        handoff_workspace_visibility=team.handoff.workspace_visibility if team else None,
+        handoff_trajectory_visibility=team.handoff.trajectory_visibility if team else None,
+        problems=tuple(problems),
+    )
+
+
+def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[str | None, Team | None]:
+    """The one team whose handoff can be honoured; scenes with several roles need it when there is a user."""
+    teams = document.namespace.teams
+    multi_role = [scene for scene in document.scenes if len({turn.role for turn in scene.turns or ()}) > 1]
+    has_user = document.user is not None or document.persona is not None
+    if not teams:
+        if multi_role and has_user:
+            names = ", ".join(str(scene.name) for scene in multi_role)
+            problems.append(
+                (
+                    "user",
+                    f"several roles in one scene ({names}) need benchflow.teams with a sequential handoff",
+                )
+            )
+        return None, None
+    if len(teams) > _HANDOFF_TEAMS:
+        problems.append(("benchflow.teams", "more than one team cannot be run together"))
+        return None, None
+    name, team = next(iter(teams.items()))
+    reasons = _unsupported_handoff(document, name, team)
+    problems += reasons
+    return (None, None) if reasons else (name, team)
+
+
+def _unsupported_handoff(document: TaskDocument, name: str, team: Team) -> list[tuple[str, str]]:
+    path = f"benchflow.teams.{name}"
+    handoff = team.handoff
+    found: list[tuple[str, str]] = []
+    if handoff.mode != "sequential":
+        found.append((f"{path}.handoff.mode", "only sequential handoffs can be run"))
+    if handoff.workspace_visibility != "shared":
+        found.append((f"{path}.handoff.workspace_visibility", "only a shared workspace can be run"))
+    if handoff.trajectory_visibility == "full":
+        found.append((f"{path}.handoff.trajectory_visibility", "only none and metadata can be passed on"))
+    if handoff.artifacts:
+        found.append((f"{path}.handoff.artifacts", "handoff artifacts cannot be passed on"))
+    if not document.scenes:
+        found.append((path, "a team needs scenes with turns"))
+    return found
+
+
+def _rounds(document: TaskDocument, problems: list[tuple[str, str]]) -> int | None:
+    """How many rounds the user may take: the lower of stop rule and budget."""
+    user, nudges = document.user, document.namespace.nudges
+    limits: list[int] = []
+    if user is not None and user.stop_rule is not None:
+        found = _STOP_RULE.fullmatch(user.stop_rule)
+        if found is None or int(found[1]) == 0:
+            problems.append(
+                ("user.stop_rule", "stop_rule must end with '-<n>-rounds', such as 'satisfied-or-3-rounds'")
+            )
+        else:
+            limits.append(int(found[1]))
+    if nudges is not None and nudges.nudge_budget is not None:
+        limits.append(nudges.nudge_budget)
+    turns = sum(len(scene.turns or ()) for scene in document.scenes)
+    rounds = min(limits, default=max(DEFAULT_ROUNDS, turns))
+    if rounds < turns:
+        problems.append(("user", f"the user may take {rounds} rounds, but the scenes have {turns} turns"))
+    return rounds
+
 
 _REPLACE_ORDER: Final = tuple(reversed(PROMPT_PARTS))
 

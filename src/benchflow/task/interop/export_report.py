@@ -7,18 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from benchflow.errors import Issue, PackageError
+from benchflow.errors import IssuesError
 
 
-class ExportRefusedError(PackageError):
-    """A package that must not be exported; `issues` holds every reason, the message the first."""
+class ExportRefusedError(IssuesError):
+    """A package that cannot be exported."""
 
     default_code = "export-refused"
-
-    def __init__(self, issues: tuple[Issue, ...]) -> None:
-        first = issues[0]
-        super().__init__(first.message, code=first.code, path=first.path, file=first.file, line=first.line)
-        self.issues = issues
 
 
 @dataclass(frozen=True, slots=True)

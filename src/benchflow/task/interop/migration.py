@@ -6,23 +6,50 @@ those of the source. What the native format has no place for goes under `benchfl
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchflow.errors import Issue, PackageError, UsageError
-from benchflow.files import write_atomic
+from benchflow.files import copy_file, write_atomic
 from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.compat_extra import leaf_paths
 from benchflow.task.document.markdown import MarkdownError, decode
 from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.document.task_text import compat_namespace, render_checked
 from benchflow.task.document.task_toml import import_task_config_toml
 from benchflow.task.filemap import read_regular
-from benchflow.task.interop.migration_result import MigrationResult
 from benchflow.task.interop.split_layout import NativeTrees, declared_config, plan_native_trees, with_rubric_below
-from benchflow.task.interop.terminal_bench import is_terminal_bench
-from benchflow.task.interop.terminal_bench_migration import migrate_terminal_bench
+from benchflow.task.interop.terminal_bench import SOURCE, TerminalBenchTask, is_terminal_bench, read_terminal_bench
 from benchflow.task.package import INSTRUCTION, TASK_TOML
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """What a migration did to a folder; all paths are relative to it."""
+
+    task_dir: Path
+    source: str
+    created: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    extra_paths: tuple[str, ...] = ()
+    """Foreign keys that were preserved."""
+    issues: tuple[Issue, ...] = ()
+    """Warnings about what was preserved without effect or needs the author."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": str(self.task_dir),
+            "source": self.source,
+            "created": list(self.created),
+            "removed": list(self.removed),
+            "renamed": [{"from": old, "to": new} for old, new in self.renamed],
+            "extra_paths": list(self.extra_paths),
+            "issues": [issue.to_dict() for issue in self.issues],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +139,69 @@ def _remove(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in found:
         (folder / name).unlink()
     return found
+
+
+_SCRIPT_MODE: Final = 0o755
+
+
+def migrate_terminal_bench(folder: Path, *, remove_legacy: bool = False) -> MigrationResult:
+    """Write `task.md`, `environment/`, `tests/` and `solution/` beside what is there.
+
+    `remove_legacy` removes the files these supersede and gives the trees their native names.
+    """
+    task = read_terminal_bench(folder)
+    paths = tuple(sorted(leaf_paths(task.extra)))
+    frontmatter: dict[str, Any] = dict(task.frontmatter)
+    if task.extra:
+        frontmatter["benchflow"] = compat_namespace(SOURCE, paths, task.extra)
+    text = render_checked(frontmatter, task.instruction, None)
+    created = _write_task(folder, task, text)
+    trees = plan_native_trees(folder, ()) if remove_legacy else NativeTrees()
+    renamed, _ = trees.apply(folder)
+    removed = _remove_superseded(folder, task.superseded) if remove_legacy else ()
+    final = _after_renames(created, dict(renamed))
+    return MigrationResult(folder, SOURCE, final, removed, renamed, paths, task.issues)
+
+
+def _write_task(folder: Path, task: TerminalBenchTask, text: str) -> tuple[str, ...]:
+    """Make every new file, the definition last; undo all of it when one cannot be made."""
+    made: list[Path] = []
+    folders = [name for name in ("environment", "solution", "tests") if not (folder / name).exists()]
+    try:
+        for name, original in task.copies.items():
+            copy_file(folder / original, folder / name)
+            made.append(folder / name)
+        for name, content in task.texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / name, content, mode=_SCRIPT_MODE if name.endswith(".sh") else None)
+            made.append(folder / name)
+        for name, target in task.links.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(target)
+            made.append(folder / name)
+        write_atomic(folder / TASK_MD, text)
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        for name in folders:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        raise
+    return (TASK_MD, *sorted(path.relative_to(folder).as_posix() for path in made))
+
+
+def _after_renames(created: tuple[str, ...], renamed: Mapping[str, str]) -> tuple[str, ...]:
+    def place(path: str) -> str:
+        top, slash, rest = path.partition("/")
+        return renamed.get(top, top) + slash + rest
+
+    return tuple(place(path) for path in created)
+
+
+def _remove_superseded(folder: Path, superseded: tuple[str, ...]) -> tuple[str, ...]:
+    for name in superseded:
+        (folder / name).unlink()
+        parent = (folder / name).parent
+        while parent != folder and not any(parent.iterdir()):
+            parent.rmdir()
+            parent = parent.parent
+    return superseded

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from benchflow.errors import PackageError
 from benchflow.files import copy_file
-from benchflow.task.document.harbor_input import TIME_AS_TEXT
 from benchflow.task.document.task_document import TASK_MD
+from benchflow.task.document.task_toml import TIME_AS_TEXT
 from benchflow.task.filemap import FileMap
 from benchflow.task.interop.export_report import ExportRefusedError
 from benchflow.task.interop.migration import migrate_task_to_task_md
@@ -61,9 +61,7 @@ def build_harbor_roundtrip_conformance_report(
     before = task if isinstance(task, TaskPackage) else load_package(task)
     if before.entrypoint == TASK_MD:
         raise PackageError(f"{before.path} is native already", code="already-native", file=TASK_MD)
-    errors = tuple(issue for issue in before.issues if issue.severity == "error")
-    if errors:
-        raise ExportRefusedError(errors)
+    ExportRefusedError.require(before, before.issues)
     with tempfile.TemporaryDirectory(prefix="benchflow-roundtrip-") as scratch:
         native = Path(scratch, "native", before.path.absolute().name)
         _copy(before.files, native)

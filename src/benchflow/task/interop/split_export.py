@@ -21,14 +21,15 @@ from benchflow.task.document.compat_extra import leaf_paths, restore_extra
 from benchflow.task.document.harbor_keys import express, step_name_problem, without_nulls
 from benchflow.task.filemap import scan
 from benchflow.task.interop import terminal_bench
-from benchflow.task.interop.export_document import (
+from benchflow.task.interop.export_plan import (
+    FilePlan,
     document_losses,
     environment_losses,
     harbor_test_script,
     namespace_losses,
+    plan_files,
     verifier_losses,
 )
-from benchflow.task.interop.export_files import FilePlan, plan_files
 from benchflow.task.interop.export_report import (
     CompatibilityExportLoss,
     CompatibilityExportReport,
@@ -88,14 +89,8 @@ def _load(task: Path | str | TaskPackage, target: str, *, allow_collisions: bool
     if target not in TARGETS:
         raise UsageError(f"unknown target '{target}'; known are {', '.join(TARGETS)}", code="unknown-target")
     package = task if isinstance(task, TaskPackage) else load_package(task)
-    errors = tuple(
-        issue
-        for issue in package.issues
-        if issue.severity == "error" and not (allow_collisions and issue.code == "alias-drift")
-    )
-    if errors:
-        raise ExportRefusedError(errors)
-    return package
+    ignored = "alias-drift" if allow_collisions else None
+    return ExportRefusedError.require(package, (issue for issue in package.issues if issue.code != ignored))
 
 
 def _require_apart(source: Path, output: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.errors import Issue, PackageError
+from benchflow.errors import Issue, IssuesError
 from benchflow.task.config import kinds
 from benchflow.task.config import parsed_record as rec
 from benchflow.task.config.issues import IssueLog, shorten
@@ -44,15 +44,10 @@ AGGREGATIONS: Final = (
 )
 
 
-class VerifierDocumentParseError(PackageError, ValueError):
-    """A `verifier.md` that is not accepted; `issues` holds every problem, the message the first."""
+class VerifierDocumentParseError(IssuesError, ValueError):
+    """A `verifier.md` that is not valid."""
 
     default_code = "invalid-verifier-document"
-
-    def __init__(self, issues: tuple[Issue, ...]) -> None:
-        first = issues[0]
-        super().__init__(first.message, code=first.code, path=first.path, file=first.file, line=first.line)
-        self.issues = issues
 
 
 def _method(value: Any, path: str, problems: IssueLog) -> str:
@@ -204,8 +199,7 @@ class VerifierDocument:
     @classmethod
     def from_text(cls, source: str, *, name: str = "verifier") -> VerifierDocument:
         """Parse a text; raises `VerifierDocumentParseError`."""
-        document, issues = read_verifier_document(source, name=name)
-        return _accept(document, issues)
+        return VerifierDocumentParseError.require(*read_verifier_document(source, name=name))
 
     def to_dict(self) -> dict[str, Any]:
         """What a package says about its verifier."""
@@ -214,13 +208,6 @@ class VerifierDocument:
             "default_strategy": self.default_strategy,
             "selected_strategy": {"name": self.default_strategy, "type": self.selected.type},
         }
-
-
-def _accept(document: VerifierDocument | None, issues: list[Issue]) -> VerifierDocument:
-    errors = tuple(issue for issue in issues if issue.severity == "error")
-    if document is None or errors:
-        raise VerifierDocumentParseError(errors)
-    return document
 
 
 def load_verifier_document(path: Path | str) -> VerifierDocument:
@@ -236,8 +223,9 @@ def load_verifier_document(path: Path | str) -> VerifierDocument:
     except OSError as error:
         message = f"{file.name} cannot be read: {error.strerror or error}"
         raise VerifierDocumentParseError((Issue("unreadable", "error", "", message, file.name),)) from None
-    document, issues = read_verifier_document(data, name=file.absolute().parent.name, file=file.name)
-    return _accept(document, issues)
+    return VerifierDocumentParseError.require(
+        *read_verifier_document(data, name=file.absolute().parent.name, file=file.name)
+    )
 
 
 def read_verifier_document(

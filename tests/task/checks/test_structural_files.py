@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchflow.task.checks.verifier_files import local_scripts, missing_files
+from benchflow.task.checks.structural_level import local_scripts, missing_files
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
 
