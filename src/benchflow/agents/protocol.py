@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.sandbox.protocol import Sandbox
-from cube.core import Action, ActionSchema, Observation
+
+if TYPE_CHECKING:
+    from cube.core import Action, ActionSchema, Observation
 
 StopReason = Literal["end_turn", "max_tokens", "max_steps", "max_cost", "refusal", "cancelled", "timeout", "exited"]
 

@@ -1,17 +1,17 @@
-"""Rewards, pure: reward files, aggregation, rubrics, combined rewards, and the verdict they end in."""
+"""Rewards, pure: reward files, aggregation, rubrics, combined rewards, and the verdict they end in.
+
+What only some strategies need (gains, hybrids, episodes, rubrics) is loaded when it is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from benchflow.rewards.aggregate import AggregatePolicy, aggregate, parse_policy
 from benchflow.rewards.attribution import Attributed, attribute, attributed
-from benchflow.rewards.gain_reward import Gain, gain, gain_verdict
-from benchflow.rewards.hybrid_reward import FactorSpec, HybridPolicy, parse_hybrid
 from benchflow.rewards.numbers import UNIT, RewardRange
-from benchflow.rewards.ors import Episode, EpisodePolicy, ors_response, read_episode, settle_episode
-from benchflow.rewards.ors_events import parse_records, render_events, reward_event, tool_output_events
 from benchflow.rewards.reward_errors import RewardError
 from benchflow.rewards.reward_files import read_reward, write_reward
 from benchflow.rewards.reward_map import settle
-from benchflow.rewards.rubric import Criterion, JudgeSettings, Rubric
-from benchflow.rewards.rubric_file import load_rubric, parse_rubric
 from benchflow.rewards.verdict import (
     Factor,
     RewardEvent,
@@ -21,6 +21,23 @@ from benchflow.rewards.verdict import (
     Verdict,
     verdict_from_dict,
 )
+
+if TYPE_CHECKING:
+    from benchflow.rewards.gain_reward import Gain, gain, gain_verdict
+    from benchflow.rewards.hybrid_reward import FactorSpec, HybridPolicy, parse_hybrid
+    from benchflow.rewards.ors import Episode, EpisodePolicy, ors_response, read_episode, settle_episode
+    from benchflow.rewards.ors_events import parse_records, render_events, reward_event, tool_output_events
+    from benchflow.rewards.rubric import Criterion, JudgeSettings, Rubric
+    from benchflow.rewards.rubric_file import load_rubric, parse_rubric
+
+_HOMES = {
+    "gain_reward": ("Gain", "gain", "gain_verdict"),
+    "hybrid_reward": ("FactorSpec", "HybridPolicy", "parse_hybrid"),
+    "ors": ("Episode", "EpisodePolicy", "ors_response", "read_episode", "settle_episode"),
+    "ors_events": ("parse_records", "render_events", "reward_event", "tool_output_events"),
+    "rubric": ("Criterion", "JudgeSettings", "Rubric"),
+    "rubric_file": ("load_rubric", "parse_rubric"),
+}
 
 __all__ = [
     "UNIT",
@@ -63,3 +80,10 @@ __all__ = [
     "verdict_from_dict",
     "write_reward",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -6,13 +6,9 @@ A text that its author has not finished is no task, and a judge without its key 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import Issue, JudgeFailure, PackageError
-from benchflow.models import ChatModel, ModelFailure
-from benchflow.rewards import load_rubric
-from benchflow.task.checks.schema_level import check_schema
-from benchflow.task.checks.structural_level import check_structure
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_scaffold import MARKER
 from benchflow.task.runtime_view import TaskRuntimeView
@@ -25,6 +21,9 @@ from benchflow.task.verifier.declared_strategies import (
 from benchflow.verifier.scope import Scope, scope_of
 from benchflow.verifier.verifier_env import verifier_variables
 
+if TYPE_CHECKING:
+    from benchflow.models import ChatModel
+
 _MARKER: Final = MARKER.encode()
 _MARKER_LEFT: Final = "marker-left"
 _HELD_OUT: Final = ("oracle/", "solution/")
@@ -35,6 +34,9 @@ def markers_left(package: TaskPackage) -> list[Issue]:
     """Every place that the author was to fill in and has not, as `bench tasks check` reports it."""
     if not any(entry.data is not None and _MARKER in entry.data for entry in package.files.files.values()):
         return []
+    from benchflow.task.checks.schema_level import check_schema
+    from benchflow.task.checks.structural_level import check_structure
+
     return [
         issue for check in (check_schema, check_structure) for issue in check(package) if issue.code == _MARKER_LEFT
     ]
@@ -59,16 +61,22 @@ def judges(
 
     A variable that a verifier takes and that is not set is an `EnvironmentFailure`.
     """
-    found = []
+    asked: list[tuple[str, Mapping[str, str]]] = []
     for step in steps:
         scope = scope_of(view, step)
         variables = {**machine, **verifier_variables(scope, machine).values}
-        found += [ChatModel(model, variables) for model in sorted(set(_judges(scope, strategy)))]
-    return found
+        asked += [(model, variables) for model in sorted(set(_judges(scope, strategy)))]
+    if not asked:
+        return []
+    from benchflow.models import ChatModel  # most packages have no judge
+
+    return [ChatModel(model, variables) for model, variables in asked]
 
 
 def require_judges(models: Iterable[ChatModel]) -> None:
     """Raise a `JudgeFailure` for the first that is known to give no answer; nothing is sent. May take a moment."""
+    from benchflow.models import ModelFailure
+
     for model in models:
         try:
             model.check_now()
@@ -94,6 +102,8 @@ def _judges(scope: Scope, name: str | None) -> Iterator[str]:
 
 def _rubric_model(scope: Scope, path: str) -> str | None:
     """The model that a rubric names; one that cannot be read is the verifier's to report."""
+    from benchflow.rewards import load_rubric
+
     file = scope.file(path)
     if file is None and scope.document is None and (scope.view.task_dir / path).is_file():
         file = scope.view.task_dir / path

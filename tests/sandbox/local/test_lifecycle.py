@@ -20,7 +20,7 @@ from benchflow.errors import EnvironmentFailure, InfrastructureFailure, SandboxF
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local.inside.box_plan import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
-from benchflow.sandbox.protocol import Limits, Mount, SandboxSpec
+from benchflow.sandbox.protocol import BackendStatus, Limits, Mount, SandboxSpec
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
@@ -291,3 +291,36 @@ async def test_the_one_blank_that_waits_may_end_and_is_replaced(backend: LocalBa
     assert eventually(lambda: len(blanks()) == 1 and blanks() != first)
     async with backend.create(SandboxSpec()) as box:
         assert (await box.exec(["echo", "fine"])).stdout == b"fine\n"
+
+
+async def status_of(store: Path) -> BackendStatus:
+    backend = LocalBackend(store)
+    try:
+        return await backend.status()
+    finally:
+        await backend.close()
+
+
+async def test_what_worked_on_this_machine_is_not_tried_again_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = (await status_of(tmp_path / "store")).capabilities
+    monkeypatch.setattr("benchflow.sandbox.local.kernel_probe._works", lambda *_: pytest.fail("tried again"))
+    assert (await status_of(tmp_path / "store")).capabilities == tried
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"machine": "another"}'])
+async def test_what_is_known_of_another_machine_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "machine.json").write_text(content)
+
+    async def fails(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("benchflow.sandbox.local.kernel_probe._works", fails)
+    status = await status_of(tmp_path / "store")
+    assert status.usable
+    assert "network.allowlist" not in status.capabilities
+    assert (tmp_path / "store" / "machine.json").read_text() == content

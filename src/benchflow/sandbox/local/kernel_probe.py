@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import platform
 import shutil
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
+from benchflow.files.atomic import write_atomic
 from benchflow.sandbox.inside import syscalls
 from benchflow.sandbox.local.inside.box_plan import Identity
 from benchflow.sandbox.local.launcher import Launcher, granted_range
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 _ALWAYS: Final = frozenset({"network.none", "limits.time", "mounts", "fork", "snapshot", "services", "healthcheck"})
 _IMAGES: Final = frozenset({"build.dockerfile", "image"})
 _EGRESS: Final = frozenset({"network.public", "network.allowlist"})
+KNOWN: Final = "machine.json"
+"""In the store: what worked when it was tried on this machine."""
 _ENGINE: Final = "use the docker or podman sandbox"
 _HOW: Final = {
     "compose": _ENGINE,
@@ -93,9 +99,16 @@ def expected(identity: Identity) -> frozenset[str]:
 
 
 async def probe(backend: LocalBackend) -> Probe:
-    """Start sandboxes that use what can be had, and keep what worked."""
+    """Start sandboxes that use what can be had, and keep what worked.
+
+    Where everything has worked since this machine was started, with the same rights, it is not tried again: three
+    sandboxes for every command would cost more than the sandbox it wants. What did not work is always tried again.
+    """
     try:
         runtime = await backend.runtime()
+        known, machine = backend.store.root / KNOWN, _machine(runtime.launcher.identity)
+        if _worked_before(known, machine):
+            return Probe(expected(runtime.launcher.identity))
         async with backend.create(SandboxSpec()) as sandbox:
             result = await sandbox.exec(["true"], timeout=60)
         if not result.ok:
@@ -111,7 +124,29 @@ async def probe(backend: LocalBackend) -> Probe:
     for names, spec in trials:
         if not await _works(backend, spec):
             capabilities -= names
+    if capabilities == expected(runtime.launcher.identity):
+        with contextlib.suppress(OSError):  # a store that cannot be written is told when something has to be stored
+            write_atomic(known, json.dumps({"machine": machine}), sync=False)
     return Probe(capabilities)
+
+
+def _machine(identity: Identity) -> str:
+    """The machine since it was started, as this process sees it: its namespaces, rights and programs."""
+    try:
+        spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("user", "mnt", "net", "cgroup")]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        rights = [line for line in Path("/proc/self/status").read_text(errors="replace").splitlines() if "Cap" in line]
+    except OSError:
+        return ""
+    parts = [identity, boot, os.geteuid(), spaces, rights, shutil.which("mkfs.ext4"), platform.release()]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _worked_before(known: Path, machine: str) -> bool:
+    try:
+        return bool(machine) and json.loads(known.read_bytes())["machine"] == machine
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 async def _works(backend: LocalBackend, spec: SandboxSpec) -> bool:

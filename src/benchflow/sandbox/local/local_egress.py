@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from benchflow.sandbox.local.link import Link
-from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.egress_plan import plan_egress
-from benchflow.sandbox.network.permitted import permitted_networks
 from benchflow.sandbox.protocol import NetworkPolicy
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.network.egress import Egress
 
 
 class Uplink:
@@ -34,6 +36,9 @@ class Uplink:
         _, fds = await link.call(message)
         if not plan.listeners:
             return
+        from benchflow.sandbox.network.egress import Egress  # what serves a network is loaded when there is one
+        from benchflow.sandbox.network.permitted import permitted_networks
+
         sockets = [socket.socket(fileno=fd) for fd in fds]
         self._egress = Egress(self.policy, permitted=permitted_networks())
         await self._egress.start(zip([item.role for item in plan.listeners], sockets, strict=True))
