@@ -47,7 +47,7 @@ def main() -> None:
         f"  .venv/bin/cube test counter-cube"
     )
     if set(rewards["oracle"].values()) != {1.0} or set(rewards["nop"].values()) != {0.0}:
-        raise SystemExit("The demo did not score as it should.")
+        raise SystemExit("The demo did not get the expected scores.")
 
 
 def _jobs_folder() -> Path:

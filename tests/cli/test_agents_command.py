@@ -26,8 +26,8 @@ def test_one_agent_says_whether_it_is_ready_and_how_it_is_called(bench, monkeypa
     assert shown.returncode == 0
     for words in (
         "needs one of the variables ANTHROPIC_API_KEY",
-        "takes ANTHROPIC_BASE_URL when set",
-        "from npm into the sandbox",
+        "passes on ANTHROPIC_BASE_URL if set",
+        "from npm in the sandbox",
         "not ready: The agent 'claude-code' needs one of the variables",
         "bench run PACKAGE --agent claude-code",
     ):
@@ -47,4 +47,4 @@ def test_an_agent_that_takes_an_argument_is_shown_with_it(bench):
 def test_an_agent_that_nobody_knows_is_wrong_usage(bench):
     shown = bench("agents", "nobody")
     assert (shown.returncode, shown.stdout) == (2, "")
-    assert "There is no agent 'nobody'. Known agents: oracle" in shown.stderr
+    assert "Unknown agent 'nobody'. Known agents: oracle" in shown.stderr

@@ -88,7 +88,7 @@ def test_an_engine_that_does_not_run_is_told_in_one_sentence(invoke, engines, ch
     asked = engines(*(["podman"] if chosen else []))
     code, _, err = invoke("images", "add", "x", "--engine", *chosen)
     assert (code, asked) == (1, [])
-    assert "No container engine can be used: docker does not answer." in err
+    assert "No container engine is usable: docker does not answer." in err
     assert len(err.splitlines()) == 1
 
 

@@ -16,7 +16,7 @@ def refused(done, code=2):
 def test_a_place_that_can_be_no_folder_is_refused_before_the_sandbox_starts(bench, make_package, tmp_path, out):
     (tmp_path / "file").write_text("")
     line = refused(bench("run", make_package(), "--out", out))
-    assert f"--out {out} cannot be a folder" in line
+    assert f"--out {out} cannot be created" in line
 
 
 @pytest.mark.parametrize("agent", ["oracle", "nop", "script:x.sh"])
@@ -24,7 +24,7 @@ def test_a_place_that_can_be_no_folder_is_refused_before_the_sandbox_starts(benc
 def test_a_model_for_an_agent_that_has_none_is_refused(bench, make_package, tmp_path, command, agent):
     make_package()
     line = refused(bench(*command, "--agent", agent, "--model", "m"))
-    assert "takes no model" in line
+    assert "does not use a model" in line
     assert not (tmp_path / "jobs").exists()
 
 

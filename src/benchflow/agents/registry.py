@@ -1,6 +1,6 @@
 """Agents by name: built-in ones from a table, others from the entry-point group `benchflow.agents`.
 
-An agent is named `NAME` or `NAME:ARGUMENT`. What stands behind a name is loaded when it is used.
+An agent is named `NAME` or `NAME:ARGUMENT`. Implementations are loaded on first use.
 """
 
 from __future__ import annotations
@@ -40,19 +40,17 @@ _ALIASES: Final[Mapping[str, str]] = {
     "pi-acp": "pi",
 }
 ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
-"""Agents that take the place of every role that a document declares."""
+"""Agents that replace every role that a document declares."""
 
 
 def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, str] | None = None) -> Agent:
     """The agent of that name, not started. Wrong names and arguments are a `UsageError`.
 
-    `environ` is where it finds variables of this machine, keys for instance; None: the process's own.
+    `environ` holds variables of this machine, such as keys; None: those of the process.
     """
     kind, request = _find(name, model, environ)
     if kind.agent is None:
-        raise UsageError(
-            f"The agent '{name}' decides on gym tasks only; it cannot act in a sandbox.", code="agent-kind"
-        )
+        raise UsageError(f"The agent '{name}' runs on gym tasks only; it cannot run in a sandbox.", code="agent-kind")
     return kind.agent(request)
 
 
@@ -66,12 +64,12 @@ def create_policy(
     """The policy of that name, for gym tasks. Wrong names and arguments are a `UsageError`."""
     kind, request = _find(name, model, environ)
     if kind.policy is None:
-        raise UsageError(f"The agent '{name}' acts in a sandbox; it cannot decide on gym tasks.", code="agent-kind")
+        raise UsageError(f"The agent '{name}' runs in a sandbox; it cannot run on gym tasks.", code="agent-kind")
     return kind.policy(replace(request, limits=limits))
 
 
 def list_agents() -> list[AgentInfo]:
-    """Every agent there is: built-in ones first, then plugins. A plugin that cannot be loaded says why."""
+    """All agents: built-in ones first, then plugins. For a plugin that cannot be loaded, the reason."""
     found = [_load(target).info for target in _BUILT_IN.values()]
     for point in _plugins().values():
         try:
@@ -82,7 +80,7 @@ def list_agents() -> list[AgentInfo]:
 
 
 def agent_kind(name: str) -> AgentKind:
-    """What stands behind `NAME` or `NAME:ARGUMENT`; unknown names are a `UsageError` that lists the known."""
+    """The implementation of `NAME` or `NAME:ARGUMENT`; an unknown name is a `UsageError` that lists the known ones."""
     base = name.partition(":")[0]
     base = _ALIASES.get(base, base)
     if base in _BUILT_IN:
@@ -91,7 +89,7 @@ def agent_kind(name: str) -> AgentKind:
     if base in plugins:
         return _load_plugin(plugins[base])
     known = ", ".join([*_BUILT_IN, *plugins])
-    raise UsageError(f"There is no agent '{base}'. Known agents: {known}.", code="unknown-agent")
+    raise UsageError(f"Unknown agent '{base}'. Known agents: {known}.", code="unknown-agent")
 
 
 def _find(name: str, model: str | None, environ: Mapping[str, str] | None) -> tuple[AgentKind, AgentRequest]:
@@ -111,15 +109,15 @@ def _load(target: str) -> AgentKind:
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Installed plugins by name; a built-in name cannot be taken over."""
+    """Installed plugins by name; built-in names cannot be replaced."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in _BUILT_IN}
 
 
 def _load_plugin(point: EntryPoint) -> AgentKind:
     try:
         kind = point.load()
-    except Exception as error:  # a plugin may fail in any way, and must not take the others with it
+    except Exception as error:  # a plugin may fail in any way and must not affect the others
         raise UsageError(f"The agent plugin '{point.name}' cannot be loaded: {error}", code="broken-plugin") from error
     if not isinstance(kind, AgentKind):
-        raise UsageError(f"The agent plugin '{point.name}' is no AgentKind.", code="broken-plugin")
+        raise UsageError(f"The agent plugin '{point.name}' is not an AgentKind.", code="broken-plugin")
     return kind

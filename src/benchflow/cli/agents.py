@@ -1,4 +1,4 @@
-"""`bench agents`: which agents there are, what each needs, and what is installed for it."""
+"""`bench agents`: the available agents, what each needs, and what is installed for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="[NAME]", required=False)
 @json_option
 def agents(name: str | None, as_json: bool) -> int:
-    """Show which agents there are and what each needs; with NAME, whether that one is ready here."""
+    """List the available agents and their requirements; with NAME, check whether that agent is ready to run."""
     from benchflow.agents.registry import agent_kind, list_agents
 
     found = list_agents() if name is None else [agent_kind(name).info]
@@ -29,7 +29,7 @@ def agents(name: str | None, as_json: bool) -> int:
         return GOOD
     emit("\n\n".join(_text(info) for info in found))
     if name is None:
-        emit(f"\nMore on one, and whether it is ready here: {style('bench agents NAME', 'bold')}")
+        emit(f"\nDetails of one agent, and whether it is ready to run: {style('bench agents NAME', 'bold')}")
     else:
         emit("\n".join(_readiness(name, found[0])))
     return GOOD
@@ -39,13 +39,13 @@ def _text(info: AgentInfo) -> str:
     usage = f"{info.name}:{info.argument}" if info.argument and not info.install else info.name
     lines = [f"{style(printable(usage), 'bold')}: {printable(info.description)}"]
     if info.kind != "process":
-        lines.append("  acts on gym tasks too" if info.kind == "both" else "  acts on gym tasks only")
+        lines.append("  also runs on gym tasks" if info.kind == "both" else "  runs on gym tasks only")
     lines += [f"  needs {printable(need)}" for need in info.needs]
     if info.takes:
-        lines.append(f"  takes {', '.join(map(printable, info.takes))} when set")
+        lines.append(f"  passes on {', '.join(map(printable, info.takes))} if set")
     if info.install:
         lines.append(
-            f"  puts {printable(info.install)} into the sandbox; {info.name}:{info.argument} takes another version"
+            f"  installs {printable(info.install)} in the sandbox; use {info.name}:{info.argument} for another version"
         )
     if info.aliases:
         lines.append(f"  also called {', '.join(map(printable, info.aliases))}")
@@ -53,7 +53,7 @@ def _text(info: AgentInfo) -> str:
 
 
 def _readiness(name: str, info: AgentInfo) -> list[str]:
-    """Whether an agent could begin here, and how it is called."""
+    """Whether an agent can run on this machine, and the command that runs it."""
     from benchflow.agents.registry import create_agent
 
     lines = []

@@ -1,4 +1,4 @@
-"""`bench sandboxes`: which backends work on this machine, what each can honour, and how to get what is missing."""
+"""`bench sandboxes`: which backends work on this machine, what each supports, and how to enable what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @json_option
 def sandboxes(as_json: bool) -> int:
-    """Show which sandboxes work here, what each can honour, and how to get what is missing."""
+    """Show which sandboxes work on this machine, what each supports, and how to enable what is missing."""
     import anyio
 
     from benchflow.sandbox.backends import all_statuses

@@ -47,7 +47,7 @@ def _from_plugin(plugin: EntryPoint) -> object:
     try:
         make: Callable[[], object] = plugin.load()
         return make()
-    except Exception as error:  # boundary: whatever a plugin's own code raises
+    except Exception as error:  # boundary: a plugin's code may raise anything
         message = f"The sandbox plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {error}"
         raise InfrastructureFailure(message, code="plugin-invalid") from error
 

@@ -1,4 +1,4 @@
-"""Parts that ship for tests: a local model server that answers as it is told."""
+"""Parts that ship for tests: a local model server with scripted replies."""
 
 from benchflow.testing.model_server import ModelServer
 from benchflow.testing.replies import (

@@ -1,6 +1,6 @@
-"""What an agent was to deliver and did not: a score of 0 with the reason, so that nobody evades one by deleting work.
+"""Missing deliverables of an agent: a score of 0 with the reason, so that deleting work does not avoid a score.
 
-What the runtime, the package or the environment should have provided is no such thing: that is unscored.
+Files that the runtime, the package or the environment should have provided are different: then it is unscored.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.survival import REASONS, below
 
 ARTIFACTS: Final = ("/logs/artifacts", "/artifacts")
-"""Of all logs and records, these are the agent's to fill."""
+"""The logs and records that the agent has to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """One thing that was expected of the agent."""
+    """One deliverable that was expected of the agent."""
 
     path: str
     reason: str
-    """In a sentence."""
+    """The reason, as a sentence."""
 
 
 class NotDelivered(Exception):
-    """There is nothing of the agent's to judge; `verdict` says so. No failure of the verifier."""
+    """The agent delivered nothing to judge; `verdict` says so. Not a failure of the verifier."""
 
     def __init__(self, missing: Iterable[Undelivered], criteria: Iterable[str] = ()) -> None:
         """`criteria` are those that would have been judged."""
@@ -56,13 +56,13 @@ class NotDelivered(Exception):
 
 
 def is_deliverable(path: str) -> bool:
-    """Whether a declared path is the agent's to fill: its box is, records of the run are not, but for artifacts."""
+    """Whether the agent has to deliver a path: in its box yes, in records of the run only artifacts."""
     absolute = path if path.startswith("/") else f"/{path}"
     return below(absolute, *ARTIFACTS) or (path.startswith("/") and not below(path, "/logs"))
 
 
 def undelivered(run: Run, path: str, error: SandboxFailure) -> Undelivered:
-    """Why a path of a box could not be read; raises `error` again unless it is about what stands at the path."""
+    """Why a path of a box could not be read; raises `error` again unless it concerns the content of the path."""
     if error.code not in OF_THE_FILE:
         raise error
     kept_back = next((item for item in run.findings.withheld if below(path, item.path)), None)

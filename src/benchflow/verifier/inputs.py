@@ -22,16 +22,16 @@ class Input:
     """One piece of declared evidence."""
 
     path: str
-    """As it was declared."""
+    """The path as declared."""
     data: bytes
 
 
 async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
     """Every declared input.
 
-    Relative paths and those below `/logs` are looked for in the rollout's folder, the rest in the sandbox. What the
-    agent was to deliver and did not, as a plain file of bearable size, raises `NotDelivered`; of what others should
-    have provided it is a `VerifierFailure`.
+    Relative paths and those below `/logs` are read from the rollout's folder, others from the sandbox. A path that the
+    agent had to deliver and that is not a plain file within the size limit raises `NotDelivered`; a missing path that
+    others had to provide is a `VerifierFailure`.
     """
     found: dict[str, bytes] = {}
     inside: list[str] = []
@@ -39,7 +39,7 @@ async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
     wanted = list(paths)
     for path in wanted:
         if below(path, *SCOPE):
-            message = f"The input {path} belongs to verifier or oracle and is no evidence of what an agent did."
+            message = f"The input {path} belongs to the verifier or the oracle and is not evidence of the agent's work."
             raise PackageError(message, code="unsafe-input", path="inputs")
         local = _in_rollout(run, path)
         try:
@@ -82,9 +82,9 @@ def _in_rollout(run: Run, path: str) -> Path | None:
 
 
 def _read(root: Path, file: Path, path: str) -> bytes:
-    """A file of the rollout: no link on the way may lead out of it."""
+    """A file of the rollout; no link may point outside it."""
     if not file.resolve().is_relative_to(root.resolve()):
-        raise VerifierFailure(f"The input {path} leads out of the rollout.", code="input-invalid", path="inputs")
+        raise VerifierFailure(f"The input {path} is outside the rollout.", code="input-invalid", path="inputs")
     try:
         return read_regular(file, max_bytes=MAX_BYTES)
     except RefusedFileError as error:

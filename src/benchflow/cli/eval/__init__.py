@@ -19,4 +19,4 @@ COMMANDS = {
 
 @click.group("eval", cls=LazyGroup, table=COMMANDS)
 def eval_group() -> None:
-    """Run agents on many tasks, and see what came of it."""
+    """Run agents on many tasks and inspect the results."""

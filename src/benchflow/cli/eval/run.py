@@ -59,7 +59,7 @@ building_option = click.option(
     "agent_timeout_sec",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SEC",
-    help="Time of the agent.",
+    help="Time limit of the agent.",
 )
 @click.option(
     "--workspaces/--no-workspaces",

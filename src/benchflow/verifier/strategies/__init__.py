@@ -1,4 +1,4 @@
-"""The ways to score, by type: each module's `score` takes a `Run` and gives a verdict.
+"""The strategies by type: each module's `score` takes a `Run` and returns a verdict.
 
 Plugins add types in the entry-point group `benchflow.verifier_strategies`; an entry point is such a function.
 """
@@ -28,17 +28,17 @@ _BUILT_IN: Final[Mapping[str, str]] = {
 
 
 def load_strategy(kind: str) -> Score:
-    """The function that scores by a strategy of this type; `UnsupportedError` when there is none."""
+    """The function that scores by a strategy of this type; `UnsupportedError` if there is none."""
     if kind in _BUILT_IN:
         score: Score = import_module(f"{__name__}.{_BUILT_IN[kind]}").score
         return score
     found = next(iter(entry_points(group=PLUGINS, name=kind)), None)
     if found is None:
         known = ", ".join(_BUILT_IN)
-        raise UnsupportedError(f"No strategy {kind!r} is installed; known are {known}.", code="unknown-strategy")
+        raise UnsupportedError(f"Unknown strategy {kind!r}; known: {known}.", code="unknown-strategy")
     try:
         plugin: Score = found.load()
-    except Exception as error:  # boundary: whatever a plugin's own code raises
+    except Exception as error:  # boundary: a plugin's code may raise anything
         message = f"The verifier strategy {kind!r} ({found.value}) cannot be loaded: {error}"
         raise InfrastructureFailure(message, code="plugin-invalid") from error
     return plugin
