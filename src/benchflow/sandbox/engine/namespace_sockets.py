@@ -50,7 +50,7 @@ async def _opened_inside(pid: int, wanted: dict[str, Any]) -> list[socket.socket
             [sys.executable, "-P", "-m", __name__, request], timeout=_HELPER_SEC, pass_fds=(there.fileno(),)
         )
         if done.exit_code == _REFUSED:
-            raise ConnectionRefusedError(f"Nothing listens on port {wanted.get('port')} of the sandbox.")
+            raise ConnectionRefusedError(f"No process listens on port {wanted.get('port')} of the sandbox.")
         if done.exit_code != 0:
             words = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
             raise SandboxFailure(f"The sandbox's network could not be entered: {words[-1]}", code="network-failed")

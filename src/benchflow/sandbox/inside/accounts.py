@@ -1,4 +1,4 @@
-"""Users of an environment, read from the text of its own `passwd` and `group`: nothing is asked of the machine.
+"""Users of an environment, read from the text of its own `passwd` and `group`: the machine's own accounts are not used.
 
 Name-service libraries would run code of the environment in a privileged process, so they are never called.
 """
@@ -70,7 +70,7 @@ class Accounts:
 
 
 def _state(path: str) -> tuple[int, int, int, int] | None:
-    """What tells two versions of a file apart; the time of change is the kernel's, nobody can set it back."""
+    """What tells two versions of a file apart; the time of change is the kernel's and cannot be forged."""
     try:
         info = os.stat(path)
     except OSError:
@@ -103,7 +103,7 @@ def _lines(text: str) -> list[list[str]]:
 
 
 def _append(directory: int, name: str, text: str, line: str) -> None:
-    """Write the file anew with one more line, in place of whatever stands there."""
+    """Write the file again with one more line, replacing whatever is there."""
     separator = "" if not text or text.endswith("\n") else "\n"
     beneath.remove_unless(directory, name, lambda _: False)
     fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory)
@@ -140,7 +140,7 @@ def _memberships(name: str, group: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """A small regular file, or nothing: whoever owns the environment may have put anything there."""
+    """A small regular file, or nothing: the owner of the environment may have put anything there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Paths inside trees that somebody hostile wrote: walked one name at a time, no link ever followed.
+"""Paths inside untrusted trees: walked one name at a time, no link ever followed.
 
 The one guard for mount points and for copies into a sandbox. Descriptors come out, never paths.
 """
@@ -29,7 +29,7 @@ def claim_directory(
 ) -> int:
     """A descriptor of the directory `path` below `root`, made if it is missing.
 
-    Whatever stands at its last name and is no directory gives way (`replace_last`), or at every name (`replace_all`);
+    Anything at its last name that is not a directory is replaced (`replace_last`), or at every name (`replace_all`);
     elsewhere a link on the way is an error (ELOOP).
     """
     names = parts_of(path)
@@ -81,7 +81,7 @@ def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> b
 
 
 def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
-    """Whether there is a folder of that name; anything else gives way or is an error."""
+    """Whether there is a folder of that name; anything else is replaced or is an error."""
     if replace:
         return remove_unless(directory, name, stat.S_ISDIR)
     try:
@@ -89,7 +89,7 @@ def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, f"'{path}' leads through the link '{name}', which is not followed")
+        raise OSError(errno.ELOOP, f"'{path}' goes through the link '{name}', which is not followed")
     if not stat.S_ISDIR(mode):
         raise OSError(errno.ENOTDIR, f"'{name}' in '{path}' is not a folder")
     return True

@@ -17,7 +17,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _TooLarge(OSError):
-    """The folder is no small one."""
+    """The folder is not small."""
 
 
 class _Bounded(io.BytesIO):
@@ -60,6 +60,6 @@ def _count(directory: int, most: int) -> int:
 
 
 def open_parcel(parcel: int) -> bytes:
-    """The stream in a memory file that somebody else wrote; closes it."""
+    """The stream in an untrusted memory file; closes it."""
     with os.fdopen(parcel, "rb") as file:
         return file.read(MAX_BYTES)

@@ -2,9 +2,9 @@
 
     DIRECTORY name … LEAVE      FILE name data      LINK name target      END
 
-Names are single names, never paths, so a reader can only create below the folder it stands in. `pack` refuses special
-files; `unpack` refuses bad names, links that leave the tree and more than it was told to take. Both are used on both
-sides: whoever reads does not trust whoever wrote.
+Names are single names, never paths, so a reader can only create below its current folder. `pack` refuses special
+files; `unpack` refuses bad names, links that leave the tree and anything beyond its limits. Both are used on both
+sides: the reader does not trust the writer.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Intake(NamedTuple):
     owner: tuple[int, int] | None = None
     """None keeps what a new file gets."""
     any_links: bool = False
-    """Take links as they are; otherwise only those that stay inside the tree."""
+    """Accept all links unchanged; otherwise only those that stay inside the tree."""
     replace: bool = True
-    """Existing files give way; otherwise they are an error."""
+    """Existing files are replaced; otherwise they are an error."""
 
 
 def pack(directory: int, output: BinaryIO) -> None:
@@ -214,7 +214,7 @@ class _Reader:
             raise Refused(f"The link '{name}' is too long.")
         target = os.fsdecode(self._exactly(size))
         if not self.intake.any_links and not stays_inside(target, len(self.stack) - 1):
-            raise Refused(f"The link '{name}' leads out of the copied tree to '{target}'.")
+            raise Refused(f"The link '{name}' points outside the copied tree to '{target}'.")
         parent = self.stack[-1][0]
         if self.intake.replace:
             beneath.remove_unless(parent, name, nothing)
@@ -228,7 +228,7 @@ class _Reader:
 
 
 def stays_inside(target: str, depth: int) -> bool:
-    """Whether a link `depth` folders below the top of a tree leads to a place in it, whatever other such links exist.
+    """Whether a link `depth` folders below the top of a tree points to a place in it, regardless of other such links.
 
     `..` counts at the beginning only: behind a name that is itself a link it would climb from somewhere else.
     """

@@ -77,7 +77,7 @@ def open_launcher(
             problems.append(f"{error.strerror or error}")
     raise InfrastructureFailure(
         f"The kernel refuses the namespaces of the local sandbox ({problems[-1]}): allow user namespaces, "
-        f"give the surrounding container the rights to mount, or {_ENGINE}.",
+        f"give the surrounding container permission to mount, or {_ENGINE}.",
         code="local-unusable",
     )
 
@@ -99,9 +99,9 @@ def expected(identity: Identity) -> frozenset[str]:
 
 
 async def probe(backend: LocalBackend) -> Probe:
-    """Start sandboxes that use what can be had, and keep what worked.
+    """Start sandboxes that use the available features, and keep what worked.
 
-    Where everything has worked since this machine was started, with the same rights, it is not tried again: three
+    If everything has worked since this machine was started, with the same permissions, it is not tested again: three
     sandboxes for every command would cost more than the sandbox it wants. What did not work is always tried again.
     """
     try:
@@ -113,7 +113,7 @@ async def probe(backend: LocalBackend) -> Probe:
             result = await sandbox.exec(["true"], timeout=60)
         if not result.ok:
             said = result.stderr.decode(errors="replace").strip()
-            return Probe(frozenset(), f"A sandbox starts, but no command runs in it: {said}")
+            return Probe(frozenset(), f"A sandbox starts, but cannot run a command: {said}")
     except BenchflowError as error:
         return Probe(frozenset(), str(error))
     capabilities = expected(runtime.launcher.identity)
@@ -125,13 +125,13 @@ async def probe(backend: LocalBackend) -> Probe:
         if not await _works(backend, spec):
             capabilities -= names
     if capabilities == expected(runtime.launcher.identity):
-        with contextlib.suppress(OSError):  # a store that cannot be written is told when something has to be stored
+        with contextlib.suppress(OSError):  # a store that is not writable is reported when something has to be stored
             write_atomic(known, json.dumps({"machine": machine}), sync=False)
     return Probe(capabilities)
 
 
 def _machine(identity: Identity) -> str:
-    """The machine since it was started, as this process sees it: its namespaces, rights and programs."""
+    """The machine since it was started, as this process sees it: its namespaces, permissions and programs."""
     try:
         spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("user", "mnt", "net", "cgroup")]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")

@@ -114,7 +114,7 @@ class Launcher:
 
     @property
     def gone(self) -> bool:
-        """Whether the zygote or its worker has ended, whatever ended it."""
+        """Whether the zygote or its worker has ended, for any reason."""
         return self.closed or self._lost or self._process.poll() is not None
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def grant_range(pid: int) -> None:
     for tool, own, name in (("newuidmap", os.getuid(), "/etc/subuid"), ("newgidmap", os.getgid(), "/etc/subgid")):
         start = granted_range(name)
         if start is None:
-            raise OSError(f"{name} grants this user no {IDS} ids")
+            raise OSError(f"{name} does not grant this user {IDS} ids")
         done = subprocess.run(
             [tool, str(pid), "0", str(own), "1", "1", str(start), str(IDS - 1)], capture_output=True, check=False
         )

@@ -45,11 +45,11 @@ class ServiceSandbox(InContainer):
         return await describe(self.container, parse_diff(await self.container.diff()))
 
     async def kill_processes(self) -> None:
-        raise UnsupportedError("A service is ended by what it belongs to.", code="service-unsupported")
+        raise UnsupportedError("A service ends with its composition.", code="service-unsupported")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         del policy
-        raise UnsupportedError("The network of a service is that of all services.", code="service-unsupported")
+        raise UnsupportedError("All services share one network.", code="service-unsupported")
 
     async def dial(self, port: int) -> socket.socket:
         return await self._whole.dial(port)
@@ -58,10 +58,10 @@ class ServiceSandbox(InContainer):
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
         del mounts, network, revert
-        raise UnsupportedError("A service is forked with what it belongs to.", code="service-unsupported")
+        raise UnsupportedError("A service is forked with its composition.", code="service-unsupported")
 
     async def snapshot(self) -> Snapshot:
-        raise UnsupportedError("A service has no snapshot of its own.", code="service-unsupported")
+        raise UnsupportedError("A single service cannot have a snapshot.", code="service-unsupported")
 
     async def stop(self) -> None:
         """It ends with the composition."""

@@ -35,7 +35,7 @@ class MachineSettings:
 def with_one_user(settings: MachineSettings, folder: Path) -> MachineSettings:
     """`settings` for a sandbox whose users are all the same one: apt must not try to become another.
 
-    What apt is told is kept in a file below `folder`.
+    The settings for apt are in a file below `folder`.
     """
     file = folder / "apt.conf"
     if not file.exists():

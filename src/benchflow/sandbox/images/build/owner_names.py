@@ -7,7 +7,7 @@ from benchflow.sandbox.images.layer_tree import LayerTree
 
 
 def resolve_owner(owner: str, tree: LayerTree) -> tuple[int, int]:
-    """User and group ids of `USER[:GROUP]`; a user without group stands for the group of the same number."""
+    """User and group ids of `USER[:GROUP]`; a user without group means the group of the same number."""
     user, _, group = owner.partition(":")
     uid = _number(user or "0", tree, "/etc/passwd", "user")
     gid = _number(group, tree, "/etc/group", "group") if group else uid

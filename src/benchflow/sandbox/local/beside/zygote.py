@@ -32,7 +32,7 @@ from benchflow.sandbox.local.inside.seccomp import build_filter
 from benchflow.sandbox.local.inside.supervisor import Supervisor, answer
 
 ID_BASE: Final = 2_000_000_000
-"""Where the user ids of sandboxes lie for a driver that is root: far from people, services and granted ranges."""
+"""The first user id of sandboxes for a driver that is root: far from users, services and granted ranges."""
 _NAMESPACES: Final = (
     sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP
 )
@@ -74,7 +74,7 @@ class Zygote:
         self.sandboxes: set[int] = set()
         """Supervisors that have not been collected yet."""
         self.spare: Blank | None = None
-        """For the next sandbox, made while nobody waits for it; there is never more than one."""
+        """For the next sandbox, prepared in idle time; there is never more than one."""
         self.sparing = True
         """Whether the last attempt to make one did not fail."""
         self.worker = 0
@@ -83,7 +83,7 @@ class Zygote:
         """The driver's end of it, handed out once."""
 
     def prepare(self) -> None:
-        """Make the mounts; needs the rights to do so."""
+        """Create the mounts; needs permission to mount."""
         sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
         sc.mount("tmpfs", rootfs.HOLD, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=4m")
         for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.PLAIN_VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
@@ -138,7 +138,7 @@ class Zygote:
             self.to_worker.close()
 
     def hold(self, path: str, target: str) -> None:
-        """Mount `path` at `target` too, as sandboxes shall see it."""
+        """Mount `path` at `target` too, as sandboxes see it."""
         tree = sc.open_tree(path)
         try:
             if self.owners is not None:
@@ -397,7 +397,7 @@ def _remove_groups(folder: int, prefix: str) -> None:
 
 
 def _shifting_namespace() -> int:
-    """A user namespace in which the ids of sandboxes are the canonical ones; it needs no process to live on."""
+    """A user namespace in which the ids of sandboxes are the canonical ones; it exists without a process."""
     ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
     pid = sc.clone_process(sc.CLONE_NEWUSER)
     if pid == 0:

@@ -89,7 +89,7 @@ class Dialer:
 
 
 async def system_resolver(host: str) -> Sequence[Address]:
-    """The machine's own name service, asked in threads of its own."""
+    """The machine's own name service, called in separate threads."""
     found = await asyncio.get_running_loop().run_in_executor(_threads(), _lookup, host)
     return list(dict.fromkeys(found))
 

@@ -14,7 +14,7 @@ MAX_NAMES: Final = 16_384
 class FakeNames:
     """The names of one sandbox. Bounded: the name that was not asked for the longest time makes room.
 
-    Its address comes back into use only after all others, so a stale one leads nowhere rather than elsewhere.
+    Its address is reused only after all others, so a stale one points nowhere instead of to another name.
     """
 
     def __init__(self, *, keep: int = MAX_NAMES) -> None:

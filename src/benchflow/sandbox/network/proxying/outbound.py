@@ -48,5 +48,5 @@ class Outbound:
         return RefusedError(f"egress to {target.host} port {target.port} refused: {reason}")
 
     def malformed(self, channel: Channel, reason: str) -> None:
-        """Log what was so wrong that it names no host."""
+        """Log a request that is too broken to have a host."""
         self._audit.record(channel, "", None, "refused", reason)
