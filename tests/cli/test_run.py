@@ -84,7 +84,7 @@ def test_an_invalid_package_ends_with_1_and_a_record(bench, package):
     ("arguments", "said"),
     [
         (["nowhere"], "no such folder"),
-        (["task", "--agent", "nobody"], "no agent 'nobody'"),
+        (["task", "--agent", "nobody"], "Unknown agent 'nobody'"),
         (["task", "--agent", "script:missing.sh"], "missing.sh"),
         (["task", "--sandbox", "nowhere"], "no sandbox 'nowhere'"),
         (["task", "--timeout", "-1"], "--timeout"),

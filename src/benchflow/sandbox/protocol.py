@@ -330,7 +330,7 @@ class Sandbox(ABC):
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
-        """A started, independent copy of the files as they are now; processes are not copied, and this one keeps running.
+        """A started, independent copy of the current files; processes are not copied, and this sandbox keeps running.
 
         `mounts` are added to this sandbox's own; without `network` the copy has the current policy. `revert` gets
         the changes of exactly the files that are copied; the paths it gives are in the copy as the environment was

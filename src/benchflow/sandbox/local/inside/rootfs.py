@@ -90,7 +90,7 @@ def build_root(plan: Plan, locate: Callable[[str], str], trees: Sequence[int]) -
 
 
 def _mount_overlay(overlay: Overlay, locate: Callable[[str], str], prefix: str) -> None:
-    """Short names in the current folder for the layers: an option string is limited to 4,096 bytes and visible inside."""
+    """Short names in the current folder for the layers: an option string is limited to 4,096 bytes and shown inside."""
     for name, location in (("u", overlay.upper), ("w", overlay.work)):
         os.symlink(locate(location), prefix + name)
     for index, location in enumerate(overlay.lowers):
