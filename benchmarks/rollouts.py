@@ -1,6 +1,6 @@
 """What rollouts cost: the engine alone, whole rollouts in the local sandbox, resuming, records, gym tasks, memory.
 
-"Null" rollouts run on a sandbox in which nothing happens, so that only the engine is measured: plan, phases, trajectory,
+"Null" rollouts run on a sandbox in which nothing happens, so only the engine is measured: plan, phases, trajectory,
 verification, records. `--quick` uses smaller numbers. The oracle row is measured beside Harbor on Docker;
 `--no-peer` skips it.
 """

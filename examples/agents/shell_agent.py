@@ -88,7 +88,7 @@ class ShellAgent:
             await asyncio.wait_for(self._cancelled.wait(), timeout=seconds)
         except TimeoutError:
             return "I have waited."
-        return "I was told to stop."
+        return "I was asked to stop."
 
     async def _run(self, session_id: str, command: str) -> str:
         self._calls += 1
