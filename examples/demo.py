@@ -1,4 +1,4 @@
-"""Evaluates example packages with the oracle and with `nop` in the local sandbox, then steps through one as a gym task."""
+"""Evaluates example packages with the oracle and with `nop`, locally, then steps through one as a gym task."""
 
 from __future__ import annotations
 
