@@ -19,7 +19,7 @@ CREATE  = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 endif
 
-.PHONY: help demo test unit lint format bench docs setup system clean
+.PHONY: help demo test unit lint format bench mutate docs setup system clean
 
 help:  ## show this help
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ format: $(DEV)  ## format the code
 bench: $(DEV)  ## run the benchmarks and print the tables
 	@missed=0; for script in benchmarks/*.py; do $(BIN)/python $$script || missed=1; done; exit $$missed
 
+# Which modules, and with which tests: [tool.mutmut] in pyproject.toml. MODULES="benchflow.rewards.*" takes some of them.
+mutate: $(DEV)  ## change the code in small ways and list the changes that no test notices (long)
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(INSTALL) -e '.[mutate]'
+	@$(BIN)/python scripts/mutate.py $(MODULES)
+
 docs: $(DEV)  ## build the documentation into site/
 	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(INSTALL) -e '.[docs]'
 	@$(BIN)/mkdocs build --strict --quiet
@@ -61,7 +66,7 @@ system:  ## install the Debian packages that the tests need (as root), or list t
 	@scripts/system-packages
 
 clean:  ## remove the environment and build output
-	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) site dist mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(BIN)/python:
 	@$(CREATE)

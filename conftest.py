@@ -19,6 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A mutant that is killed today is killed tomorrow: the same examples in every run.
+settings.register_profile("repeatable", settings.get_profile("untimed"), derandomize=True, database=None)
 settings.load_profile("untimed")
 
 _SANDBOXES = {"backend", "bench", "containers"}

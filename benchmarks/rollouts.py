@@ -26,8 +26,8 @@ from benchflow.evaluation.engine import Engine, remaining
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.gym import PackageBenchmarkConfig
+from benchflow.record import Result
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.record import Result
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package

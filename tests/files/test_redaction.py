@@ -1,5 +1,6 @@
 """Secrets are taken out of text, data and streams, wherever chunks happen to end."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,24 @@ def test_values_too_short_to_be_secrets_are_left_alone():
 def test_a_value_is_found_in_its_json_spelling_too():
     assert 'k"ey' not in Redactor(['se"cret']).text('{"k": "se\\"cret"}')
     assert Redactor(['se"cret']).text('{"k": "se\\"cret"}') == f'{{"k": "{MARK}"}}'
+
+
+def test_bytes_lose_every_value():
+    redactor = Redactor(["hunter22", "hunter2222"])
+    assert redactor.raw(b"\xff hunter2222 \0hunter22") == f"\xff {MARK} \0{MARK}".encode("latin-1")
+
+
+def test_a_value_that_is_no_utf_8_is_found_in_bytes():
+    secret = b"se\xffcret"
+    assert Redactor([secret.decode("utf-8", "surrogateescape")]).raw(b"<" + secret + b">") == f"<{MARK}>".encode()
+
+
+def test_without_values_everything_stays_as_it_is():
+    stream = Redactor().stream()
+    assert Redactor().raw(b"abc") == b"abc"
+    assert Redactor().data({"a": "b"}) == {"a": "b"}
+    assert stream.feed(b"abc") + stream.finish() == b"abc"
+    assert stream.found is False
 
 
 def test_more_values_make_a_new_redactor():
@@ -41,3 +60,28 @@ def test_a_stream_is_redacted_as_the_whole_would_be(pieces, cuts):
         position += cut
     out += stream.feed(whole[position:]) + stream.finish()
     assert out == redactor.text(whole.decode()).encode()
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_the_longest_value_counts_wherever_a_chunk_ends(size):
+    text = b"a secret, secrets, and sec"
+    stream = Redactor(["secret", "secrets"]).stream()
+    out = b"".join(stream.feed(text[start : start + size]) for start in range(0, len(text), size))
+    assert out + stream.finish() == f"a {MARK}, {MARK}, and sec".encode()
+
+
+def test_a_stream_holds_back_only_what_could_become_a_secret():
+    stream = Redactor(["secret"]).stream()
+    assert stream.feed(b"0123456789") == b"01234"
+    assert stream.finish() == b"56789"
+    assert stream.finish() == b""
+
+
+@pytest.mark.parametrize("chunks", [[b"a secret here"], [b"sec", b"ret"], [b"secret"]])
+def test_a_stream_reports_that_it_held_a_secret(chunks):
+    stream = Redactor(["secret"]).stream()
+    assert stream.found is False
+    for chunk in chunks:
+        stream.feed(chunk)
+    stream.finish()
+    assert stream.found is True

@@ -65,6 +65,8 @@ def test_of_a_group_the_failure_counts_and_not_what_it_cancelled() -> None:
         "tasks", [asyncio.CancelledError(), ExceptionGroup("inner", [errors.SandboxFailure("broke")])]
     )
     assert attribute(group, "agent", "agent").category == "sandbox"
+    foreign = BaseExceptionGroup("tasks", [asyncio.CancelledError(), ValueError("odd")])
+    assert attribute(foreign, "judge", "verify") == attribute(ValueError("odd"), "judge", "verify")
     only = BaseExceptionGroup("tasks", [asyncio.CancelledError(), KeyboardInterrupt()])
     assert attribute(only, "agent", "agent").category == "cancelled"
 
@@ -74,6 +76,7 @@ def test_the_innermost_block_attributes() -> None:
         raise ValueError("no answer")
     verdict = caught.value.verdict
     assert (verdict.category, verdict.code, verdict.reason) == ("judge", "crashed", "ValueError: no answer")
+    assert (str(caught.value), caught.value.code) == (verdict.reason, verdict.code)
     assert isinstance(caught.value.__cause__, ValueError)
     assert attribute(caught.value, "infrastructure", "record") == verdict
     assert attribute(ExceptionGroup("tasks", [caught.value]), "infrastructure", "record") == verdict

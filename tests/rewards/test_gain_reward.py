@@ -7,7 +7,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchflow.errors import VerifierFailure
-from benchflow.rewards import UNIT, RewardRange, Scored, Unscored, gain, gain_verdict, read_reward, write_reward
+from benchflow.rewards import (
+    UNIT,
+    Factor,
+    RewardRange,
+    Scored,
+    Unscored,
+    gain,
+    gain_verdict,
+    read_reward,
+    write_reward,
+)
 from benchflow.rewards.gain_reward import MIN_SPAN
 
 unit = st.floats(0, 1)
@@ -72,11 +82,38 @@ def test_the_verdict_records_all_three_runs(tmp_path: Path) -> None:
     assert (again.reward, again.metrics, again.details) == (verdict.reward, verdict.metrics, verdict.details)
 
 
+def test_the_record_of_a_gain_says_what_it_was_made_of() -> None:
+    parts = {"score": Scored(1.0), "baseline": Scored(0.0), "ceiling": Scored(0.5)}
+    verdict = gain_verdict(*parts.values())
+    assert verdict.factors == (
+        Factor("score", "agent", 1.0),
+        Factor("baseline", "no-op", 0.0),
+        Factor("ceiling", "oracle", 0.5),
+    )
+    metrics = {"score": 1.0, "baseline": 0.0, "ceiling": 0.5}
+    record = {
+        **metrics,
+        "source": "gain",
+        "raw": 2.0,
+        "reward": 1.0,
+        "clamped": True,
+        "sources": {"score": "agent", "baseline": "no-op", "ceiling": "oracle"},
+    }
+    assert verdict.document == {"reward": 1.0, "metrics": metrics, "metadata": record}
+    assert verdict.details == {**record, "details": {name: part.to_dict() for name, part in parts.items()}}
+
+
+def test_a_gain_needs_a_source_for_each_of_its_three_parts() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        gain_verdict(Scored(0.6), Scored(0.2), Scored(1.0), sources=("agent", "no-op"))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_without_any_one_part_there_is_no_gain(part: int) -> None:
     verdicts: list = [Scored(0.6), Scored(0.2), Scored(1.0)]
     verdicts[part] = Unscored("sandbox", "verify", "lost", "it went away")
     verdict = gain_verdict(*verdicts)
     assert isinstance(verdict, Unscored)
-    assert (verdict.category, verdict.code) == ("sandbox", "lost")
+    assert (verdict.category, verdict.phase, verdict.code) == ("sandbox", "verify", "lost")
     assert ("score", "baseline", "ceiling")[part] in verdict.reason
+    assert verdict.reason.endswith("it went away")

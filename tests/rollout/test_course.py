@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchflow.record import AgentEnd, Artifact, Score, StepRecord, StepVerifier
 from benchflow.rewards import Scored, Unscored
 from benchflow.rollout.course import Checkpoint, Course, Past
 
@@ -67,7 +68,7 @@ def test_an_unscored_step_ends_the_course_and_decides_the_total():
         True, "reward-missing", "step s1: It wrote no reward.",
     )  # fmt: skip
     assert [step.status for step in ended.records()] == ["scored", "unscored", "not-reached"]
-    assert ended.records()[1].error["code"] == "reward-missing"
+    assert ended.records()[1].error.code == "reward-missing"
 
 
 def test_the_final_step_counts_alone_and_as_nothing_when_it_was_not_reached():
@@ -93,18 +94,16 @@ def test_what_a_step_must_reach(least, expected):
 
 
 def test_what_is_known_of_a_step_is_in_its_record():
-    past = Past(Scored(1.0), agent={"exit_code": 0}, verifier={"strategy": "script"}, artifacts=({"source": "/x"},))
-    (record,) = course(1.0).after(past).records()
-    assert record.record() == {
-        "name": "s0",
-        "status": "scored",
-        "reward": 1.0,
-        "rewards": {"reward": 1.0},
-        "passed": True,
-        "agent": {"exit_code": 0},
-        "verifier": {"strategy": "script"},
-        "artifacts": [{"source": "/x"}],
-    }
+    agent, verifier, artifact = AgentEnd(0, timed_out=False), StepVerifier("script", 0), Artifact("/x", "x", "missing")
+    (record,) = course(1.0).after(Past(Scored(1.0), agent, verifier, (artifact,))).records()
+    assert record == StepRecord(
+        name="s0",
+        outcome=Score(1.0, {"reward": 1.0}),
+        passed=True,
+        agent=agent,
+        verifier=verifier,
+        artifacts=(artifact,),
+    )
 
 
 def test_a_course_without_a_verdict_has_no_total_and_one_that_is_over_takes_no_more():

@@ -1,6 +1,8 @@
 """Which values are secret, and that no file of a rollout keeps them."""
 
 import base64
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,6 +34,31 @@ def test_declared_taken_and_secret_looking_values_are_secret_and_nothing_else():
     assert secret_values(machine, declared=["MINE", "ABSENT"], taken=["TAKEN"]) == {"0123456789", "four", "taken-value"}
 
 
+def test_a_guessed_secret_has_at_least_eight_characters_and_a_declared_one_four():
+    machine = {"A_KEY": "12345678", "B_KEY": "1234567", "C": "8765432", "D": "87654321", "E": "wxyz", "F": "xyz"}
+    found = secret_values(machine, declared=["E", "F"], taken=["C", "D", "ABSENT"])
+    assert found == {"12345678", "87654321", "wxyz"}
+
+
+SPELLINGS = {
+    "in a path of a URL": ("pass/word one", "pass%2Fword%20one"),
+    "in a form": ("pass/word one", "pass%2Fword+one"),
+    "in base64": ("hunter22-hunter22-", "aHVudGVyMjItaHVudGVyMjIt"),
+    "in base64 with padding": ("hunter22", "aHVudGVyMjI="),
+    "in base64 that ends with a letter of the padding's kind": ("hunter22]\x97", "aHVudGVyMjJdwpc"),
+    "in base64 for URLs": ("????>>>>", "Pz8_Pz4-Pj4"),
+    "as bytes that are no UTF-8, in a URL": ("key\udcffkey", "key%FFkey"),
+    "as bytes that are no UTF-8, in base64": ("key\udcffkey", base64.b64encode(b"key\xffkey").decode().rstrip("=")),
+}
+
+
+@pytest.mark.parametrize(("value", "spelling"), SPELLINGS.values(), ids=SPELLINGS)
+def test_every_spelling_is_taken_out_whole(value, spelling):
+    redactor = make_redactor(["another-secret", value, "one-more-secret"])
+    assert redactor.text(f"<{spelling.rstrip('=')}>") == "<[redacted]>"
+    assert redactor.text("another-secret one-more-secret") == "[redacted] [redacted]"
+
+
 @given(st.text(min_size=4, max_size=40, alphabet=st.characters(codec="utf-8", exclude_categories=["Cs"])))
 def test_a_secret_is_found_in_every_spelling(value):
     redactor = make_redactor([value])
@@ -54,6 +81,21 @@ def test_files_lose_secrets_whatever_they_are(tmp_path):
     assert (tmp_path / "clean.bin").read_bytes() == bytes(range(256))
     assert not (tmp_path / "link").is_symlink()
     assert not list(tmp_path.rglob(".benchflow-*"))
+
+
+def test_a_folder_that_is_named_after_a_secret_is_redacted_with_all_it_holds(tmp_path):
+    (tmp_path / "hunter22-x" / "deep").mkdir(parents=True)
+    (tmp_path / "hunter22-x" / "deep" / "log").write_text("hunter22")
+    changed = redact_folder(make_redactor(["hunter22"]), tmp_path)
+    assert set(changed) == {"hunter22-x/deep/log", "[redacted]-x"}
+    assert (tmp_path / "[redacted]-x" / "deep" / "log").read_text() == "[redacted]"
+
+
+def test_links_and_special_files_without_secrets_stay(tmp_path):
+    (tmp_path / "link").symlink_to("elsewhere")
+    os.mkfifo(tmp_path / "pipe")
+    assert redact_folder(make_redactor(["hunter22"]), tmp_path) == []
+    assert (tmp_path / "link").readlink() == Path("elsewhere")
 
 
 def test_files_without_secrets_are_not_written_again(tmp_path):

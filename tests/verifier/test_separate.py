@@ -9,6 +9,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.files import scratch
+from benchflow.record import Isolation
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ async def test_only_declared_paths_are_taken_over(bench, package):
         )
         found = await it.verify()
         assert found.verdict.reward == 1
-        assert found.record()["isolation"] == "separate"
+        assert found.record().isolation == Isolation("separate", "declared", None)
         there = (it.output / "test-stdout.txt").read_text().split()
         assert there == ["/app/answer.txt", "/data/out/b/e", "/data/out/sub/a"]
 

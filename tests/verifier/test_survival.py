@@ -163,6 +163,170 @@ def test_the_way_to_important_places_is_no_link(path):
     assert reasons([Change(path, "changed", "symlink", target="/data")]) == {path: "scope"}
 
 
+def test_a_link_to_a_changed_part_of_the_system_survives_where_the_system_does():
+    changes = [Change("/app/a", "added", "symlink", target="/usr/x"), Change("/usr/x", "added", "file")]
+    assert reasons(changes, Rules("/app", keep_system=True)) == {}
+
+
+def test_a_folder_above_a_mount_is_no_change_but_a_link_in_its_place_is():
+    rules = Rules("/app", mounted=("/opt/tool/data",))
+    folders = [Change(path, "added", "directory") for path in ("/opt", "/opt/tool", "/opt/tool/data")]
+    assert reasons(folders, rules) == {}
+    assert reasons([Change("/opt/tool", "changed", "symlink", target="/app/mine")], rules) == {"/opt/tool": "system"}
+    assert reasons([Change("/opt/tool/data", "changed", "symlink", target="/app/mine")], rules) == {
+        "/opt/tool/data": "system"
+    }
+    assert reasons([Change("/opt/tool/other", "added", "directory")], rules) == {"/opt/tool/other": "system"}
+
+
+def test_what_lies_beside_a_withheld_tree_is_judged_by_itself():
+    changes = [Change(path, "added", "file") for path in ("/usr/x-y", "/usr/x/z", "/usr/x", "/app/a", "/app-2")]
+    assert [item.path for item in withhold(changes, RULES)] == ["/usr/x", "/usr/x-y"]
+
+
+def test_a_withheld_change_is_recorded_with_its_kind_and_reason():
+    (item,) = withhold([Change("/usr/bin/x", "deleted", "file")], RULES)
+    assert item.to_dict() == {"path": "/usr/bin/x", "kind": "deleted", "reason": "system"}
+
+
+PROGRAMS = Rules("/app", lookup=("/data/bin",), built=("/srv/tools",))
+PLACES = {
+    "a program in a place of programs": (PROGRAMS, Change("/data/bin/cmp", "added", "file"), "path"),
+    "a folder above a place of programs": (PROGRAMS, Change("/data", "changed", "directory"), None),
+    "a deleted folder above a place of programs": (PROGRAMS, Change("/data", "deleted", "directory"), "path"),
+    "a file instead of a folder above it": (PROGRAMS, Change("/data", "changed", "file"), "path"),
+    "a tool that the environment built": (PROGRAMS, Change("/srv/tools/x", "changed", "file"), "path"),
+    "a folder above the tools": (PROGRAMS, Change("/srv", "changed", "directory"), None),
+    "a link instead of the folder of modules": (RULES, Change("/node_modules", "added", "symlink", "/app/m"), "path"),
+    "a folder above the working folder": (Rules("/opt/a/b"), Change("/opt/a", "added", "directory"), None),
+    "a folder beside the working folder": (Rules("/opt/a/b"), Change("/opt/a/c", "added", "directory"), "system"),
+    "a file above the working folder": (Rules("/opt/a/b"), Change("/opt/a", "changed", "file"), "scope"),
+    "a folder above the verifier's": (RULES, Change("/logs", "changed", "directory"), None),
+    "a file above the verifier's": (RULES, Change("/logs", "changed", "file"), "scope"),
+    "the deleted working folder": (RULES, Change("/app", "deleted", "directory"), None),
+    "a home": (RULES, Change("/home/agent", "added", "directory"), None),
+    "a hidden folder among homes": (RULES, Change("/home/.agent", "added", "directory"), None),
+    "a file deep in a setting": (RULES, Change("/home/agent/.config/a/b", "added", "file"), "home"),
+    "a hidden file deeper in a home": (RULES, Change("/home/agent/a/.b", "added", "file"), None),
+    "a hidden file below another folder": (RULES, Change("/data/agent/.bashrc", "added", "file"), None),
+    "a home below another folder": (RULES, Change("/data/home/agent/.bashrc", "added", "file"), None),
+    "a hidden file in a working folder": (RULES, Change("/app/.env", "added", "file"), None),
+    "a hidden file in a working folder of a home": (
+        Rules("/home/agent/work"),
+        Change("/home/agent/work/.env", "added", "file"),
+        None,
+    ),
+    "a setting beside that working folder": (
+        Rules("/home/agent/work"),
+        Change("/home/agent/.profile", "added", "file"),
+        "home",
+    ),
+    "the working folder that is a home": (Rules("/root"), Change("/root", "changed", "directory"), None),
+    "a file in it": (Rules("/root"), Change("/root/a.txt", "added", "file"), None),
+    "a setting in it": (Rules("/root"), Change("/root/.profile", "added", "file"), "home"),
+    "its programs": (Rules("/root"), Change("/root/bin/cmp", "added", "file"), "home"),
+    "a special file": (RULES, Change("/data/pipe", "added", "special"), "special"),
+    "a deleted link": (RULES, Change("/app/a", "deleted", "symlink", "/verifier"), None),
+}
+
+
+@pytest.mark.parametrize(("rules", "change", "reason"), PLACES.values(), ids=PLACES)
+def test_a_change_is_judged_by_its_place(rules, change, reason):
+    assert reasons([change], rules) == ({change.path: reason} if reason else {})
+
+
+ASKED = Rules("/app", expected=frozenset({"__main__.py", "jest.config.js", "pytest.ini", "x.pth", "json.py"}))
+KEEPING = Rules("/app", keep_system=True, keep_hooks=True)
+ACTING = {
+    "a program that the task asks for": (ASKED, "/data/tool/__main__.py", None),
+    "a program nobody asked for": (RULES, "/data/tool/__main__.py", "startup"),
+    "a runner's file that the task asks for": (ASKED, "/app/jest.config.js", None),
+    "a file of pytest that the task asks for": (ASKED, "/app/pytest.ini", "hook"),
+    "start-up code that the task asks for": (ASKED, "/app/x.pth", "startup"),
+    "a module that the task asks for": (ASKED, "/app/json.py", None),
+    "a package of that module's name": (ASKED, "/app/json/__init__.py", None),
+    "start-up code where hooks are kept": (KEEPING, "/app/x.pth", "startup"),
+    "bytecode where hooks are kept": (KEEPING, "/app/a.pyc", "bytecode"),
+    "a hook where hooks are kept": (KEEPING, "/app/conftest.py", None),
+    "a shadow where hooks are kept": (KEEPING, "/app/json.py", None),
+    "start-up code of a system that is kept": (KEEPING, "/usr/lib/python3/sitecustomize.py", None),
+    "start-up code of a working folder in the system": (Rules("/opt/a"), "/opt/a/sitecustomize.py", "startup"),
+    "settings of pytest above everything": (RULES, "/setup.cfg", "hook"),
+    "the same in a folder": (RULES, "/data/setup.cfg", None),
+    "cargo's settings": (RULES, "/app/a/.cargo/config", "hook"),
+    "another tool's settings of that name": (RULES, "/app/a/.tool/config", None),
+    "entry points of an installed package": (RULES, "/app/x.dist-info/entry_points.txt", "hook"),
+    "a file of that name elsewhere": (RULES, "/app/entry_points.txt", None),
+    "a file of that name above everything": (RULES, "/entry_points.txt", None),
+    "a git hook": (RULES, "/data/repo/.git/hooks/pre-push", "hook"),
+    "a folder of hooks that is not git's": (RULES, "/data/repo/hooks/pre-push", None),
+    "a package in front of a module, above everything": (RULES, "/json/__init__.py", "shadow"),
+    "a module in a public folder": (RULES, "/var/tmp/os.py", "shadow"),
+    "a module in a home": (RULES, "/home/agent/os.py", "shadow"),
+    "a module in a working folder that is a home": (Rules("/root"), "/root/os.py", "shadow"),
+    "a module among homes": (RULES, "/home/os.py", None),
+    "a module deeper in a home": (RULES, "/home/agent/a/os.py", None),
+    "a module in a folder of modules": (Rules("/app", modules=("/app/lib",)), "/app/lib/os.py", "shadow"),
+    "a module in any other folder": (RULES, "/app/lib/os.py", None),
+    "a module that shadows nothing": (RULES, "/app/mine.py", None),
+    "a compiled module": (RULES, "/app/_json.cpython-311-x86_64-linux-gnu.so", "shadow"),
+}
+
+
+@pytest.mark.parametrize(("rules", "path", "reason"), ACTING.values(), ids=ACTING)
+def test_a_file_that_acts_is_judged_by_its_name_and_folder(rules, path, reason):
+    assert reasons([Change(path, "added", "file")], rules) == ({path: reason} if reason else {})
+
+
+@pytest.mark.parametrize("target", ["/", "/proc/self/cwd", "/dev/fd", "/sys/kernel", "/logs/agent", "a\0b", "", ".."])
+def test_a_link_elsewhere_that_leads_into_what_is_not_data_is_withheld(target):
+    assert reasons([Change("/data", "added", "symlink", target)]) == {"/data": "link"}
+
+
+RESOLVED = {
+    "b": "/app/x/b",
+    "./b//c/": "/app/x/b/c",
+    "../b": "/app/b",
+    "../../../../b": "/b",
+    "..": "/app",
+    "/b/./c": "/b/c",
+    "/../b": "/b",
+    "/": "/",
+    "b/..": None,
+    "../b/../c": None,
+    "a\0b": None,
+    "": None,
+    None: None,
+}
+
+
+@pytest.mark.parametrize(("target", "place"), RESOLVED.items())
+def test_a_link_is_followed_by_its_words(target, place):
+    assert resolve("/app/x/link", target) == place
+
+
+@pytest.mark.parametrize(
+    "variable", ["PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "NODE_PATH", "PERL5LIB"]
+)
+def test_every_variable_that_names_programs_or_libraries_counts(variable):
+    assert lookup_folders({variable: "/data/X/:relative::/data/X"}, "/app") == (("/data/X",), ())
+
+
+@pytest.mark.parametrize("name", [".venv", "venv", "env", ".env", "virtualenv"])
+def test_a_virtual_environment_counts_as_a_whole(name):
+    assert lookup_folders({"PATH": f"/app/{name}/bin"}, "/app") == ((f"/app/{name}",), ())
+    assert lookup_folders({"PATH": f"/app/{name}/sbin:/app/my{name}/bin"}, "/app")[0] == (
+        f"/app/{name}/sbin",
+        f"/app/my{name}/bin",
+    )
+
+
+def test_folders_of_modules_are_told_apart_by_the_working_folder():
+    env = {"PYTHONPATH": "/app/src:/data/lib:/app:/app/src", "PATH": "/app:/:/data/lib"}
+    assert lookup_folders(env, "/app") == (("/data/lib",), ("/app/src", "/app"))
+    assert lookup_folders({}, "/app") == ((), ())
+
+
 names = st.sampled_from(["a", "b", "..", ".", ""])
 
 

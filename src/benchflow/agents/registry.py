@@ -39,8 +39,6 @@ _ALIASES: Final[Mapping[str, str]] = {
     "gemini-cli": "gemini",
     "pi-acp": "pi",
 }
-ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
-"""Agents that replace every role that a document declares."""
 
 
 def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, str] | None = None) -> Agent:
@@ -119,5 +117,5 @@ def _load_plugin(point: EntryPoint) -> AgentKind:
     except Exception as error:  # a plugin may fail in any way and must not affect the others
         raise UsageError(f"The agent plugin '{point.name}' cannot be loaded: {error}", code="broken-plugin") from error
     if not isinstance(kind, AgentKind):
-        raise UsageError(f"The agent plugin '{point.name}' is not an AgentKind.", code="broken-plugin")
+        raise UsageError(f"The agent plugin '{point.name}' is no AgentKind.", code="broken-plugin")
     return kind

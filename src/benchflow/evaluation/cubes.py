@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 
@@ -25,21 +24,29 @@ from benchflow.errors import AgentFailure, Category, EnvironmentFailure, UsageEr
 from benchflow.evaluation.own_thread import OwnThread
 from benchflow.evaluation.step_errors import trouble_of
 from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.files import write_atomic
+from benchflow.record import (
+    AgentPart,
+    ErrorRecord,
+    JobRequest,
+    Outcome,
+    Phase,
+    Result,
+    RolloutFolder,
+    SandboxPart,
+    Score,
+    TaskId,
+    Trajectory,
+    write_document,
+)
 from benchflow.rewards import Attributed, RewardError, Unscored, attribute, attributed
 from benchflow.rewards.numbers import finite, shown
 from benchflow.rollout.plan import time_for_agents
-from benchflow.rollout.record import ErrorRecord, Phase, Result
 from benchflow.rollout.redaction import make_redactor, secret_values
-from benchflow.rollout.trajectory import Trajectory
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
 from cube.core import Action, ActionSchema, EnvironmentOutput, Observation
 from cube.episodes import DebugAgent
 from cube.registry import installed
 from cube.task import Task, TaskConfig
-
-if TYPE_CHECKING:
-    from benchflow.evaluation.job import JobRequest
 
 DEFAULT_MAX_STEPS: Final = 100
 DEBUG: Final = "debug"
@@ -89,15 +96,15 @@ class CubeRunner:
         if deadline.cancelled_caught:
             episode.out_of_time()
         result = episode.result()
-        write_atomic(folder / "result.json", _json(result.to_dict()), sync=False)
+        write_document(RolloutFolder(folder).result, result.to_dict())
         return result
 
-    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+    def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         """The state of a cube's task ends with its episode."""
         del item, folder, result
         return False
 
-    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+    async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         del item, folder, result
         return None
 
@@ -126,7 +133,7 @@ class _Episode:
         self._clock = time.monotonic()
         self._began = anyio.current_time()
         self._redactor = make_redactor(secret_values(os.environ))
-        self._trajectory = Trajectory(folder / "trajectory.jsonl", self._redactor)
+        self._trajectory = Trajectory(RolloutFolder(folder).trajectory, self._redactor)
         self._thread = OwnThread(item.task.name)
         self._phase: Phase = "plan"
         self._error: ErrorRecord | None = None
@@ -151,7 +158,9 @@ class _Episode:
                 reward, info = await self._thread.run(task.evaluate)
                 self._output = EnvironmentOutput(obs=Observation(), reward=reward, done=True, info=info)
             if finite(self._output.reward) is None:
-                raise RewardError(f"The cube gave the reward {shown(self._output.reward)}, which is no finite number.")
+                raise RewardError(
+                    f"The cube gave the reward {shown(self._output.reward)}, which is not a finite number."
+                )
         finally:
             with anyio.move_on_after(CLOSE_SEC, shield=True):
                 await self._thread.run(task.close)
@@ -191,7 +200,7 @@ class _Episode:
             self._timed_out = True
             called = ", ".join(action.name for action in actions)
             raise EnvironmentFailure(
-                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time was over.",
+                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time limit.",
                 code="timeout",
             )
 
@@ -206,34 +215,29 @@ class _Episode:
         self._tell(verdict)
 
     def out_of_time(self) -> None:
-        message = f"The rollout took longer than its {self._request.timeout_sec:g} s."
+        message = f"The rollout exceeded its limit of {self._request.timeout_sec:g} s."
         self._tell(Unscored("infrastructure", self._phase, "deadline", message))
 
     def _tell(self, verdict: Unscored) -> None:
         reason = self._redactor.text(verdict.reason)
         self._error = ErrorRecord(verdict.category, verdict.code, self._phase, reason)
 
+    def _outcome(self) -> Outcome:
+        if self._error is not None or self._output is None:
+            return self._error or ErrorRecord("cancelled", "cancelled", self._phase, "The episode was not finished.")
+        return Score(self._output.reward, {"reward": self._output.reward})
+
     def result(self) -> Result:
         self._enter("record")
         self._trajectory.close()
-        scored = self._error is None and self._output is not None
-        reward = self._output.reward if scored and self._output else None
-        task = self._item.task
         return Result(
-            task={"name": task.name, "path": task.path, "digest": task.digest},
-            agent={
-                "name": self._request.agent,
-                "model": self._request.model,
-                "exit_code": None,
-                "timed_out": self._timed_out,
-            },
-            sandbox={"name": None, "base": None, "fidelity": None},
+            task=self._item.task.record(),
+            agent=AgentPart(self._request.agent, self._request.model, exit_code=None, timed_out=self._timed_out),
+            sandbox=SandboxPart(None, None, None),
             attempt=self._item.attempt,
             key=self._item.key,
-            status="scored" if scored else "unscored",
-            reward=reward,
-            rewards={} if reward is None else {"reward": reward},
-            error=self._error,
+            outcome=self._outcome(),
+            verifier=None,
             timing=self._timing,
             usage=self._usage,
             started_at=_iso(self._started),
@@ -276,7 +280,7 @@ def _benchmark(name: str) -> BenchmarkConfig[Any]:
     entries = installed()
     if name not in entries:
         known = ", ".join(entries) or "none"
-        raise UsageError(f"There is no cube '{name}' here; installed are: {known}.", code="unknown-cube")
+        raise UsageError(f"The cube '{name}' is not installed; installed: {known}.", code="unknown-cube")
     try:
         config: BenchmarkConfig[Any] = entries[name].load()()
     except Exception as error:  # whatever a cube raises while it is loaded
@@ -288,12 +292,9 @@ def _task(benchmark: str, config: TaskConfig[Any]) -> TaskRef:
     digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
     seed = "" if config.seed is None else f"#{config.seed}"
     name = f"{benchmark}/{config.task_id}{seed}"
-    return TaskRef(name, f"cube:{benchmark}", f"sha256:{digest}", None, payload=(benchmark, config))
+    identity = TaskId(name, f"sha256:{digest}")
+    return TaskRef(identity, f"cube:{benchmark}", f"sha256:{digest}", None, payload=(benchmark, config))
 
 
 def _iso(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

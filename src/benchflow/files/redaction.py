@@ -65,7 +65,7 @@ class StreamRedactor:
 
     def __init__(self, pattern: re.Pattern[bytes] | None, longest: int) -> None:
         self._pattern = pattern
-        self._hold = max(longest - 1, 0)
+        self._hold = longest - 1
         self._held = b""
         self.found = False
         """Whether a secret was among what has been fed so far."""

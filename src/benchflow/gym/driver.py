@@ -18,7 +18,9 @@ from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.scratch import scratch, scratch_folder
-from benchflow.rewards import Attributed, Unscored, Verdict, attributed
+from benchflow.record import StepVerifier
+from benchflow.record.codec import plain
+from benchflow.rewards import Attributed, Verdict, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.begin import begin, for_agents
@@ -52,8 +54,9 @@ class Judged:
     def info(self) -> dict[str, Any]:
         """What comes with a reward."""
         rewards = {name: value for name, value in self.verdict.record()["rewards"].items() if name != "reward"}
-        steps = [step.record() for step in self.course.records()]
-        return {"rewards": rewards, "verifier": self.verification.record(), **({"steps": steps} if steps else {})}
+        steps = plain(self.course.records())
+        verifier = plain(self.verification.record())
+        return {"rewards": rewards, "verifier": verifier, **({"steps": steps} if steps else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ class ActionDriver:
                 with attributed("sandbox", "verify"):
                     return await self._verified_copy(scope, folder / "verifier")
             except Attributed as error:
-                return _unverified(error.verdict, scope)
+                return Verification.refused(error.verdict, scope.config, scope.step)
 
     async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
         sandbox = self.environment.sandbox
@@ -166,7 +169,7 @@ class ActionDriver:
         path = "benchflow.environment.manifest"
         what = "services of the environment" if self.environment.services is not None else None
         if what is None and scope.opt_outs.keep_processes and await self.environment.sandbox.has_processes():
-            path, what = "verifier.hardening.keep_processes", "processes that live on into verification"
+            path, what = "verifier.hardening.keep_processes", "processes that keep running during verification"
         if what is not None:
             message = (
                 f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "
@@ -191,13 +194,7 @@ class ActionDriver:
 
 
 def _past(checked: Verification) -> Past:
-    return Past(checked.verdict, verifier={"strategy": checked.strategy, "exit_code": checked.exit_code})
-
-
-def _unverified(verdict: Unscored, scope: Scope) -> Verification:
-    return Verification(
-        verdict, "none", "", "separate" if scope.config.isolation == "separate" else "shared", step=scope.step
-    )
+    return Past(checked.verdict, verifier=StepVerifier(checked.strategy, checked.exit_code))
 
 
 @cache

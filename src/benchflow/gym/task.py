@@ -13,6 +13,7 @@ from benchflow.gym.driver import ActionDriver
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS, PACKAGES
 from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
+from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.task.package import TaskPackage
@@ -36,6 +37,7 @@ class PackageTaskMetadata(TaskMetadata):
 
     path: str
     digest: str
+    content_digest: str
     steps: tuple[str, ...] = ()
     """The names of its steps, when it has several."""
 
@@ -66,7 +68,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         package = _package(self.metadata)
         self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image)))
         self.tool.reset()
-        info = {"sandbox": self.environment.record()}
+        info = {"sandbox": plain(self.environment.record())}
         return Observation.from_text(self.driver.prompt), info
 
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:

@@ -42,8 +42,9 @@ class RewardRange:
     def __post_init__(self) -> None:
         low, high = finite(self.low), finite(self.high)
         if low is None or high is None or low > 0 or high < 1:
+            given = shown([self.low, self.high])
             raise PackageError(
-                f"reward_range must be two finite numbers with low <= 0 and high >= 1, not {self}",
+                f"reward_range must be two finite numbers with low <= 0 and high >= 1, not {given}",
                 code="invalid-value",
                 path="verifier.reward_range",
             )

@@ -7,15 +7,16 @@ is verified. Branches of branches are run too, up to a limit. The score of recor
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final
 
 import anyio
 
 from benchflow.agents.protocol import PermissionOption
 from benchflow.errors import BenchflowError
+from benchflow.record import BranchOption, BranchRecord, NoOutcome, outcome_of
 from benchflow.rewards import attribute
 from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.permissions import Gatekeeper
@@ -28,38 +29,8 @@ from benchflow.sandbox.protocol import Sandbox
 MAIN: Final = "main"
 
 
-@dataclass(frozen=True, slots=True)
-class BranchNode:
-    """One way a rollout went, or could have gone."""
-
-    id: str
-    parent: str
-    """The line of work it leaves, `main` or a branch."""
-    round: int
-    request: str
-    option: PermissionOption
-    status: Literal["taken", "scored", "unscored", "not-run"]
-    """`taken`: the parent itself went this way."""
-    step: str | None = None
-    reward: float | None = None
-    rewards: Mapping[str, float] = field(default_factory=dict)
-    error: Mapping[str, Any] | None = None
-    agent: Mapping[str, Any] | None = None
-
-    def record(self) -> dict[str, Any]:
-        """The node for the record; its own folder is `branches/<id>`."""
-        optional = {"step": self.step, "error": self.error, "agent": self.agent}
-        outcome = {"reward": self.reward, "rewards": dict(self.rewards)} if self.status == "scored" else {}
-        return {
-            "id": self.id,
-            "parent": self.parent,
-            "round": self.round,
-            "request": self.request,
-            "option": {"id": self.option.id, "kind": self.option.kind},
-            "status": self.status,
-            **outcome,
-            **{key: value for key, value in optional.items() if value is not None},
-        }
+_TAKEN: Final = NoOutcome("taken")
+_NOT_RUN: Final = NoOutcome("not-run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +49,8 @@ class BranchTree:
 
     context: RolloutContext
     new_gatekeeper: Callable[[], Gatekeeper]
-    nodes: list[BranchNode] = field(default_factory=list)
+    nodes: list[BranchRecord] = field(default_factory=list)
     _run: int = 0
-
-    def record(self) -> list[dict[str, Any]]:
-        return [node.record() for node in self.nodes]
 
     async def grow(self, step: StepPlan, points: list[BranchPoint], parent: str = MAIN) -> None:
         """Run every branch that leaves these points, and the branches that leave those; ends the points' sandboxes."""
@@ -95,16 +63,24 @@ class BranchTree:
 
     async def _follow(self, step: StepPlan, point: BranchPoint, way: _Way, parent: str) -> None:
         name = str(len(self.nodes) + 1)
-        node = BranchNode(name, parent, point.position, way.request, way.option, "taken", step.name)
+        node = BranchRecord(
+            id=name,
+            parent=parent,
+            round=point.position,
+            request=way.request,
+            option=BranchOption(way.option.id, way.option.kind),
+            outcome=_TAKEN,
+            step=step.name,
+        )
         if way.taken:
             self.nodes.append(node)
             return
         if self._run >= self.context.config.max_branches:
-            self.nodes.append(replace(node, status="not-run"))
+            self.nodes.append(replace(node, outcome=_NOT_RUN))
             return
         self._run += 1
         place = len(self.nodes)
-        self.nodes.append(replace(node, status="not-run"))  # its place in the tree, before its own branches
+        self.nodes.append(replace(node, outcome=_NOT_RUN))  # its place in the tree, before its own branches
         points: list[BranchPoint] = []
         try:
             async with _forked(point.base) as sandbox:
@@ -119,14 +95,15 @@ class BranchTree:
         step: StepPlan,
         point: BranchPoint,
         way: _Way,
-        node: BranchNode,
+        node: BranchRecord,
         sandbox: Sandbox,
         points: list[BranchPoint],
-    ) -> BranchNode:
+    ) -> BranchRecord:
         context = self.context
         gatekeeper = self.new_gatekeeper()
         gatekeeper.decisions.extend(way.decisions)
-        stage = Stage(context, step, sandbox, context.place("branches", node.id, "agent"), gatekeeper)
+        place = context.folder.branch(node.id)
+        stage = Stage(context, step, sandbox, place.agent, gatekeeper)
         conversation = Conversation(context, stage, point.user, branch=node.id, points=points)
         try:
             try:
@@ -136,20 +113,12 @@ class BranchTree:
             if not keeps_processes(context.plan.view, step.name):
                 await sandbox.kill_processes()
             checked = await context.verifier.verify(
-                context.place("branches", node.id, "verifier"), rollout=context.folder, step=step.name, sandbox=sandbox
+                place.verifier, rollout=context.folder.path, step=step.name, sandbox=sandbox
             )
         except BenchflowError as error:
-            failed = attribute(error, "agent", "agent").record()["error"]
-            return replace(node, status="unscored", error=failed, agent=stage.tally.record())
-        record = checked.verdict.record()
-        return replace(
-            node,
-            status=checked.verdict.status,
-            reward=record["reward"],
-            rewards=record["rewards"],
-            error=record["error"],
-            agent=stage.tally.record(),
-        )
+            failed = outcome_of(attribute(error, "agent", "agent"))
+            return replace(node, outcome=failed, agent=stage.tally.end())
+        return replace(node, outcome=outcome_of(checked.verdict), agent=stage.tally.end())
 
 
 def _ways(point: BranchPoint) -> Iterator[_Way]:

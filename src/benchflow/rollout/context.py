@@ -9,11 +9,10 @@ from pathlib import Path
 from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler
 from benchflow.environment import Environment
 from benchflow.files.redaction import Redactor
+from benchflow.record import JsonLines, RolloutFolder, Trajectory
 from benchflow.rollout.config import RolloutConfig
-from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
-from benchflow.rollout.trajectory import Trajectory
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.sandbox.task_policy import mcp_servers
@@ -30,7 +29,7 @@ class RolloutContext:
     plan: RolloutPlan
     environment: Environment
     verifier: Verifier
-    folder: Path
+    folder: RolloutFolder
     trajectory: Trajectory
     rounds: JsonLines
     redactor: Redactor
@@ -39,10 +38,6 @@ class RolloutContext:
     """When the agents of all steps have to end, on the clock of the event loop."""
     installed: frozenset[Change] = frozenset()
     """What differs from the environment because agents were installed, before any of them began."""
-
-    def place(self, *parts: str | None) -> Path:
-        """A path in the rollout's folder; parts that are None are left out."""
-        return self.folder.joinpath(*(part for part in parts if part is not None))
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         return make_agent(self.config, name, model, self.machine)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from json.encoder import encode_basestring
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.files.atomic import write_atomic
 from benchflow.files.redaction import NO_SECRETS, Redactor
-from benchflow.rewards import Unscored, Verdict
+from benchflow.record import (
+    AgentEnd,
+    AgentPart,
+    Notes,
+    Phase,
+    Result,
+    SandboxPart,
+    StepRecord,
+    TaskPart,
+    VerifierPart,
+    outcome_of,
+)
+from benchflow.record.codec import cleaned
+from benchflow.record.trajectory import timestamp
+from benchflow.rewards import Verdict
 from benchflow.rollout.config import RolloutConfig
-from benchflow.rollout.record import ErrorRecord, Phase, Result
-from benchflow.rollout.trajectory import timestamp
+from benchflow.task.package import TaskPackage
 
-RESULT: Final = "result.json"
 OnPhase = Callable[[str], None]
-_JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 class Draft:
@@ -31,26 +40,28 @@ class Draft:
         sandbox = config.sandbox if isinstance(config.sandbox, str) else config.sandbox.name
         self.started_at: Final = timestamp()
         self.phase: Phase = "plan"
-        self.task: dict[str, Any] = {"name": Path(path).name or path, "path": path, "digest": None}
-        self.agent: dict[str, Any] = {
-            "name": config.agent,
-            "model": config.model,
-            "exit_code": None,
-            "timed_out": False,
-        }
-        self.sandbox: dict[str, Any] = {
-            "name": sandbox if sandbox != "auto" else None,
-            "base": None,
-            "fidelity": None,
-        }
-        self.verifier: dict[str, Any] | None = None
+        self.task = TaskPart(Path(path).name or path, path, None, None, config.ordinal)
+        self.agent = AgentPart(config.agent, config.model, exit_code=None, timed_out=False)
+        self.sandbox = SandboxPart(sandbox if sandbox != "auto" else None, None, None)
+        self.verifier: VerifierPart | None = None
+        self.steps: tuple[StepRecord, ...] = ()
+        self.notes = Notes()
         self.usage: Counter[str] = Counter()
-        self.extra: dict[str, Any] = {}
         self.redactor: Redactor = NO_SECRETS
         self._config = config
         self._timing: dict[str, float] = {}
         self._began = time.monotonic()
         self._on_phase = on_phase
+        if isinstance(config.task, TaskPackage):
+            self.name_task(config.task)
+
+    def name_task(self, package: TaskPackage) -> None:
+        """The task is this package."""
+        self.task = replace(self.task, name=package.name, digest=package.digest, content_digest=package.content_digest)
+
+    def note(self, **notes: Any) -> None:
+        """Set fields of the notes."""
+        self.notes = replace(self.notes, **notes)
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
@@ -64,47 +75,32 @@ class Draft:
         finally:
             self._timing[phase] = self._timing.get(phase, 0.0) + time.monotonic() - began
 
-    def add_agent(self, record: Mapping[str, Any], usage: Mapping[str, float]) -> None:
+    def add_agent(self, end: AgentEnd, usage: Mapping[str, float]) -> None:
         """What an agent of this rollout came to; the last exit code counts, and any timeout."""
-        timed_out = self.agent["timed_out"] or record["timed_out"]
-        self.agent |= {**record, "timed_out": timed_out}
+        self.agent = replace(
+            self.agent,
+            exit_code=end.exit_code,
+            timed_out=self.agent.timed_out or end.timed_out,
+            stop_reason=end.stop_reason or self.agent.stop_reason,
+        )
         for name, value in usage.items():
             self.usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
 
     def result(self, verdict: Verdict) -> Result:
         """The finished result, without anything secret."""
-        clean = self.redactor.data
-        record = verdict.record()
-        error = None
-        if isinstance(verdict, Unscored):
-            error = ErrorRecord(verdict.category, verdict.code, verdict.phase, self.redactor.text(verdict.reason))
-        timing = {**self._timing, "total": time.monotonic() - self._began}
+        clean = self.redactor.text
         return Result(
             task=self.task,
-            agent=clean(self.agent),
+            agent=cleaned(self.agent, clean),
             sandbox=self.sandbox,
             attempt=self._config.attempt,
-            key=self._config.content_key(self.task["digest"] or ""),
-            status=verdict.status,
-            reward=record["reward"],
-            rewards=record["rewards"],
-            error=error,
-            verifier=clean(self.verifier) if self.verifier is not None else None,
-            timing=timing,
+            outcome=outcome_of(verdict, clean),
+            verifier=cleaned(self.verifier, clean) if self.verifier is not None else None,
+            timing={**self._timing, "total": time.monotonic() - self._began},
             usage=dict(self.usage),
-            extra=clean({name: value for name, value in self.extra.items() if value not in (None, [], {})}),
+            steps=tuple(cleaned(step, clean) for step in self.steps),
+            notes=cleaned(self.notes, clean),
+            key=self._config.work_key(self.task.id),
             started_at=self.started_at,
             finished_at=timestamp(),
         )
-
-
-def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
-    """A JSON document with one line per key, whole or not at all; its folder is made. Raises `OSError`."""
-    encode = _JSON.encode
-    lines = [f"  {encode_basestring(key)}: {encode(value)}" for key, value in document.items()]
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    try:
-        write_atomic(path, text, sync=sync)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text, sync=sync)

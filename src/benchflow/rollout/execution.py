@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import anyio
 
-from benchflow.rewards import Attributed, Scored, Verdict, attributed
+from benchflow.record import AgentEnd, StepRecord, Workspace, outcome_of
+from benchflow.record.reward_log import write_rewards
+from benchflow.rewards import Attributed, Verdict, attributed
 from benchflow.rollout.branches import BranchTree
 from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.draft import Draft
-from benchflow.rollout.lines import JsonLines
 from benchflow.rollout.permissions import Gatekeeper, confirms
 from benchflow.rollout.phases.begin import begin, is_imported
-from benchflow.rollout.phases.freeze import Collected, collect, end_processes, keeps_processes
-from benchflow.rollout.phases.keep import ARCHIVE, Kept, keep_workspace
+from benchflow.rollout.phases.freeze import collect, end_processes, keeps_processes
+from benchflow.rollout.phases.keep import keep_workspace, not_kept
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import Audit, audit
-from benchflow.rollout.reward_events import reward_lines
 from benchflow.rollout.rounds import Conversation
 from benchflow.rollout.stage import Stage
-from benchflow.rollout.steps import StepRecord, total
+from benchflow.rollout.steps import NOT_REACHED, ends_task, step_record, total
 from benchflow.verifier import Verification
 
 
@@ -33,7 +32,7 @@ class Execution:
     draft: Draft
     _branches: BranchTree | None = None
     _steps: list[StepRecord] = field(default_factory=list)
-    _agent: dict[str, Any] = field(default_factory=dict)
+    _agent: AgentEnd | None = None
     """What the agent of the last step came to."""
 
     async def run(self) -> Verdict:
@@ -61,12 +60,12 @@ class Execution:
             for step in plan.steps:
                 record = await self._recorded(step)
                 self._steps.append(record)
-                if record.status == "unscored" or record.passed is False:
+                if ends_task(record):
                     break
         finally:
             missing = names[len(self._steps) :]
-            self._steps += [StepRecord(name, "not-reached") for name in missing]
-            self.draft.extra["steps"] = [step.record() for step in self._steps]
+            self._steps += [StepRecord(name=name, outcome=NOT_REACHED) for name in missing]
+            self.draft.steps = tuple(self._steps)
             self._record_branches()
         verdict = total(self._steps, plan.view.config.multi_step_reward_strategy)
         self._reward_events(verdict, None, final=True)
@@ -75,20 +74,19 @@ class Execution:
     async def _recorded(self, step: StepPlan) -> StepRecord:
         """One step as its record; trouble of the machine or the sandbox ends the rollout, and is its own record."""
         name = str(step.name)
-        before = len(self.draft.extra.get("artifacts", []))
+        before = len(self.draft.notes.artifacts)
         try:
             checked = await self._step(step)
         except Attributed as error:
-            failed = error.verdict.record()["error"]
-            self._steps.append(StepRecord(name, "unscored", error=failed))
+            self._steps.append(StepRecord(name=name, outcome=outcome_of(error.verdict)))
             reason = f"step {name}: {error.verdict.reason}"
             raise Attributed(replace(error.verdict, reason=reason)) from error
         self.draft.verifier = checked.record()
         verdict = checked.verdict
         self._reward_events(verdict, name, final=False)
         minimum = step.view.config.min_reward if step.view is not None else None
-        artifacts = self.draft.extra.get("artifacts", [])[before:]
-        return StepRecord.of(name, checked, minimum, agent=self._agent, artifacts=artifacts)
+        artifacts = self.draft.notes.artifacts[before:]
+        return step_record(name, checked, minimum, agent=self._agent, artifacts=artifacts)
 
     async def _step(self, step: StepPlan) -> Verification:
         context, draft = self.context, self.draft
@@ -100,14 +98,13 @@ class Execution:
                 await self._freeze(step)
             self._audit()
         with draft.timed("verify"), attributed("verifier", "verify"):
-            place = context.place("verifier") if step.name is None else context.place("steps", step.name, "verifier")
-            return await context.verifier.verify(place, rollout=context.folder, step=step.name)
+            place = context.folder.step(step.name).verifier
+            return await context.verifier.verify(place, rollout=context.folder.path, step=step.name)
 
     async def _interact(self, step: StepPlan) -> None:
         context = self.context
         sandbox = context.environment.sandbox
-        logs = context.place("agent") if step.name is None else context.place("steps", step.name, "agent")
-        stage = Stage(context, step, sandbox, logs, self._gatekeeper())
+        stage = Stage(context, step, sandbox, context.folder.step(step.name).agent, self._gatekeeper())
         user = make_user(context.package, context.plan, context.config, context.machine)
         conversation = Conversation(context, stage, user)
         try:
@@ -115,7 +112,7 @@ class Execution:
                 await conversation.run()
             finally:
                 await stage.close()
-                self._agent = stage.tally.record()
+                self._agent = stage.tally.end()
                 self.draft.add_agent(self._agent, stage.tally.usage)
             if self._branches is not None:
                 await self._branches.grow(step, conversation.points)
@@ -135,58 +132,46 @@ class Execution:
         context = self.context
         sandbox = context.environment.sandbox
         await end_processes(context.environment, step.name)
-        target = context.place("artifacts") if step.name is None else context.place("steps", step.name, "artifacts")
+        target = context.folder.step(step.name).artifacts
         collected = await collect(sandbox, step.artifacts, target, conventional=is_imported(context.plan.view))
-        if collected:
-            self.draft.extra.setdefault("artifacts", []).extend(_artifact(item, step) for item in collected)
+        named = tuple(replace(item, step=step.name) for item in collected)
+        self.draft.note(artifacts=self.draft.notes.artifacts + named)
         self._record_workspace(await self._keep(step), step)
 
-    async def _keep(self, step: StepPlan) -> Kept:
+    async def _keep(self, step: StepPlan) -> Workspace:
         """Pack the workspace, so that it can be scored again, unless it would not say what the verifier sees now."""
         context = self.context
         sandbox = context.environment.sandbox
         if not context.config.keep_workspace:
-            return Kept("It was not asked for.")
+            return not_kept("It was not asked for.")
         if context.environment.services is not None or sandbox.spec.composition is not None:
-            return Kept("Services of the environment hold state that cannot be kept.")
+            return not_kept("Services of the environment have state that cannot be saved.")
         if keeps_processes(context.plan.view, step.name) and await sandbox.has_processes():
-            return Kept("The verifier looks at running processes, which cannot be kept.")
-        place = context.place(ARCHIVE) if step.name is None else context.place("steps", step.name, ARCHIVE)
+            return not_kept("The verifier needs running processes, which cannot be saved.")
+        place = context.folder.step(step.name).workspace
         return await keep_workspace(sandbox, place, context.redactor, without=context.installed)
 
-    def _record_workspace(self, kept: Kept, step: StepPlan) -> None:
+    def _record_workspace(self, found: Workspace, step: StepPlan) -> None:
         """Of several steps the first that was not kept counts, else the sum."""
-        known = self.draft.extra.get("workspace", {"kept": True})
-        if not known["kept"]:
+        known = self.draft.notes.workspace
+        if known is not None and not known.kept:
             return
-        record = kept.record()
-        if kept.reason is not None and step.name is not None:
-            record["reason"] = f"step {step.name}: {kept.reason}"
-        if record["kept"]:
-            record |= {name: record[name] + known.get(name, 0) for name in ("entries", "bytes")}
-        self.draft.extra["workspace"] = record
+        if not found.kept and step.name is not None:
+            found = replace(found, reason=f"step {step.name}: {found.reason}")
+        elif found.kept and known is not None:
+            entries, size = (found.entries or 0) + (known.entries or 0), (found.bytes or 0) + (known.bytes or 0)
+            found = replace(found, entries=entries, bytes=size)
+        self.draft.note(workspace=found)
 
     def _audit(self) -> None:
         found: Audit | None = audit(self.context.plan.view.namespace.agent_policy, self.context.trajectory.calls)
         if found is not None:
-            self.draft.extra["audit"] = found.record()
+            self.draft.note(audit=found.record())
             found.enforce()
 
     def _record_branches(self) -> None:
         if self._branches is not None:
-            self.draft.extra["branches"] = self._branches.record()
+            self.draft.note(branches=tuple(self._branches.nodes))
 
     def _reward_events(self, verdict: Verdict, step: str | None, *, final: bool) -> None:
-        if not isinstance(verdict, Scored):
-            return
-        lines = JsonLines(self.context.place("rewards.jsonl"))
-        try:
-            for line in reward_lines(verdict, step=step, final=final):
-                lines.append(self.context.redactor.data(line))
-        finally:
-            lines.close()
-
-
-def _artifact(item: Collected, step: StepPlan) -> dict[str, Any]:
-    named = {"step": step.name} if step.name is not None else {}
-    return {**item.record(), **named}
+        write_rewards(self.context.folder.rewards, verdict, self.context.redactor, step=step, final=final)

@@ -23,7 +23,7 @@ def model_caller(machine: Mapping[str, str] | None = None) -> ModelCall:
         try:
             reply = await ChatModel(model, machine).complete(messages, max_output_tokens=MAX_TOKENS)
         except ModelFailure as error:
-            raise InfrastructureFailure(f"Nobody played the user: {error}", code=error.code) from error
+            raise InfrastructureFailure(f"The simulated user failed: {error}", code=error.code) from error
         return reply.text
 
     return ask

@@ -53,9 +53,9 @@ def secret_values(machine: Mapping[str, str], *, declared: Iterable[str] = (), t
     machine. All other variables of the machine count when they look like secrets.
     """
     guessed = [value for name, value in machine.items() if looks_secret(name)]
-    guessed += [machine.get(name, "") for name in taken if name not in _PLAIN_NAMES]
+    guessed += [machine[name] for name in taken if name in machine and name not in _PLAIN_NAMES]
     found = {value for value in guessed if len(value) >= SHORTEST_GUESSED}
-    return found | {value for name in declared if len(value := machine.get(name, "")) >= SHORTEST_DECLARED}
+    return found | {machine[name] for name in declared if len(machine.get(name, "")) >= SHORTEST_DECLARED}
 
 
 def make_redactor(values: Iterable[str]) -> Redactor:

@@ -24,20 +24,19 @@ from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
+from benchflow.record import CleanupFailure, JsonLines, Result, RolloutFolder, Trajectory, always_wins, write_document
+from benchflow.record.codec import plain
+from benchflow.record.package_parts import package_parts
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attributed
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.context import RolloutContext, make_agent
-from benchflow.rollout.draft import RESULT, Draft, OnPhase, write_document
+from benchflow.rollout.draft import Draft, OnPhase
 from benchflow.rollout.execution import Execution
 from benchflow.rollout.installation import installed
-from benchflow.rollout.lines import JsonLines
-from benchflow.rollout.parts import package_parts
 from benchflow.rollout.phases.begin import for_agents
-from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
+from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.readiness import judges, require_judges
-from benchflow.rollout.record import Result
 from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
-from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.protocol import Change, SandboxBackend
@@ -45,12 +44,9 @@ from benchflow.sandbox.task_policy import asset_mounts
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
-USER_ROUNDS: Final = "user_rounds.jsonl"
-CONFIG: Final = "config.json"
 START_SEC: Final = 900.0
 """How much longer than its build an environment may take until it is ready."""
 _HARDLY_ANY: Final = 1 << 20
-_OUTPUT_OF_SANDBOXES: Final = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,7 @@ class Rollout:
         """`folder` is made when there is something to write; `on_phase` is told which phase begins."""
         self.config: Final = config
         self.folder: Final = folder
+        self._places: Final = RolloutFolder(folder)
         self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
         self._draft: Final = Draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
@@ -85,7 +82,7 @@ class Rollout:
             with anyio.move_on_after(self.config.timeout_sec) as deadline:
                 verdict = await self._work()
             if deadline.cancelled_caught:
-                message = f"The rollout took longer than its {self.config.timeout_sec:g} s."
+                message = f"The rollout exceeded its limit of {self.config.timeout_sec:g} s."
                 verdict = Unscored("infrastructure", draft.phase, "deadline", message)
         except Attributed as error:
             if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
@@ -109,7 +106,7 @@ class Rollout:
             with attributed("judge", "plan"):
                 await self._check_judges(planned.plan)
         async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
-            with Trajectory(self.folder / TRAJECTORY, draft.redactor) as trajectory:
+            with Trajectory(self._places.trajectory, draft.redactor) as trajectory:
                 context = RolloutContext(
                     config=self.config,
                     package=planned.package,
@@ -122,9 +119,9 @@ class Rollout:
                         base_image=self.config.base_image,
                         staging=self.config.staging,
                     ),
-                    folder=self.folder,
+                    folder=self._places,
                     trajectory=trajectory,
-                    rounds=JsonLines(self.folder / USER_ROUNDS),
+                    rounds=JsonLines(self._places.user_rounds),
                     redactor=draft.redactor,
                     machine=self._machine,
                     installed=self._installed,
@@ -150,7 +147,7 @@ class Rollout:
     def _plan(self) -> _Planned:
         config, draft = self.config, self._draft
         package = task_package(config.task)
-        draft.task |= {"name": package.name, "digest": package.digest}
+        draft.name_task(package)
         plan = plan_rollout(package, config, self._machine)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
         with attributed("agent", "plan"):
@@ -167,7 +164,7 @@ class Rollout:
         """Whoever cannot begin is told so before anything is started."""
         secrets = planned.plan.secrets.of("agent")
         for agent, role in planned.agents:
-            if is_fixed(role.agent):
+            if always_wins(role.agent):
                 continue
             own = resolve_variables(role.env, self._machine, path="agents.roles.env")
             try:
@@ -216,7 +213,7 @@ class Rollout:
                     state = await installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
-                    draft.sandbox = dict(environment.record())
+                    draft.sandbox = environment.record()
                     self._open_folder(planned)
                     await environment.start()
                 yield environment
@@ -233,8 +230,8 @@ class Rollout:
             await end()
         except Exception as error:  # noqa: BLE001  # whatever a backend raises when it ends
             failure = attribute(error, "sandbox", self._draft.phase)
-            note = {"what": what, "category": failure.category, "code": failure.code, "message": failure.reason}
-            self._draft.extra.setdefault("cleanup", []).append(note)
+            note = CleanupFailure(what, failure.category, failure.code, failure.reason)
+            self._draft.note(cleanup=(*self._draft.notes.cleanup, note))
 
     async def _prepared(self, planned: _Planned, backend: SandboxBackend, stack: ExitStack) -> Preparation:
         """What the sandbox is made from: with the secrets of the environment, without skills that are not allowed."""
@@ -257,17 +254,17 @@ class Rollout:
         self.folder.mkdir(parents=True, exist_ok=True)
         config, draft = self.config, self._draft
         document = {
-            "task": draft.task,
+            "task": plain(draft.task),
             "agent": config.agent,
             "model": config.model,
             "attempt": config.attempt,
-            "sandbox": draft.sandbox,
-            "settings": config.settings(),
+            "sandbox": plain(draft.sandbox),
+            "settings": plain(config.settings()),
             "plan": planned.plan.record(),
             "parts": package_parts(planned.package),
             "started_at": draft.started_at,
         }
-        write_document(self.folder / CONFIG, draft.redactor.data(document))
+        write_document(self._places.config, draft.redactor.data(document))
 
     def _write(self, verdict: Verdict) -> Result:
         """The record, after a last look for secrets; what cannot be written down is told as such."""
@@ -275,10 +272,10 @@ class Rollout:
         try:
             with draft.timed("record"):
                 if draft.redactor.values:
-                    for name in _OUTPUT_OF_SANDBOXES:
-                        redact_folder(draft.redactor, self.folder / name)
+                    for folder in self._places.outputs:
+                        redact_folder(draft.redactor, folder)
                 result = draft.result(verdict)
-                write_document(self.folder / RESULT, result.to_dict(), sync=self.config.durable)
+                write_document(self._places.result, result.to_dict(), sync=self.config.durable)
                 return result
         except OSError as error:
             return draft.result(self._told_plainly(attribute(error, "infrastructure", "record")))
@@ -290,7 +287,7 @@ class Rollout:
         place = next(folder for folder in self.folder.parents if folder.is_dir())
         if shutil.disk_usage(place).free > _HARDLY_ANY:
             return verdict
-        return replace(verdict, reason=f"There is no space left on the disk of {place}.")
+        return replace(verdict, reason=f"No space is left on the disk of {place}.")
 
 
 def _nothing(stack: ExitStack) -> Path:

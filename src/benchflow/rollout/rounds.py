@@ -132,12 +132,12 @@ class Conversation:
         if self.user is None or not self.user.wants_rewards or last_round or self.stage.exhausted:
             return {}
         if context.environment.services is not None:
-            return {"verifier_error": "rounds are not verified while services of the environment run"}
-        place = context.place("rounds", self.branch, step.name, str(number))
+            return {"verifier_error": "rounds are not verified while services of the environment are running"}
+        place = context.folder.round(number, step=step.name, branch=self.branch)
         copy = await self.stage.sandbox.fork()
         try:
             checked = await context.verifier.verify(
-                place, rollout=context.folder, step=step.name, sandbox=copy, soft=True
+                place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
             )
         finally:
             with anyio.CancelScope(shield=True):

@@ -13,11 +13,11 @@ from typing import Any, Final
 import anyio
 
 from benchflow.agents.protocol import Agent, TurnResult
+from benchflow.record import AgentEnd, Event
 from benchflow.rewards import attributed
 from benchflow.rollout.context import RolloutContext
 from benchflow.rollout.permissions import Asked, Gatekeeper
 from benchflow.rollout.plan import PlannedTurn, StepPlan
-from benchflow.rollout.trajectory import Event
 from benchflow.sandbox.protocol import Sandbox
 
 GRACE_SEC: Final = 30.0
@@ -56,9 +56,8 @@ class AgentTally:
         for name, value in result.usage.items():
             self.usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
 
-    def record(self) -> dict[str, Any]:
-        reason = {"stop_reason": self.stop_reason} if self.stop_reason is not None else {}
-        return {"exit_code": self.exit_code, "timed_out": self.timed_out, **reason}
+    def end(self) -> AgentEnd:
+        return AgentEnd(self.exit_code, self.timed_out, self.stop_reason)
 
 
 class Stage:

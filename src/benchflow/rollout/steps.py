@@ -7,63 +7,38 @@ reached because an earlier one stayed below its `min_reward` count as 0 in the m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Final
 
+from benchflow.record import AgentEnd, Artifact, ErrorRecord, NoOutcome, StepRecord, StepVerifier, outcome_of
 from benchflow.rewards import Scored, Unscored, Verdict
 from benchflow.verifier import Verification
 
-StepStatus = Literal["scored", "unscored", "not-reached"]
+NOT_REACHED: Final = NoOutcome("not-reached")
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step in the record of a rollout."""
+def step_record(
+    name: str,
+    checked: Verification,
+    min_reward: float | Mapping[str, float] | None,
+    *,
+    agent: AgentEnd | None = None,
+    artifacts: Sequence[Artifact] = (),
+) -> StepRecord:
+    """What a verification says of a step."""
+    verdict = checked.verdict
+    return StepRecord(
+        name=name,
+        outcome=outcome_of(verdict),
+        passed=passes(min_reward, verdict) if isinstance(verdict, Scored) else None,
+        agent=agent,
+        verifier=StepVerifier(checked.strategy, checked.exit_code),
+        artifacts=tuple(artifacts),
+    )
 
-    name: str
-    status: StepStatus
-    reward: float | None = None
-    rewards: Mapping[str, float] | None = None
-    passed: bool | None = None
-    """Whether `min_reward` was reached; None without one."""
-    agent: Mapping[str, Any] | None = None
-    verifier: Mapping[str, Any] | None = None
-    error: Mapping[str, Any] | None = None
-    artifacts: Sequence[Mapping[str, Any]] = ()
 
-    @classmethod
-    def of(
-        cls, name: str, checked: Verification, min_reward: float | Mapping[str, float] | None, **more: Any
-    ) -> StepRecord:
-        """What a verification says of a step; `more` are other fields."""
-        verdict = checked.verdict
-        record = verdict.record()
-        return cls(
-            name=name,
-            status="scored" if isinstance(verdict, Scored) else "unscored",
-            reward=record["reward"],
-            rewards=record["rewards"],
-            passed=passes(min_reward, verdict) if isinstance(verdict, Scored) else None,
-            verifier={"strategy": checked.strategy, "exit_code": checked.exit_code},
-            error=record["error"],
-            **more,
-        )
-
-    def record(self) -> dict[str, Any]:
-        optional = {
-            "passed": self.passed,
-            "agent": self.agent,
-            "verifier": self.verifier,
-            "error": self.error,
-            "artifacts": list(self.artifacts) or None,
-        }
-        return {
-            "name": self.name,
-            "status": self.status,
-            "reward": self.reward,
-            "rewards": dict(self.rewards or {}),
-            **{key: value for key, value in optional.items() if value is not None},
-        }
+def ends_task(step: StepRecord) -> bool:
+    """Whether no step after this one is reached: it was not scored, or stayed below what it must reach."""
+    return step.error is not None or step.passed is False
 
 
 def passes(min_reward: float | Mapping[str, float] | None, scored: Scored) -> bool | None:
@@ -77,9 +52,9 @@ def passes(min_reward: float | Mapping[str, float] | None, scored: Scored) -> bo
 
 def total(steps: Sequence[StepRecord], strategy: str | None) -> Verdict:
     """The verdict on all declared steps: the first that could not be scored decides, else `mean` or `final`."""
-    failed = next((step for step in steps if step.status == "unscored"), None)
-    if failed is not None:
-        return _unscored(failed)
+    failed = next((step for step in steps if step.error is not None), None)
+    if failed is not None and failed.error is not None:
+        return _unscored(failed.name, failed.error)
     if strategy == "final":
         last = steps[-1]
         return Scored(last.reward or 0.0, metrics={**_metrics(last), **_by_step(steps)})
@@ -88,18 +63,12 @@ def total(steps: Sequence[StepRecord], strategy: str | None) -> Verdict:
     return Scored(_mean([step.reward or 0.0 for step in steps]), metrics={**means, **_by_step(steps)})
 
 
-def _unscored(step: StepRecord) -> Unscored:
-    error = step.error or {}
-    return Unscored(
-        error.get("category", "verifier"),
-        error.get("phase", "verify"),
-        error.get("code", "step-unscored"),
-        f"step {step.name}: {error.get('message', 'it could not be scored')}",
-    )
+def _unscored(step: str, error: ErrorRecord) -> Unscored:
+    return Unscored(error.category, error.phase, error.code, f"step {step}: {error.message}")
 
 
 def _metrics(step: StepRecord) -> dict[str, float]:
-    return {name: value for name, value in (step.rewards or {}).items() if name != "reward"}
+    return {name: value for name, value in step.rewards.items() if name != "reward"}
 
 
 def _by_step(steps: Sequence[StepRecord]) -> dict[str, float]:

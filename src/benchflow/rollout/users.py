@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from benchflow.record import Event
 from benchflow.rollout.model_call import ModelCall, model_caller
 from benchflow.rollout.questions import asks_about, questions_in
-from benchflow.rollout.trajectory import Event
 
 MODEL_TRAJECTORY_CHARS: Final = 6_000
 _PART: Final = (
@@ -194,7 +194,7 @@ def _transcript(events: Sequence[Event]) -> str:
     return "\n".join(lines)[-MODEL_TRAJECTORY_CHARS:]
 
 
-def _said(event: Event) -> Any:
+def _said(event: Mapping[str, Any]) -> Any:
     for key in ("text", "title", "content", "output"):
         if event.get(key):
             return event[key]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
+from benchflow.record import Fidelity
 from benchflow.sandbox.backends import ENGINES, load_backend
 from benchflow.sandbox.composing import composed, require_services
 from benchflow.sandbox.envvars import resolve_variables
@@ -54,7 +55,7 @@ class Preparation:
         return self.spec.image.base if self.spec.image is not None else HOST
 
     @property
-    def fidelity(self) -> str:
+    def fidelity(self) -> Fidelity:
         """Whether that is what the package declares, for the record."""
         return self.spec.image.fidelity if self.spec.image is not None else "exact"
 
@@ -206,12 +207,13 @@ async def _image(
     if view.environment_dir is not None and "environment/Dockerfile" in package.files:
         substitute = {"base_image": base_image} if base_image is not None else {}
         try:
-            return await backend.build(
+            built = await backend.build(
                 view.environment_dir,
                 dockerfile="Dockerfile",
                 timeout_sec=view.config.environment.build_timeout_sec,
                 **substitute,
             )
+            return replace(built, fidelity="built") if built.fidelity == "exact" else built
         except EnvironmentFailure as error:
             error.file = f"environment/{error.file}" if error.file else None
             raise

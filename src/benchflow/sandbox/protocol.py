@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from benchflow.errors import UnsupportedError
+from benchflow.record import Fidelity
 from benchflow.task.config.task_config import MAIN_SERVICE
 
 NetworkMode = Literal["none", "public", "allowlist"]
-Fidelity = Literal["exact", "substituted"]
 ChangeKind = Literal["added", "changed", "deleted"]
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 

@@ -11,8 +11,8 @@ import pytest
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, UsageError
 from benchflow.sandbox.images import image_sources as sources
+from benchflow.sandbox.images.image_sources import debian_mirror
 from benchflow.sandbox.images.layer_tree import LayerTree
-from benchflow.sandbox.images.mirror import debian_mirror
 from benchflow.sandbox.images.oci import machine_architecture
 
 pytestmark = pytest.mark.anyio

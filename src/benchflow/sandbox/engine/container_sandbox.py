@@ -13,7 +13,6 @@ import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
 from benchflow.sandbox.engine.box.container_arguments import Launch
-from benchflow.sandbox.engine.box.image_accounts import is_root
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer, absolute
 from benchflow.sandbox.engine.container_changes import below, lay_over, make_changes, parse_diff, without
@@ -22,6 +21,7 @@ from benchflow.sandbox.engine.machine.engine_facts import needed
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
 from benchflow.sandbox.engine.namespace_sockets import dial_into
 from benchflow.sandbox.engine.user_layer import Home, make_workdir
+from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import (
     Change,
     ChangeKind,

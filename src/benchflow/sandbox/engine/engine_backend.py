@@ -11,9 +11,9 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
-from benchflow.sandbox.engine.change_notes import SnapshotNotes
 from benchflow.sandbox.engine.composed.compose_file import Build, Service, read_compose
 from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox, EngineComposition, Part
+from benchflow.sandbox.engine.container_changes import SnapshotNotes
 from benchflow.sandbox.engine.container_sandbox import EngineSandbox
 from benchflow.sandbox.engine.machine.dialect import DIALECTS
 from benchflow.sandbox.engine.machine.engine_build import Builder, BuildOptions

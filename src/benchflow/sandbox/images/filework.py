@@ -21,8 +21,8 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure
+from benchflow.sandbox.granted_ids import grant_range, granted_range
 from benchflow.sandbox.inside import syscalls
-from benchflow.sandbox.local.launcher import grant_range, granted_range
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

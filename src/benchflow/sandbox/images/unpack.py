@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.images.layer_store import OPAQUE
 from benchflow.sandbox.images.layer_tree import is_whiteout
+from benchflow.sandbox.inside.beneath import is_plain, names_of
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE_MARK: Final = ".wh..wh..opq"
@@ -224,10 +225,9 @@ class _Unpacker:
 
 
 def _safe_parts(name: str) -> list[str]:
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts or "\0" in name:
+    if not is_plain(name):
         raise _unsafe(f"the entry {name!r} points outside it")
-    return parts
+    return names_of(name)
 
 
 def _unsafe(reason: str) -> EnvironmentFailure:

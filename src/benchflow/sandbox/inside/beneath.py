@@ -1,6 +1,6 @@
 """Paths inside untrusted trees: walked one name at a time, no link ever followed.
 
-The one guard for mount points and for copies into a sandbox. Descriptors come out, never paths.
+The one guard for mount points, archives and copies in and out. What is opened comes out as descriptors, never as paths.
 """
 
 from __future__ import annotations
@@ -16,12 +16,39 @@ from benchflow.sandbox.inside.removal import remove_tree
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path, as text, leads nowhere but down from where it starts."""
+    return ".." not in path.split("/") and "\0" not in path
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of one entry of a folder."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
+
+
+def stays_inside(target: str, depth: int) -> bool:
+    """Whether a link `depth` folders below the top of a tree points to a place in it, regardless of other such links.
+
+    `..` counts at the beginning only: behind a name that is itself a link it would climb from somewhere else.
+    """
+    names = names_of(target)
+    climbs = 0
+    while climbs < len(names) and names[climbs] == "..":
+        climbs += 1
+    downwards = is_plain("/".join(names[climbs:]))
+    return bool(target) and not target.startswith("/") and climbs <= depth and downwards
+
+
+def names_of(path: str) -> list[str]:
+    """The names on a path, without those that say nothing."""
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
 def parts_of(path: str) -> list[str]:
     """The names of an absolute path; `..` and relative paths are refused."""
-    names = [name for name in path.split("/") if name not in ("", ".")]
-    if not path.startswith("/") or ".." in names or "\0" in path:
+    if not path.startswith("/") or not is_plain(path):
         raise OSError(errno.EINVAL, f"'{path}' is not a plain absolute path")
-    return names
+    return names_of(path)
 
 
 def claim_directory(
@@ -60,6 +87,12 @@ def claim_file(root: int, path: str, *, mode: int = 0o644) -> int:
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     finally:
         os.close(directory)
+
+
+def nothing(mode: int) -> bool:
+    """For `remove_unless`: no type may stay."""
+    del mode
+    return False
 
 
 def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> bool:

@@ -11,15 +11,16 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
-from benchflow.sandbox.local.structured import task_group
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _CHUNK: Final = 1 << 16
@@ -104,6 +105,19 @@ class _Command:
         fd = self.streams.pop(name, -1)
         if fd >= 0:
             os.close(fd)
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[TaskGroup]:
+    """A task group for jobs that fail together: one error says enough."""
+    try:
+        async with anyio.create_task_group() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from first.__cause__
 
 
 async def run_command(

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.files.atomic import write_atomic
+from benchflow.sandbox.granted_ids import granted_range
 from benchflow.sandbox.inside import syscalls
 from benchflow.sandbox.local.inside.box_plan import Identity
-from benchflow.sandbox.local.launcher import Launcher, granted_range
+from benchflow.sandbox.local.launcher import Launcher
 from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
 from benchflow.sandbox.protocol import CAPABILITIES, Limits, Missing, NetworkPolicy, SandboxSpec
 

@@ -14,16 +14,16 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local import local_transfer as transfer
 from benchflow.sandbox.local.beside.difference import Record
-from benchflow.sandbox.local.commands import LocalProcess, run_command
-from benchflow.sandbox.local.inside.box_plan import AGENT, Attachment, Overlay, Plan
+from benchflow.sandbox.local.commands import LocalProcess, run_command, task_group
+from benchflow.sandbox.local.inside.box_plan import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.local.local_egress import Uplink
 from benchflow.sandbox.local.machine_limits import Restraints, restrain
-from benchflow.sandbox.local.structured import task_group
 from benchflow.sandbox.protocol import (
     Change,
     ExecResult,

@@ -22,7 +22,6 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.inside import tree_parcel as parcels
 from benchflow.sandbox.inside import tree_stream as stream
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.launcher import expect, next_message
@@ -123,7 +122,7 @@ async def _send_parcel(link: Link, source: Path, message: wire.Message) -> bool:
     """Send a folder whole if it is small; whether it was."""
     directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        packed = parcels.pack(directory)
+        packed = stream.pack_parcel(directory)
     finally:
         os.close(directory)
     if packed is None:
@@ -154,7 +153,7 @@ async def _open(link: Link, path: str, *, parcel: bool = False) -> tuple[int | N
     answer, fds = await link.call({"op": "open", "path": path, "parcel": parcel})
     if not answer["directory"]:
         return fds[0], None
-    return None, parcels.open_parcel(fds[0]) if fds else None
+    return None, stream.open_parcel(fds[0]) if fds else None
 
 
 async def _create(link: Link, path: str, owner: str | None, mode: int) -> int:

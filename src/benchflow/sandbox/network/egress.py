@@ -12,14 +12,12 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from benchflow.sandbox.inside.egress_gateway import Role
 from benchflow.sandbox.network.attempt_log import Attempt, AuditLog
-from benchflow.sandbox.network.egress_plan import Role
 from benchflow.sandbox.network.host_rules import HostRules, Network
 from benchflow.sandbox.network.proxying.accepting import ConnectionServer
-from benchflow.sandbox.network.proxying.dialer import Dialer, Resolver
-from benchflow.sandbox.network.proxying.dns import NameService
-from benchflow.sandbox.network.proxying.fakenames import FakeNames
-from benchflow.sandbox.network.proxying.outbound import Outbound
+from benchflow.sandbox.network.proxying.dialer import Dialer, Outbound, Resolver
+from benchflow.sandbox.network.proxying.dns import FakeNames, NameService
 from benchflow.sandbox.network.proxying.proxy import Proxy
 from benchflow.sandbox.protocol import NetworkPolicy
 

@@ -18,14 +18,15 @@ from anyio.abc import Process
 
 from benchflow.errors import RuntimeFailure, SandboxFailure, UsageError
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
+from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_process import EngineProcess
 from benchflow.sandbox.engine.box.file_records import Record, RecordReader
-from benchflow.sandbox.engine.box.greeting import Greeting
-from benchflow.sandbox.engine.box.image_accounts import numeric_owner
 from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, upload_stream
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.ownership import ANCHOR
 from benchflow.sandbox.host_process import chunks, end, open_process, opened, pump, shell_code
+from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.inside.beneath import is_plain
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _GRACE_SEC: Final = 15.0
@@ -361,9 +362,18 @@ class EngineContainer:
 
 def absolute(path: str) -> str:
     """The path if it is absolute and without `..`; anything else is wrong usage."""
-    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+    if not path.startswith("/") or not is_plain(path):
         raise UsageError(f"'{path}' is not an absolute path without '..'.", code="unsafe-path")
     return path
+
+
+def numeric_owner(owner: str, passwd: str, group: str) -> Owner:
+    """`NAME`, `UID`, `NAME:GROUP` or `UID:GID` as numbers, by the texts of an image."""
+    try:
+        account = find_account(owner, passwd, group)
+    except UnknownUser as error:
+        raise SandboxFailure(str(error), code="unknown-user") from None
+    return Owner(account.uid, account.gid)
 
 
 def _file_failure(code: int, complaint: bytes) -> SandboxFailure:

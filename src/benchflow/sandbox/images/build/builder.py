@@ -18,14 +18,18 @@ from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.sandbox.images.build.bases import HOST, Bases
 from benchflow.sandbox.images.build.build_stage import SETTINGS, Stage, workdir_after
 from benchflow.sandbox.images.build.copy_files import Ownership, SourceTree, hash_all
-from benchflow.sandbox.images.build.copy_step import CopyRequest, fingerprint_copy, read_request, write_copy
-from benchflow.sandbox.images.build.last_lines import Tail
+from benchflow.sandbox.images.build.copy_step import (
+    CopyRequest,
+    fingerprint_copy,
+    read_request,
+    resolve_owner,
+    write_copy,
+)
 from benchflow.sandbox.images.build.layer_writer import make_directory
-from benchflow.sandbox.images.build.owner_names import resolve_owner
-from benchflow.sandbox.images.build.run_step import RunStep, read_run
+from benchflow.sandbox.images.build.run_step import RunStep, Tail, read_run
+from benchflow.sandbox.images.build.stage_plan import BuildPlan, plan_build, unsupported
 from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, parse_dockerignore
 from benchflow.sandbox.images.dockerfile.instructions import Instruction, parse_dockerfile
-from benchflow.sandbox.images.dockerfile.stage_plan import BuildPlan, plan_build, unsupported
 from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import MakeLayer
 from benchflow.sandbox.images.layer_tree import Branch, LayerTree

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from benchflow.sandbox.local.inside.box_plan import AGENT, AGENT_ID
+from benchflow.sandbox.inside.accounts import AGENT, AGENT_ID
 
 _FORMAT: Final = "3"
 IN_PLACE: Final = ("/usr",)

@@ -22,10 +22,11 @@ from typing import Final, NamedTuple, NoReturn
 
 from benchflow.sandbox.inside import beneath
 from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.inside.accounts import IDS
 from benchflow.sandbox.local.beside import worker
 from benchflow.sandbox.local.inside import children, rootfs
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import IDS, Identity, Overlay, Plan, group_prefix
+from benchflow.sandbox.local.inside.box_plan import Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
 from benchflow.sandbox.local.inside.seccomp import build_filter

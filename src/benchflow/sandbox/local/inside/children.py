@@ -17,7 +17,7 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside import tree_stream as stream
 from benchflow.sandbox.local.inside import confinement
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import AGENT, Plan
+from benchflow.sandbox.local.inside.box_plan import Plan
 
 _BUFFER: Final = 1 << 20
 _FAILED: Final = 125
@@ -87,8 +87,8 @@ def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Mes
     """Add the user to the accounts if it is missing; give it its home and what root owns in the working folder."""
     _confine_transfer(plan, program, groups)
     user = message["user"]
-    account = accounts.read_account(user) if user != AGENT else accounts.add_account(user)
-    for path in (message["workdir"], *((account.home,) if user == AGENT else ())):
+    account = accounts.read_account(user) if user != accounts.AGENT else accounts.add_account(user)
+    for path in (message["workdir"], *((account.home,) if user == accounts.AGENT else ())):
         os.makedirs(path, 0o755, exist_ok=True)
         if plan.identity != "single" and path != "/":
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

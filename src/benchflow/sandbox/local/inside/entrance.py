@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
 from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.inside.accounts import Account
+from benchflow.sandbox.inside.accounts import IDS, Account
 from benchflow.sandbox.local.inside import calls
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import IDS, Identity, Plan
+from benchflow.sandbox.local.inside.box_plan import Identity, Plan
 from benchflow.sandbox.local.inside.calls import Calls, Part, Rule
 from benchflow.sandbox.local.inside.confinement import ROOT_CAPABILITIES
 

@@ -10,18 +10,14 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import beneath
-from benchflow.sandbox.inside import egress_gateway as gateway
-from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.inside import tree_parcel as parcel
 from benchflow.sandbox.inside import tree_stream as stream
+from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
 from benchflow.sandbox.local.inside import children
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside import process_tree as processes
-from benchflow.sandbox.network.egress_plan import EgressPlan, Listener
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.inside.supervisor import Supervisor
@@ -82,7 +78,7 @@ def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socke
 def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> None:
     folder = children.open_plain(path, os.O_RDONLY | os.O_DIRECTORY) if parcel_wanted else -1
     try:
-        packed = parcel.pack(folder) if parcel_wanted else None
+        packed = stream.pack_parcel(folder) if parcel_wanted else None
         try:
             wire.send(reply, {"directory": True}, () if packed is None else (packed,))
         finally:
@@ -104,7 +100,7 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
     folder = fd = -1
     try:
         folder = beneath.claim_directory(root, "/" + "/".join(parents), replace_last=False)
-        beneath.remove_unless(folder, name, stream.nothing)
+        beneath.remove_unless(folder, name, beneath.nothing)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=folder)
         os.fchown(fd, uid, gid)
@@ -182,13 +178,7 @@ def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.so
 
 
 def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
-    listeners = tuple(Listener(*item) for item in message["listeners"])
-    plan = EgressPlan(listeners=listeners, routes=tuple(IPv4Network(item) for item in message["routes"]))
-    sockets = gateway.open_gateway(
-        plan,
-        unshare_network=lambda: sc.unshare(sc.CLONE_NEWNET),
-        enter_network=lambda fd: sc.setns(fd, sc.CLONE_NEWNET),
-    )
+    sockets = open_gateway(EgressPlan.from_message(message))
     wire.send(reply, {}, [opened.fileno() for opened in sockets])
     return 0
 

@@ -15,7 +15,7 @@ import h11
 
 from benchflow.sandbox.network.attempt_log import Channel
 from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream, relay
-from benchflow.sandbox.network.proxying.dialer import RefusedError, UnreachableError
+from benchflow.sandbox.network.proxying.dialer import Outbound, RefusedError, UnreachableError
 from benchflow.sandbox.network.proxying.http1 import (
     Peer,
     Target,
@@ -23,7 +23,6 @@ from benchflow.sandbox.network.proxying.http1 import (
     onward_response,
     request_target,
 )
-from benchflow.sandbox.network.proxying.outbound import Outbound
 
 _LINGER_SECONDS: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20

@@ -1,0 +1,210 @@
+"""Mutation run over the modules of `[tool.mutmut]`: makes many small changes to the code and runs the tests on each.
+
+A change that no test notices is a survivor. It needs a test, or an entry in `tests/mutation-survivors.toml` that says
+why it has none. Results are kept in `mutants/`: a stopped run continues, and survivors are tried again every time.
+
+    scripts/mutate.py [MODULE...]     e.g. benchflow.rewards.gain; all modules without one
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst as cst
+from mutmut import __main__ as mutmut
+from mutmut.mutation import file_mutation, mutators
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.stats import status_by_exit_code
+from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.utils.format_utils import orig_function_and_class_names_from_key
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = Path("mutants")
+LIST = Path("tests/mutation-survivors.toml")
+_KILLED = {"killed", "timeout"}
+_SURVIVED = {"survived", "no tests"}
+
+Key = tuple[str, str, str, str]
+"""A mutant by what it is and not where: module, function, the lines as they are, the lines as changed."""
+
+
+@dataclass
+class Row:
+    """What became of the mutants of one module."""
+
+    module: str
+    mutants: int = 0
+    killed: int = 0
+    listed: int = 0
+    unlisted: int = 0
+    undecided: int = 0
+
+    def cells(self) -> list[str]:
+        numbers = (self.mutants, self.killed, self.listed + self.unlisted, self.listed, self.undecided)
+        return [self.module, *map(str, numbers)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Mutation run; exits 1 when a survivor is not listed.")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="modules to mutate, `*` allowed (default: all)")
+    parser.add_argument(
+        "--children", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)"
+    )
+    parser.add_argument("--report", action="store_true", help="only print what is known from earlier runs")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    paths = sorted(path for path in walk_mutatable_files() if _chosen(module_of(path), options.modules))
+    if not paths:
+        parser.error(f"no module of [tool.mutmut] in pyproject.toml matches {' '.join(options.modules)}")
+    if not options.report:
+        _reduce_operators()
+        _forget_what_is_outdated()
+        names = _undecided(paths) if options.modules else []
+        if names or not options.modules:
+            mutmut._run(names, options.children)
+    return _report(paths)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts[1:])
+
+
+def _chosen(module: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatch(module, pattern) for pattern in patterns)
+
+
+def _reduce_operators() -> None:
+    """Leave out what tells nothing: the wording of messages, and further changes of what is changed already."""
+    swap = {mutators.operator_string: _one_string, mutators.operator_arg_removal: _one_argument}
+    mutators.mutation_operators[:] = [
+        (kind, swap.get(operator, operator)) for kind, operator in mutators.mutation_operators
+    ]
+    skip = file_mutation.MutationVisitor._skip_node_and_children
+    file_mutation.MutationVisitor._skip_node_and_children = lambda self, node: is_prose(node) or skip(self, node)
+
+
+def is_prose(node: cst.CSTNode) -> bool:
+    """Whether an expression is text for readers: a string with a space in it."""
+    if isinstance(node, cst.SimpleString):
+        return " " in node.raw_value
+    if isinstance(node, cst.FormattedString):
+        return any(isinstance(part, cst.FormattedStringText) and " " in part.value for part in node.parts)
+    return isinstance(node, cst.ConcatenatedString) and (is_prose(node.left) or is_prose(node.right))
+
+
+def _one_string(node: cst.BaseString) -> Iterator[cst.BaseString]:
+    yield from list(mutators.operator_string(node))[:1]
+
+
+def _one_argument(node: cst.Call) -> Iterator[cst.Call]:
+    """Each argument once: None in its place, and a named one left out."""
+    for index, argument in enumerate(node.args):
+        if argument.star or is_prose(argument.value):
+            continue
+        if argument.keyword is not None:
+            yield node.with_changes(args=[*node.args[:index], *node.args[index + 1 :]])
+        elif not (isinstance(argument.value, cst.Name) and argument.value.value == "None"):
+            changed = argument.with_changes(value=cst.Name("None"))
+            yield node.with_changes(args=[*node.args[:index], changed, *node.args[index + 1 :]])
+
+
+def _forget_what_is_outdated() -> None:
+    """Tests are copied anew, files that are gone are removed, and which test runs what is found out again."""
+    shutil.rmtree(WORK / "tests", ignore_errors=True)
+    (WORK / "mutmut-stats.json").unlink(missing_ok=True)
+    for copy in (WORK / "src").rglob("*.py"):
+        if not copy.relative_to(WORK).exists():
+            copy.unlink()
+    for path in walk_mutatable_files():
+        data = _results(path)
+        kept = {name: code for name, code in data.exit_code_by_key.items() if status_by_exit_code[code] in _KILLED}
+        if len(kept) != len(data.exit_code_by_key):
+            data.exit_code_by_key = {name: kept.get(name) for name in data.exit_code_by_key}
+            data.save()
+
+
+def _results(path: Path) -> SourceFileMutationData:
+    data = SourceFileMutationData(path=path)
+    data.load()
+    return data
+
+
+def _undecided(paths: Iterable[Path]) -> list[str]:
+    """Names of mutants to try; a pattern for a module that has none yet."""
+    names: list[str] = []
+    for path in paths:
+        results = _results(path).exit_code_by_key
+        names += [name for name, code in results.items() if code is None] if results else [f"{module_of(path)}.x*"]
+    return names
+
+
+def key_of(name: str, path: Path) -> Key:
+    function, class_name = orig_function_and_class_names_from_key(name)
+    lines = get_diff_for_mutant(name, path=path).splitlines()[3:]
+    was, now = ("\n".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+    return module_of(path), f"{class_name}.{function}" if class_name else function, was, now
+
+
+def listed() -> dict[Key, str]:
+    entries = tomllib.loads(LIST.read_text()).get("survivor", [])
+    return {(entry["module"], entry["function"], entry["was"], entry["now"]): entry["reason"] for entry in entries}
+
+
+def _report(paths: Iterable[Path]) -> int:
+    known = listed()
+    rows: list[Row] = []
+    for path in paths:
+        row = Row(module_of(path))
+        rows.append(row)
+        unused = {key for key in known if key[0] == row.module}
+        for name, code in _results(path).exit_code_by_key.items():
+            status = status_by_exit_code[code]
+            row.mutants += 1
+            if status in _KILLED:
+                row.killed += 1
+            elif status not in _SURVIVED:
+                row.undecided += 1
+            else:
+                key = key_of(name, path)
+                unused.discard(key)
+                row.listed += key in known
+                if key not in known:
+                    row.unlisted += 1
+                    _show_survivor(key, status)
+        if not row.undecided:
+            for key in sorted(unused):
+                print(f"listed, but killed or gone: {key[0]}: {key[1]}: {key[3]!r}")
+    _show_table(rows)
+    return 1 if any(row.unlisted or row.undecided for row in rows) else 0
+
+
+def _show_survivor(key: Key, status: str) -> None:
+    module, function, was, now = (json.dumps(part, ensure_ascii=False) for part in key)
+    print(
+        f'# {status}\n[[survivor]]\nmodule = {module}\nfunction = {function}\nwas = {was}\nnow = {now}\nreason = ""\n'
+    )
+
+
+def _show_table(rows: list[Row]) -> None:
+    total = Row("total")
+    for row in rows:
+        for field in ("mutants", "killed", "listed", "unlisted", "undecided"):
+            setattr(total, field, getattr(total, field) + getattr(row, field))
+    lines = [["module", "mutants", "killed", "survived", "listed", "open"], *(row.cells() for row in (*rows, total))]
+    width = max(len(line[0]) for line in lines)
+    for line in lines:
+        print(line[0].ljust(width), *(cell.rjust(9) for cell in line[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
