@@ -40,7 +40,7 @@ def test_an_agent_that_holds_a_secret_is_refused_with_the_way_to_pass_it(bench, 
     make_package()
     agent = f"acp:agent --key {spelling}"
     line = refused(bench("eval", "run", "tasks", "--agent", agent, env={"OPENAI_API_KEY": SECRET}))
-    assert "The agent of the job holds the value of OPENAI_API_KEY" in line
+    assert "The agent of the job contains the value of OPENAI_API_KEY" in line
     assert "benchflow.secrets" in line
     assert SECRET not in line
     assert not (tmp_path / "jobs").exists()
