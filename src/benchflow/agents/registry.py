@@ -117,5 +117,5 @@ def _load_plugin(point: EntryPoint) -> AgentKind:
     except Exception as error:  # a plugin may fail in any way and must not affect the others
         raise UsageError(f"The agent plugin '{point.name}' cannot be loaded: {error}", code="broken-plugin") from error
     if not isinstance(kind, AgentKind):
-        raise UsageError(f"The agent plugin '{point.name}' is no AgentKind.", code="broken-plugin")
+        raise UsageError(f"The agent plugin '{point.name}' is not an AgentKind.", code="broken-plugin")
     return kind
