@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -188,6 +189,26 @@ def gym(folder: Path, runs: int) -> tuple[float, float, float]:
     return reset, step, fork
 
 
+def command(root: Path, runs: int) -> float:
+    """Seconds of the whole command `bench run` on the small package, from the shell's view; its environment is made."""
+    line = [str(Path(sys.executable).with_name("bench")), "run", str(root / "small"), "--out", str(root / "runs")]
+    environment = {**os.environ, "BENCHCUBE_STORE": str(root / "store")}
+    times = []
+    for _ in range(runs + 1):
+        began = time.perf_counter()
+        subprocess.run(line, check=True, capture_output=True, env=environment)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def modules(root: Path) -> float:
+    """How many of our modules one oracle rollout runs code of."""
+    script = Path(__file__).parent / "lib" / "modules_run.py"
+    line = [sys.executable, str(script), str(root / "small"), str(root / "counted")]
+    environment = {**os.environ, "BENCHCUBE_STORE": str(root / "store")}
+    return float(subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout)
+
+
 def resumes(bench: Bench, runs: int) -> tuple[float, float]:
     """Wall seconds for 3,200 rollouts, and their CPU relative to 800, measured alternately."""
     pairs = [(bench.resume(800), bench.resume(3200)) for _ in range(runs)]
@@ -228,6 +249,7 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
     speed = anyio.run(bench.oracle, 40 if quick else 100)
     size = bench.record()
     resumed, growth = resumes(bench, 3 if quick else 7)
+    seconds, run = command(root, 5 if quick else 15), modules(root)
     reset, step, fork = gym(root / "small", 10 if quick else 30)
     memory = anyio.run(bench.memory, 200)
     theirs = peer_rate(root, 6 if quick else 12) if peer else None
@@ -242,6 +264,8 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
         Row("resume of 3,200 finished rollouts", None, resumed, 1, "s"),
         Row("resume, 3,200 over 800: linear", None, growth, 4.8, "x"),
         Row("record of a trivial rollout", None, size / 1024, 4, "KB"),
+        Row("`bench run` of a trivial package, whole command", None, seconds, 0.5, "s"),
+        Row("modules that an oracle rollout runs code of", None, run, 80, ""),
         Row("gym reset of a package", None, reset, 30, "ms"),
         Row("gym step with `true`", None, step, 6, "ms"),
         Row("gym fork of a package", None, fork, 20, "ms"),

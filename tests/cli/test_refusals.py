@@ -31,7 +31,7 @@ def test_a_model_for_an_agent_that_has_none_is_refused(bench, make_package, tmp_
 @pytest.mark.parametrize("option", [["--sandbox", "zorg"], ["--sandbox", "local"], ["--base-image", "host"]])
 def test_what_cubes_have_no_use_for_is_refused(bench, tmp_path, option):
     line = refused(bench("eval", "run", "cube:counter-cube", "--agent", "debug", *option))
-    assert f"{option[0]} is for packages" in line
+    assert f"{option[0]} applies to packages only" in line
     assert not (tmp_path / "jobs").exists()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchflow.agents.protocol import PermissionOption, PermissionRequest
-from benchflow.rollout.permissions import Gatekeeper
+from benchflow.rollout.drivers.turns import Gatekeeper
 
 pytestmark = pytest.mark.anyio
 

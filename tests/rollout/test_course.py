@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.record import AgentEnd, Artifact, Score, StepRecord, StepVerifier
+from benchflow.record import AgentEnd, Artifact, Score, StepRecord, StepVerifier, VerifierPart
+from benchflow.record.result import Isolation, NotCarriedOver
 from benchflow.rewards import Scored, Unscored
 from benchflow.rollout.course import Checkpoint, Course, Past
 
@@ -94,14 +95,16 @@ def test_what_a_step_must_reach(least, expected):
 
 
 def test_what_is_known_of_a_step_is_in_its_record():
-    agent, verifier, artifact = AgentEnd(0, timed_out=False), StepVerifier("script", 0), Artifact("/x", "x", "missing")
-    (record,) = course(1.0).after(Past(Scored(1.0), agent, verifier, (artifact,))).records()
+    isolation, nothing = Isolation("shared", "declared", None), NotCarriedOver(0, ())
+    verifier = VerifierPart("script", "default", isolation, 0, (), (), nothing)
+    agent, artifact = AgentEnd(0, timed_out=False), Artifact("/x", "x", "missing")
+    (record,) = course(1.0).after(Past(Scored(1.0), verifier, agent, (artifact,))).records()
     assert record == StepRecord(
         name="s0",
         outcome=Score(1.0, {"reward": 1.0}),
         passed=True,
         agent=agent,
-        verifier=verifier,
+        verifier=StepVerifier("script", 0),
         artifacts=(artifact,),
     )
 

@@ -53,7 +53,7 @@ async def test_a_clean_up_that_fails_is_noted_and_the_verdict_stays(run, make_pa
 
 
 async def test_a_failure_that_nobody_foresaw_ends_its_own_rollout_only(run, make_package, monkeypatch):
-    monkeypatch.setattr("benchflow.rollout.rollout.Execution", lambda *_: {}["nothing"])
+    monkeypatch.setattr("benchflow.rollout.rollout.AgentDriver", lambda *_: {}["nothing"])
     result = await run(make_package(OFFLINE), "oracle")
     assert (result.status, result.error.category, result.error.code) == ("unscored", "infrastructure", "crashed")
 
@@ -83,9 +83,9 @@ async def test_an_agent_that_runs_out_of_time_is_still_verified(run, make_packag
 async def test_an_agent_that_ignores_its_time_is_cut_off(run, make_package, monkeypatch):
     import anyio
 
-    from benchflow.rollout import stage
+    from benchflow.rollout.drivers import turns
 
-    monkeypatch.setattr(stage, "GRACE_SEC", 0.1)
+    monkeypatch.setattr(turns, "GRACE_SEC", 0.1)
 
     async def forever(context):
         await context.sandbox.exec("echo done > answer.txt")

@@ -3,12 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from benchflow.record import ErrorRecord, Score, StepRecord
-from benchflow.rewards import Scored, Unscored
-from benchflow.rollout.steps import NOT_REACHED, passes, total
 
 pytestmark = pytest.mark.anyio
 
@@ -138,23 +132,3 @@ async def test_scenes_are_played_in_every_step_unless_they_belong_to_one(run, ma
     script = new_script("true")
     await run(make_package(frontmatter(rest=scenes), files()), script=script)
     assert [text for _, text in script.prompts] == ["Write one.", "Review.", "Review."]
-
-
-@pytest.mark.parametrize(
-    ("least", "expected"),
-    [(None, None), (0.5, True), (0.6, False), ({"speed": 0.2}, True), ({"speed": 0.4}, False), ({"other": 0.0}, False)],
-)
-def test_what_a_step_must_reach(least, expected):
-    assert passes(least, Scored(0.5, metrics={"speed": 0.3})) is expected
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_the_mean_is_over_all_declared_steps(rewards):
-    steps = [StepRecord(name=str(n), outcome=Score(reward)) for n, reward in enumerate(rewards)]
-    rest = StepRecord(name="rest", outcome=NOT_REACHED)
-    bad = StepRecord(name="bad", outcome=ErrorRecord("verifier", "reward-missing", "verify", "There is none."))
-    assert total(steps, None).reward == pytest.approx(sum(rewards) / len(rewards))
-    longer = total([*steps, rest], "mean")
-    assert longer.reward == pytest.approx(sum(rewards) / (len(rewards) + 1))
-    assert total([*steps, rest], "final").reward == 0.0
-    assert isinstance(total([bad, *steps], "final"), Unscored)

@@ -20,7 +20,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.record.package_parts import VERIFIER, package_parts
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
 from benchflow.sandbox.backends import ENGINES, load_backend
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
@@ -109,14 +109,21 @@ class PackageRunner:
         package: TaskPackage = item.task.payload
         note = RescoreNote(package_parts(package)[VERIFIER], package.digest)
         try:
-            backend = await self.backend(package)
-            rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)
-            again = await rescore_rollout(rescore)
+            again = await self.rescore(package, folder, result, note)
         except NotRescoredError:
             return None
-        except Exception as error:  # noqa: BLE001  # the boundary: what fails here is one more unscored try
-            again = replace(result, outcome=outcome_of(attribute(error, "infrastructure", "verify")))
         return again if counts(again) else replace(again, notes=replace(again.notes, rescore=note))
+
+    async def rescore(self, package: TaskPackage, folder: RolloutFolder, result: Result, note: RescoreNote) -> Result:
+        """A rollout scored again. Raises `NotRescoredError`; other trouble is a result that does not count."""
+        try:
+            backend = await self.backend(package)
+            rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)
+            return await rescore_rollout(rescore)
+        except NotRescoredError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary: one rollout keeps its verdict, the others continue
+            return replace(result, outcome=outcome_of(attribute(error, "infrastructure", "verify")))
 
     async def backend(self, package: TaskPackage) -> SandboxBackend:
         """The backend for a package; all for which the choice is the same share one."""

@@ -26,13 +26,16 @@ from benchflow.record import (
     RolloutFolder,
     TaskId,
     WorkKey,
-    outcome_of,
     pair,
     write_document,
 )
 from benchflow.record.package_parts import VERIFIER, changed_parts, package_parts
-from benchflow.rewards import attribute
-from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, discard_unfinished, rescore_rollout, why_not
+from benchflow.rollout.drivers.replay import (
+    NotRescoredError,
+    counts,
+    discard_unfinished,
+    why_not,
+)
 from benchflow.task.package import TaskPackage
 
 _CUBE: Final = "cube:"
@@ -116,7 +119,7 @@ class Rescorer:
         for item in items:
             discard_unfinished(self._store.places.rollout(item.rollout))
         self._record_pass(finished=False)
-        scorer = _Scorer(self._packages, self._request.base_image)
+        scorer = _Scorer(self._packages)
         engine = Engine(self._store, scorer, concurrency=concurrency, observer=observer, counts=counts)
         try:
             self.report.completed = await run_until_stopped(engine, iter(items))
@@ -172,10 +175,9 @@ class Rescorer:
 class _Scorer:
     """Scores rollouts again for the engine, and remembers how each ended."""
 
-    def __init__(self, packages: PackageRunner, base_image: str | None) -> None:
+    def __init__(self, packages: PackageRunner) -> None:
         self.outcomes: Final[dict[str, tuple[RescoreItem, Result]]] = {}
         self._packages: Final = packages
-        self._base_image: Final = base_image
 
     async def prepare(self, task: TaskRef) -> None:
         await self._packages.prepare(task)
@@ -183,17 +185,11 @@ class _Scorer:
     async def run(self, item: WorkItem, folder: Path) -> Result:
         if not isinstance(item, RescoreItem):
             raise TypeError("Only finished rollouts can be scored again.")
-        package: TaskPackage = item.task.payload
         try:
-            backend = await self._packages.backend(package)
-            place = RolloutFolder(folder)
-            rescore = Rescore(place, item.result, package, backend, item.note, base_image=self._base_image)
-            result = await rescore_rollout(rescore)
+            result = await self._packages.rescore(item.task.payload, RolloutFolder(folder), item.result, item.note)
         except NotRescoredError as error:
             reason = ErrorRecord("unsupported", "not-rescored", "verify", str(error))
             result = replace(item.result, outcome=reason)
-        except Exception as error:  # noqa: BLE001  # the boundary: one rollout keeps its verdict, the others go on
-            result = replace(item.result, outcome=outcome_of(attribute(error, "infrastructure", "verify")))
         self.outcomes[item.rollout] = (item, result)
         return result
 

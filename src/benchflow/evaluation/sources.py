@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from benchflow.evaluation.cubes import CubeRunner
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.record import JobRequest, Result, RolloutFolder
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.cubes import CubeRunner
 
 CUBE_PREFIX: Final = "cube:"
 
@@ -21,10 +22,11 @@ class Sources:
     def __init__(self, request: JobRequest) -> None:
         cubes = [source.removeprefix(CUBE_PREFIX) for source in request.sources if source.startswith(CUBE_PREFIX)]
         paths = [Path(source) for source in request.sources if not source.startswith(CUBE_PREFIX)]
-        self._runners: Final[Sequence[PackageRunner | CubeRunner]] = (
-            PackageRunner(paths, request),
-            CubeRunner(cubes, request),
-        )
+        self._runners: Final[list[PackageRunner | CubeRunner]] = [PackageRunner(paths, request)]
+        if cubes:
+            from benchflow.evaluation.cubes import CubeRunner  # brings in the gym layer, which packages do not need
+
+            self._runners.append(CubeRunner(cubes, request))
         self._owners: dict[TaskRef, PackageRunner | CubeRunner] = {}
 
     def tasks(self) -> list[TaskRef]:

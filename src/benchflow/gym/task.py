@@ -74,10 +74,13 @@ class PackageTask(Task[PackageTaskMetadata]):
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
         """Verify on a fork; raises `UnscoredError` when that gives no score."""
         del obs
-        judged = LOOP.run(self.driver.evaluate)
-        if not isinstance(judged.verdict, Scored):
-            raise UnscoredError(judged.verdict)
-        return judged.verdict.reward, judged.info()
+        course = LOOP.run(self.driver.evaluate)
+        verdict = course.total()
+        if not isinstance(verdict, Scored):
+            raise UnscoredError(verdict)
+        steps = plain(course.records())
+        info = {"rewards": dict(verdict.metrics), "verifier": plain(course.past[-1].verifier)}
+        return verdict.reward, {**info, **({"steps": steps} if steps else {})}
 
     def finished(self, obs: Observation | None = None) -> bool:
         """Whether a step came to what ends the task before its last step."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from benchflow.record import AgentEnd, Artifact, NoOutcome, StepRecord, StepVerifier, outcome_of
+from benchflow.record import AgentEnd, Artifact, NoOutcome, StepRecord, StepVerifier, VerifierPart, outcome_of
 from benchflow.rewards.verdict import Scored, Unscored, Verdict
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ class Past:
     """A step that was verified: the verdict, and what the record says beside it."""
 
     verdict: Verdict
+    verifier: VerifierPart | None = None
+    """How the verdict was reached; None when the step did not get there."""
     agent: AgentEnd | None = None
-    verifier: StepVerifier | None = None
     artifacts: tuple[Artifact, ...] = ()
 
 
@@ -109,6 +110,11 @@ class Course:
         done = (_record(step, past) for step, past in zip(self.steps, self.past, strict=False))
         return (*done, *(StepRecord(name=str(step.name), outcome=NoOutcome("not-reached")) for step in missing))
 
+    def ended_by(self, verdict: Unscored) -> Unscored:
+        """The verdict on the whole when the step under way ends without a score."""
+        step = self.steps[len(self.past)].name
+        return verdict if step is None else replace(verdict, reason=f"step {step}: {verdict.reason}")
+
     def total(self) -> Verdict:
         """The verdict on the whole as it stands: a step that is unscored decides, else `mean` or `final`.
 
@@ -121,7 +127,7 @@ class Course:
         if self.steps[0].name is None:
             return last
         if isinstance(last, Unscored):
-            return replace(last, reason=f"step {self.steps[len(self.past) - 1].name}: {last.reason}")
+            return replace(self, past=self.past[:-1]).ended_by(last)
         scored = [past.verdict for past in self.past if isinstance(past.verdict, Scored)]
         each = {f"steps.{step.name}": verdict.reward for step, verdict in zip(self.steps, scored, strict=False)}
         if self.strategy == "final":
@@ -136,11 +142,12 @@ class Course:
 
 
 def _record(step: Checkpoint, past: Past) -> StepRecord:
+    verifier = past.verifier
     return StepRecord(
         name=str(step.name),
         outcome=outcome_of(past.verdict),
         passed=step.passed(past.verdict),
         agent=past.agent,
-        verifier=past.verifier,
+        verifier=StepVerifier(verifier.strategy, verifier.exit_code) if verifier is not None else None,
         artifacts=past.artifacts,
     )

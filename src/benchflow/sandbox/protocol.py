@@ -382,6 +382,8 @@ class BackendStatus:
     """Why not, in one sentence with a remedy; None if usable."""
     capabilities: frozenset[str]
     missing: tuple[Missing, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What else whoever relies on the isolation should know, one sentence each."""
 
 
 class SandboxBackend(ABC):

@@ -19,7 +19,7 @@ from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import WorkItem
 from benchflow.record import Result
-from benchflow.rollout.rescoring import counts
+from benchflow.rollout.drivers.replay import counts
 
 _LISTED: Final = 20
 

@@ -1,6 +1,6 @@
 """Keep: the workspace an agent left is packed beside its record, so that it can be scored again.
 
-`keep_workspace` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
+`keep` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
 mode, owner and time, and `workspace.json` with what was deleted. Secrets are taken out. Whatever cannot be kept is said
 as a reason, and never fails a rollout. `restore` is the way back.
 """
@@ -19,11 +19,13 @@ from typing import BinaryIO, Final
 
 import anyio.to_thread
 
+from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.files.atomic import temporary_sibling, write_atomic
 from benchflow.files.redaction import Redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import Workspace
+from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.redaction import redact_folder
 from benchflow.sandbox.protocol import Change, Rights, Sandbox
 
@@ -44,7 +46,19 @@ _TIMEOUT_SEC: Final = 120.0
 _Target = BinaryIO | gzip.GzipFile
 
 
-def not_kept(reason: str) -> Workspace:
+async def keep(
+    environment: Environment, step: str | None, archive: Path, redactor: Redactor, *, without: frozenset[Change]
+) -> Workspace:
+    """Keep the workspace of a step, unless what is packed would not be all that its verifier sees."""
+    sandbox = environment.sandbox
+    if environment.services is not None or sandbox.spec.composition is not None:
+        return _not_kept("Services of the environment have state that cannot be saved.")
+    if keeps_processes(environment.preparation.view, step) and await sandbox.has_processes():
+        return _not_kept("The verifier needs running processes, which cannot be saved.")
+    return await keep_workspace(sandbox, archive, redactor, without=without)
+
+
+def _not_kept(reason: str) -> Workspace:
     return Workspace(kept=False, reason=reason)
 
 
@@ -73,11 +87,11 @@ async def keep_workspace(
             await anyio.to_thread.run_sync(redact_folder, redactor, root)
             return await anyio.to_thread.run_sync(_pack, _InFolder(root), changes, rights, archive, redactor)
     except _NotKeptError as error:
-        return not_kept(str(error))
+        return _not_kept(str(error))
     except SandboxFailure as error:
-        return not_kept(f"The workspace could not be copied: {error}")
+        return _not_kept(f"The workspace could not be copied: {error}")
     except OSError as error:
-        return not_kept(f"The workspace could not be written: {error.strerror or error}.")
+        return _not_kept(f"The workspace could not be written: {error.strerror or error}.")
 
 
 def _within_limits(changes: Sequence[Change]) -> None:

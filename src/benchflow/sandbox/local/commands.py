@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
+from benchflow.sandbox.local.cgroups import Shortage
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
@@ -26,6 +27,10 @@ from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 _CHUNK: Final = 1 << 16
 _LEFT_IN_PIPE: Final = 1 << 20
 _KILLED: Final = 137
+_FROM_OUTSIDE: Final = (
+    "A process of the sandbox was killed from outside the sandbox: by somebody on this machine, or because the machine "
+    "ran out of memory."
+)
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 
@@ -40,11 +45,13 @@ def as_argv(command: str | Sequence[str]) -> list[str]:
 class _Command:
     """A started command: its streams and the socket that tells its end."""
 
-    def __init__(self, link: Link, reply: socket.socket, tag: int, streams: dict[str, int]) -> None:
+    def __init__(self, link: Link, reply: socket.socket, tag: int, streams: dict[str, int], shortage: Shortage) -> None:
+        """`shortage` is that of memory before it started."""
         self.link = link
         self.reply = reply
         self.tag = tag
         self.streams = streams
+        self._shortage = shortage
 
     @classmethod
     async def start(
@@ -61,6 +68,7 @@ class _Command:
         ours: dict[str, int] = {}
         theirs: list[int] = []
         reply: socket.socket | None = None
+        shortage = link.groups.shortage()
         try:
             if stdin is None:
                 reader, ours["stdin"] = os.pipe2(os.O_CLOEXEC)
@@ -75,7 +83,7 @@ class _Command:
             reply = link.request(message, theirs)
             answer, _ = await next_message(reply)
             tag = expect(answer, "The sandbox ended before the command started.")["tag"]
-            return cls(link, reply, tag, ours)
+            return cls(link, reply, tag, ours, shortage)
         except BaseException:
             for fd in ours.values():
                 os.close(fd)
@@ -89,8 +97,22 @@ class _Command:
 
     async def exit_code(self) -> int:
         answer, _ = await next_message(self.reply)
-        code: int = expect(answer, "The sandbox ended while a command was running.")["exit"]
+        end = expect(answer, "The sandbox ended while a command was running.")
+        code: int = end["exit"]
+        if self._killed_from_outside(unasked=end["unasked"]):
+            raise SandboxFailure(_FROM_OUTSIDE, code="killed-from-outside")
         return 128 - code if code < 0 else code
+
+    def _killed_from_outside(self, *, unasked: bool) -> bool:
+        """Whether the machine killed the command, or a process of it for lack of memory; `unasked` when the command
+        ended by SIGKILL which nobody inside sent.
+
+        What its own memory limit kills is the command's result. The limit is counted whenever it is hit, so a kill
+        without that count was the machine's.
+        """
+        before, now = self._shortage, self.link.groups.shortage()
+        starved, at_limit = now.killed > before.killed, now.at_limit > before.at_limit
+        return (unasked or starved) and not (starved and at_limit)
 
     async def kill(self) -> None:
         """End it with everything it started."""
@@ -222,6 +244,7 @@ class LocalProcess(SandboxProcess):
     def __init__(self, started: _Command) -> None:
         self._started = started
         self._code: int | None = None
+        self._trouble: SandboxFailure | None = None
         self._waiting = anyio.Lock()
 
     @classmethod
@@ -272,9 +295,16 @@ class LocalProcess(SandboxProcess):
 
     async def wait(self) -> int:
         async with self._waiting:
+            if self._trouble is not None:
+                raise self._trouble
             if self._code is None:
-                self._code = await self._started.exit_code()
-                self._started.reply.close()
+                try:
+                    self._code = await self._started.exit_code()
+                except SandboxFailure as error:
+                    self._trouble = error
+                    raise
+                finally:
+                    self._started.reply.close()
             return self._code
 
     @property

@@ -42,6 +42,17 @@ _HOW: Final = {
     "network.public": "load the kernel module veth",
     "network.allowlist": "load the kernel module veth",
 }
+_SHARED_BY_USER: Final = (
+    "All sandboxes of this user share the user's ids, and with them the limits that the kernel keeps per user, such as "
+    "inotify instances and descriptors in flight. For root, every sandbox has ids of its own."
+)
+_SHARED_IDS: Final[dict[Identity, str]] = {
+    "identity": "All sandboxes have the same user ids, because the file system of the store cannot shift owners. They "
+    "share the limits that the kernel keeps per user, such as inotify instances. Set BENCHCUBE_STORE to a folder on "
+    "ext4, XFS or Btrfs.",
+    "range": _SHARED_BY_USER,
+    "single": _SHARED_BY_USER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,7 @@ class Probe:
     capabilities: frozenset[str]
     reason: str | None = None
     """Why no sandbox can be started; None when one was."""
+    notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Missing, ...]:
@@ -107,9 +119,10 @@ async def probe(backend: LocalBackend) -> Probe:
     """
     try:
         runtime = await backend.runtime()
+        notes = tuple(note for identity, note in _SHARED_IDS.items() if identity == runtime.launcher.identity)
         known, machine = backend.store.root / KNOWN, _machine(runtime.launcher.identity)
         if _worked_before(known, machine):
-            return Probe(expected(runtime.launcher.identity))
+            return Probe(expected(runtime.launcher.identity), notes=notes)
         async with backend.create(SandboxSpec()) as sandbox:
             result = await sandbox.exec(["true"], timeout=60)
         if not result.ok:
@@ -128,7 +141,7 @@ async def probe(backend: LocalBackend) -> Probe:
     if capabilities == expected(runtime.launcher.identity):
         with contextlib.suppress(OSError):  # a store that is not writable is reported when something has to be stored
             write_atomic(known, json.dumps({"machine": machine}), sync=False)
-    return Probe(capabilities)
+    return Probe(capabilities, notes=notes)
 
 
 def _machine(identity: Identity) -> str:

@@ -152,7 +152,9 @@ class LocalBackend(SandboxBackend):
             found = self._probed or await probe(self)
             if found.reason is None:  # what failed once may work next time
                 self._probed = found
-        return BackendStatus(self.name, found.reason is None, found.reason, found.capabilities, found.missing)
+        return BackendStatus(
+            self.name, found.reason is None, found.reason, found.capabilities, found.missing, found.notes
+        )
 
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None, upper: Path | None = None) -> LocalSandbox:
         """A sandbox that is not started yet. `upper` is an empty folder that takes what is written, as a layer for

@@ -138,7 +138,7 @@ class LocalSandbox(Sandbox):
             overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
         after, self._after = self._after, None
-        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups.members, after)
+        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups, after)
         if self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
         if self._revert is None:  # such a copy is short-lived and in a hurry

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.accounts import IDS, Account
-from benchflow.sandbox.local.inside import calls
+from benchflow.sandbox.local.inside import calls, kill_watch
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.box_plan import Identity, Plan
 from benchflow.sandbox.local.inside.calls import Calls, Part, Rule
@@ -215,7 +215,7 @@ class Entrance:
 
     def _dismiss(self) -> None:
         if self.porter:
-            os.kill(self.porter, signal.SIGKILL)
+            kill_watch.kill(self.porter)
         self.gone(self.porter)
 
     def gone(self, pid: int) -> None:

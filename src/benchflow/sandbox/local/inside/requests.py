@@ -116,6 +116,9 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
 def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End one command with all it started."""
     del fds
+    for pid, tag in supervisor.tags.items():
+        if tag == message["tag"]:
+            supervisor.expect_end(pid)
     processes.kill_tagged(message["tag"], {**supervisor.tags, supervisor.entrance.porter: 0})
     supervisor.reap()
     wire.send(reply, {})
@@ -125,8 +128,11 @@ def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fd
 def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End everything but the supervisor."""
     del message, fds
+    supervisor.expect_end(None)
     processes.kill_all()
     supervisor.reap(until_none=True)
+    if supervisor.watch is not None:
+        supervisor.watch.forget()
     wire.send(reply, {})
     return False
 

@@ -11,7 +11,7 @@ import fcntl
 import functools
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from benchflow.sandbox.inside import accounts, beneath
@@ -22,7 +22,6 @@ HOLD: Final = "/sys"
 """Where the zygote keeps its mounts: a folder that exists everywhere and is never offered to a sandbox."""
 STORE: Final = f"{HOLD}/store"
 VOLUMES: Final = f"{HOLD}/volumes"
-PLAIN_VOLUMES: Final = f"{HOLD}/plain"
 ROOT: Final = f"{HOLD}/root"
 SCRATCH: Final = f"{HOLD}/scratch"
 _PROC: Final = f"{SCRATCH}/proc"
@@ -58,15 +57,34 @@ def prepare() -> None:
     _mount_dev()
 
 
-def build_root(plan: Plan, locate: Callable[[str], str], trees: Sequence[int]) -> int:
+def attach_layers(tree: int) -> str:
+    """Attach a detached mount that holds layers; gives where it stands."""
+    target = f"{SCRATCH}/layers-{tree}"
+    os.mkdir(target)
+    sc.attach_tree(tree, target)
+    os.close(tree)
+    return target
+
+
+def _locate(location: str, roots: Mapping[str, str]) -> str:
+    """A location of a plan as a path of this mount namespace."""
+    kind, colon, rest = location.partition(":")
+    if colon and kind == "store":
+        return f"{STORE}/{rest}"
+    if volume := volume_of(location):
+        return roots[f"volume:{volume}"] + rest.removeprefix(volume)
+    return roots.get(location, location)
+
+
+def build_root(plan: Plan, roots: Mapping[str, str], trees: Sequence[int]) -> int:
     """Make the sandbox's root the root of this process. Gives the descriptor its `/etc/resolv.conf` is written through.
 
-    `locate` turns the locations of a plan into paths of this mount namespace; `trees` are the detached mounts of the
-    plan's attachments, in order. Called after `prepare`.
+    `roots` says where volumes and folders of the machine are attached; `trees` are the detached mounts of the plan's
+    attachments, in order. Called after `prepare`.
     """
     os.chdir(SCRATCH)
     for number, overlay in enumerate(plan.overlays):
-        _mount_overlay(overlay, locate, f"{number}-")
+        _mount_overlay(overlay, roots, f"{number}-")
     root = os.open(ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if plan.shm_bytes != SHM_BYTES:
         options = f"mode=1777,size={plan.shm_bytes}"
@@ -89,12 +107,12 @@ def build_root(plan: Plan, locate: Callable[[str], str], trees: Sequence[int]) -
     return resolver
 
 
-def _mount_overlay(overlay: Overlay, locate: Callable[[str], str], prefix: str) -> None:
+def _mount_overlay(overlay: Overlay, roots: Mapping[str, str], prefix: str) -> None:
     """Short names in the current folder for the layers: an option string is limited to 4,096 bytes and shown inside."""
     for name, location in (("u", overlay.upper), ("w", overlay.work)):
-        os.symlink(locate(location), prefix + name)
+        os.symlink(_locate(location, roots), prefix + name)
     for index, location in enumerate(overlay.lowers):
-        os.symlink(locate(location), f"{prefix}{index}")
+        os.symlink(_locate(location, roots), f"{prefix}{index}")
     lowers = ":".join(f"{prefix}{index}" for index in range(len(overlay.lowers)))
     options = f"lowerdir={lowers},upperdir={prefix}u,workdir={prefix}w,userxattr,volatile"
     target = ROOT

@@ -18,12 +18,10 @@ from benchflow.agents.protocol import PermissionOption
 from benchflow.errors import BenchflowError
 from benchflow.record import BranchOption, BranchRecord, NoOutcome, outcome_of
 from benchflow.rewards import attribute
-from benchflow.rollout.context import RolloutContext
-from benchflow.rollout.permissions import Gatekeeper
+from benchflow.rollout.drivers.conversation import BranchPoint, Conversation
+from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext
 from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.plan import StepPlan
-from benchflow.rollout.rounds import BranchPoint, Conversation
-from benchflow.rollout.stage import Stage
 from benchflow.sandbox.protocol import Sandbox
 
 MAIN: Final = "main"
@@ -47,7 +45,7 @@ class _Way:
 class BranchTree:
     """All branches of a rollout, run one after the other."""
 
-    context: RolloutContext
+    context: TurnContext
     new_gatekeeper: Callable[[], Gatekeeper]
     nodes: list[BranchRecord] = field(default_factory=list)
     _run: int = 0
@@ -103,13 +101,13 @@ class BranchTree:
         gatekeeper = self.new_gatekeeper()
         gatekeeper.decisions.extend(way.decisions)
         place = context.folder.branch(node.id)
-        stage = Stage(context, step, sandbox, place.agent, gatekeeper)
-        conversation = Conversation(context, stage, point.user, branch=node.id, points=points)
+        agents = OpenAgents(context, step, sandbox, place.agent, gatekeeper)
+        conversation = Conversation(context, agents, point.user, branch=node.id, points=points)
         try:
             try:
                 await conversation.run(start=point.position, prompt=point.prompt, last=point.last)
             finally:
-                await stage.close()
+                await agents.close()
             if not keeps_processes(context.plan.view, step.name):
                 await sandbox.kill_processes()
             checked = await context.verifier.verify(
@@ -117,8 +115,8 @@ class BranchTree:
             )
         except BenchflowError as error:
             failed = outcome_of(attribute(error, "agent", "agent"))
-            return replace(node, outcome=failed, agent=stage.tally.end())
-        return replace(node, outcome=outcome_of(checked.verdict), agent=stage.tally.end())
+            return replace(node, outcome=failed, agent=agents.tally.end())
+        return replace(node, outcome=outcome_of(checked.verdict), agent=agents.tally.end())
 
 
 def _ways(point: BranchPoint) -> Iterator[_Way]:

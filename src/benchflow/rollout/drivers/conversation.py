@@ -15,10 +15,8 @@ import anyio
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.rewards import Scored
-from benchflow.rollout.context import RolloutContext
-from benchflow.rollout.permissions import Asked
+from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, TurnOutcome
 from benchflow.rollout.plan import PlannedTurn
-from benchflow.rollout.stage import Stage, TurnOutcome
 from benchflow.rollout.users import BaseUser, RoundResult
 from benchflow.sandbox.protocol import Sandbox
 
@@ -42,10 +40,10 @@ class BranchPoint:
 
 @dataclass(slots=True)
 class Conversation:
-    """One line of conversation on a stage."""
+    """One line of conversation with the agents of a sandbox."""
 
-    context: RolloutContext
-    stage: Stage
+    context: TurnContext
+    agents: OpenAgents
     user: BaseUser | None
     branch: str | None = None
     """Id of the branch this is; None for the main line."""
@@ -56,22 +54,22 @@ class Conversation:
         """Play from round `start` on; `prompt` is what is said there when it is known already."""
         if self.user is not None and start == 0 and self.branch is None:
             with _user_boundary():
-                await self.user.setup(self.stage.step.prompt, self._solution())
+                await self.user.setup(self.agents.step.prompt, self._solution())
         for number, turn, declared in self._schedule(start):
             said = prompt if prompt is not None else await self._next_prompt(number, turn, last, declared=declared)
             prompt = None
             if said is None:
                 return
             last = await self._round(number, turn, said, last)
-            if self.stage.exhausted:
+            if self.agents.exhausted:
                 return
 
     def _solution(self) -> str | None:
-        return self.context.solution(self.stage.step) if self.context.config.oracle_access else None
+        return self.context.solution(self.agents.step) if self.context.config.oracle_access else None
 
     def _schedule(self, start: int) -> Iterator[tuple[int, PlannedTurn, bool]]:
         """Declared turns, then rounds with the role that came last, as many as the user may take."""
-        turns = self.stage.step.turns
+        turns = self.agents.step.turns
         for number in range(start, len(turns)):
             yield number, turns[number], True
         if self.user is not None:
@@ -84,7 +82,7 @@ class Conversation:
         user = self.user
         if user is None:
             return turn.prompt
-        instruction = turn.prompt if declared else self.stage.step.prompt
+        instruction = turn.prompt if declared else self.agents.step.prompt
         with _user_boundary():
             said = await user.run(number, instruction, last)
         if not (declared and user.follows_scenes):
@@ -96,14 +94,14 @@ class Conversation:
         previous = last.role if last is not None else None
         handed = previous is not None and role is not None and previous != role
         prompt = said + _handoff_note(last) if handed and self.context.plan.handoff == "metadata" else said
-        base = await self.stage.sandbox.fork() if self.context.plan.branches else None
+        base = await self.agents.sandbox.fork() if self.context.plan.branches else None
         user = self.user.branch() if self.user is not None and base is not None else None
         kept = False
         try:
-            where: dict[str, Any] = {"branch": self.branch, "step": self.stage.step.name}
-            if self.user is not None or len(self.stage.step.turns) > 1:
+            where: dict[str, Any] = {"branch": self.branch, "step": self.agents.step.name}
+            if self.user is not None or len(self.agents.step.turns) > 1:
                 where["round"] = number
-            outcome = await self.stage.take_turn(turn, prompt, **where)
+            outcome = await self.agents.take_turn(turn, prompt, **where)
             if base is not None and outcome.asked:
                 self.points.append(BranchPoint(number, said, base, outcome.asked, user, last))
                 kept = True
@@ -121,20 +119,20 @@ class Conversation:
             handoff_to=role if handed else None,
             **(await self._soft_verified(number)),
         )
-        if self.user is not None or len(self.stage.step.turns) > 1:
+        if self.user is not None or len(self.agents.step.turns) > 1:
             self._log(result, prompt, outcome)
         return result
 
     async def _soft_verified(self, number: int) -> dict[str, Any]:
         """What a verification of this very moment says, for a user that has another round to look at it."""
-        context, step = self.context, self.stage.step
+        context, step = self.context, self.agents.step
         last_round = number + 1 >= max(context.plan.max_rounds, len(step.turns))
-        if self.user is None or not self.user.wants_rewards or last_round or self.stage.exhausted:
+        if self.user is None or not self.user.wants_rewards or last_round or self.agents.exhausted:
             return {}
         if context.environment.services is not None:
             return {"verifier_error": "rounds are not verified while services of the environment are running"}
         place = context.folder.round(number, step=step.name, branch=self.branch)
-        copy = await self.stage.sandbox.fork()
+        copy = await self.agents.sandbox.fork()
         try:
             checked = await context.verifier.verify(
                 place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
@@ -152,7 +150,7 @@ class Conversation:
         usage = outcome.result.usage
         record: dict[str, Any] = {
             "round": result.round,
-            "step": self.stage.step.name,
+            "step": self.agents.step.name,
             "branch": self.branch,
             "scene": result.scene,
             "role": result.role,
