@@ -1,8 +1,8 @@
 """What rollouts cost: the engine alone, whole rollouts in the local sandbox, resuming, records, gym tasks, memory.
 
-"Null" rollouts run on a sandbox in which nothing happens, so that what is left is the engine: plan, phases, trajectory,
-verification, records. `--quick` takes fewer of everything. The oracle row is measured beside Harbor on Docker;
-`--no-peer` leaves that out.
+"Null" rollouts run on a sandbox in which nothing happens, so only the engine is measured: plan, phases, trajectory,
+verification, records. `--quick` uses smaller numbers. The oracle row is measured beside Harbor on Docker;
+`--no-peer` skips it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +27,8 @@ from benchflow.evaluation.engine import Engine, remaining
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.gym import PackageBenchmarkConfig
+from benchflow.record import Result
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.record import Result
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
@@ -188,8 +189,28 @@ def gym(folder: Path, runs: int) -> tuple[float, float, float]:
     return reset, step, fork
 
 
+def command(root: Path, runs: int) -> float:
+    """Seconds of the whole command `bench run` on the small package, from the shell's view; its environment is made."""
+    line = [str(Path(sys.executable).with_name("bench")), "run", str(root / "small"), "--out", str(root / "runs")]
+    environment = {**os.environ, "BENCHCUBE_STORE": str(root / "store")}
+    times = []
+    for _ in range(runs + 1):
+        began = time.perf_counter()
+        subprocess.run(line, check=True, capture_output=True, env=environment)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def modules(root: Path) -> float:
+    """How many of our modules one oracle rollout runs code of."""
+    script = Path(__file__).parent / "lib" / "modules_run.py"
+    line = [sys.executable, str(script), str(root / "small"), str(root / "counted")]
+    environment = {**os.environ, "BENCHCUBE_STORE": str(root / "store")}
+    return float(subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout)
+
+
 def resumes(bench: Bench, runs: int) -> tuple[float, float]:
-    """Wall seconds for 3,200 rollouts, and how many times the CPU of 800 they take; both are looked at in turns."""
+    """Wall seconds for 3,200 rollouts, and their CPU relative to 800, measured alternately."""
     pairs = [(bench.resume(800), bench.resume(3200)) for _ in range(runs)]
     few, many = ([cpu for cpu, _ in times] for times in zip(*pairs, strict=True))
     return statistics.median(wall for _, (_, wall) in pairs), statistics.median(many) / statistics.median(few)
@@ -208,7 +229,7 @@ def median(work: Callable[[], object], runs: int) -> float:
 def peer_rate(root: Path, trials: int) -> float | None:
     """Harbor's oracle trials per second of the same small package, as many at once as ours.
 
-    If it cannot run here, the reason is said."""
+    If it cannot run, the reason is printed."""
     for name, text in {**FILES, "task.md": PEER_TASK}.items():
         write(root / "peer" / name, text)
         (root / "peer" / name).chmod(0o755)
@@ -223,11 +244,12 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
     bench = Bench(root)
     counts = (100, 300, 1000) if quick else (100, 1000, 10_000)
     before, middle, large, after = (anyio.run(bench.null, Recorder, count) for count in (*counts, counts[0]))
-    engine = ((before + after) / 2, middle, large)  # what a file costs drifts with what the disk did lately
+    engine = ((before + after) / 2, middle, large)  # the cost of a file depends on recent disk activity
     whole = anyio.run(bench.null, Runner, counts[0] if quick else 300)
     speed = anyio.run(bench.oracle, 40 if quick else 100)
     size = bench.record()
     resumed, growth = resumes(bench, 3 if quick else 7)
+    seconds, run = command(root, 5 if quick else 15), modules(root)
     reset, step, fork = gym(root / "small", 10 if quick else 30)
     memory = anyio.run(bench.memory, 200)
     theirs = peer_rate(root, 6 if quick else 12) if peer else None
@@ -242,6 +264,8 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
         Row("resume of 3,200 finished rollouts", None, resumed, 1, "s"),
         Row("resume, 3,200 over 800: linear", None, growth, 4.8, "x"),
         Row("record of a trivial rollout", None, size / 1024, 4, "KB"),
+        Row("`bench run` of a trivial package, whole command", None, seconds, 0.5, "s"),
+        Row("modules that an oracle rollout runs code of", None, run, 80, ""),
         Row("gym reset of a package", None, reset, 30, "ms"),
         Row("gym step with `true`", None, step, 6, "ms"),
         Row("gym fork of a package", None, fork, 20, "ms"),
@@ -251,8 +275,8 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="fewer of everything")
-    parser.add_argument("--no-peer", action="store_true", help="measure this project alone")
+    parser.add_argument("--quick", action="store_true", help="smaller numbers")
+    parser.add_argument("--no-peer", action="store_true", help="measure only this project")
     options = parser.parse_args()
     compile_ours()
     with tempfile.TemporaryDirectory(prefix="benchcube-rollouts-", ignore_cleanup_errors=True) as folder:

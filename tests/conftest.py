@@ -12,6 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchflow.evaluation.store import JobStore
+from benchflow.record import AgentPart, JobRecord, JobRequest, Result, SandboxPart, Score, TaskPart
 from benchflow.sandbox.local.local_backend import LocalBackend
 
 
@@ -52,3 +54,40 @@ def invoke(
         return code, printed.out, printed.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def make_result():
+    """Makes the result of an attempt: scored with a reward, or unscored with an error."""
+
+    def make(task="t", reward=1.0, error=None, *, digest="sha256:0", ordinal=1, attempt=1, key=None, path=None, **more):
+        outcome = error if error is not None else Score(reward, more.pop("rewards", {"reward": reward}))
+        parts = {
+            "task": TaskPart(task, path or task, digest, digest, ordinal),
+            "agent": AgentPart("oracle", None, exit_code=0, timed_out=False),
+            "sandbox": SandboxPart("local", "host", "exact"),
+            "verifier": None,
+            "timing": {"agent": 0.1},
+            "usage": {},
+            "key": key or f"{task}-{digest}-{ordinal}-{attempt}",
+            "started_at": "2026-01-01T00:00:00Z",
+            "finished_at": "2026-01-01T00:00:01Z",
+        }
+        return Result(attempt=attempt, outcome=outcome, **{**parts, **more})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_job():
+    """Makes a job with the given results, one rollout each; gives its store, which is closed."""
+
+    def make(jobs_dir, name="job", results=(), *, planned=None, **request):
+        wanted = JobRequest(**{"sources": ("tasks",), "agent": "oracle", **request})
+        store = JobStore.create(jobs_dir, JobRecord(name, wanted, planned or len(results), "2026-01-01T00:00:00+00:00"))
+        for number, result in enumerate(results):
+            store.append(result, f"r{number}")
+        store.close()
+        return store
+
+    return make

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 import anyio
 
+from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
@@ -94,13 +95,9 @@ class Environment:
         copy.network = self.network
         return copy
 
-    def record(self) -> dict[str, str]:
+    def record(self) -> SandboxPart:
         """The `sandbox` part of a result: backend, what it lies on, and whether that is what was asked for."""
-        return {
-            "name": self.backend.name,
-            "base": self.preparation.base,
-            "fidelity": self.preparation.fidelity,
-        }
+        return SandboxPart(self.backend.name, self.preparation.base, self.preparation.fidelity)
 
     async def stop(self) -> None:
         """End services and sandbox, and the backend when it was made for this environment; idempotent."""

@@ -7,7 +7,6 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from benchflow.agents import (
-    ALWAYS_WIN,
     AgentInfo,
     AgentKind,
     AgentRequest,
@@ -17,6 +16,7 @@ from benchflow.agents import (
     registry,
 )
 from benchflow.errors import UsageError
+from benchflow.record import ALWAYS_WIN
 
 
 def test_every_agent_is_listed_once_with_what_it_needs():

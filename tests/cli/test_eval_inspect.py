@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from benchflow.evaluation.store import JobStore
-from benchflow.rollout.record import ErrorRecord, Result
+from benchflow.record import ErrorRecord
 
 
 def bench(*arguments, cwd):
@@ -15,30 +14,18 @@ def bench(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
-def fill(folder, name, rewards, **job):
-    store = JobStore.create(folder / "jobs", name, {"agent": "oracle", "model": None, **job})
-    for number, (task, reward) in enumerate(rewards):
-        error = None if reward is not None else ErrorRecord("judge", "timeout", "verify", "away")
-        store.append(
-            Result(
-                task={"name": task, "path": task, "digest": None},
-                agent={"name": "oracle", "model": None, "exit_code": 0, "timed_out": False},
-                sandbox={"name": "local", "base": "host", "fidelity": "exact"},
-                attempt=1,
-                key=f"{task}-{number}",
-                status="scored" if error is None else "unscored",
-                reward=reward,
-                error=error,
-                started_at="2026-01-01T00:00:00Z",
-                finished_at="2026-01-01T00:00:00Z",
-            ),
-            f"r{number}",
-        )
-    store.close()
+@pytest.fixture
+def fill(make_result, make_job):
+    def fill(folder, name, rewards, **job):
+        away = ErrorRecord("judge", "timeout", "verify", "away")
+        results = [make_result(task, reward, away if reward is None else None) for task, reward in rewards]
+        make_job(folder / "jobs", name, results, **job)
+
+    return fill
 
 
 @pytest.fixture
-def jobs(tmp_path):
+def jobs(tmp_path, fill):
     fill(tmp_path, "one", [("a", 0.0), ("b", 0.1), ("c", 0.0)], planned=3)
     fill(tmp_path, "two", [("a", 1.0), ("b", 1.0), ("c", 0.9), ("d", None)], planned=9)
     return tmp_path
@@ -56,10 +43,8 @@ def test_list_shows_state_and_score(jobs):
 @pytest.mark.parametrize(
     ("file", "content", "why"),
     [
-        ("results.jsonl", b'{"schema": "other"}\n', "results.jsonl, line 1 is damaged"),
-        ("results.jsonl", b"\xff\xfe\n", "results.jsonl, line 1 is damaged"),
         ("job.json", b"{", "job.json cannot be read"),
-        ("job.json", b"[]", "job.json is no JSON object"),
+        ("job.json", b"[]", "it is not a JSON object"),
         ("job.json", b'{"planned": "three"}', "cannot be read"),
     ],
 )
@@ -76,10 +61,25 @@ def test_a_damaged_job_is_a_row_that_says_so_beside_the_others(jobs, file, conte
     assert rows["two"]["problem"] is None
 
 
+@pytest.mark.parametrize("damage", [b'{"schema": "other"}\n', b"\xff\xfe\n"])
+def test_a_damaged_line_is_named_on_stderr_and_the_rest_is_shown(jobs, damage):
+    path = jobs / "jobs" / "one" / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + damage + lines[2])
+    shown = bench("eval", "show", "one", cwd=jobs)
+    assert (shown.returncode, "2 of 2 rollouts scored" in shown.stdout) == (0, True)
+    assert "1 more planned; to continue: bench eval resume one" in shown.stdout
+    assert "jobs/one/results.jsonl, line 2 is damaged and left out: " in shown.stderr
+    summary = json.loads(bench("eval", "show", "one", "--json", cwd=jobs).stdout)
+    assert ([line["line"] for line in summary["damaged_lines"]], summary["total"]) == ([2], 2)
+    compared = bench("eval", "compare", "one", "two", cwd=jobs)
+    assert (compared.returncode, "line 2 is damaged" in compared.stderr) == (0, True)
+
+
 def test_a_file_is_no_folder_of_jobs(jobs):
     (jobs / "file").write_text("")
     result = bench("eval", "list", "--jobs-dir", "file", cwd=jobs)
-    assert (result.returncode, result.stdout, result.stderr) == (2, "", "bench: file is no folder.\n")
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", "bench: file is not a folder.\n")
 
 
 def test_an_empty_folder_says_how_to_start(tmp_path):
@@ -94,7 +94,7 @@ def test_show_prints_the_summary(jobs):
     text = bench("eval", "show", "jobs/two", cwd=jobs).stdout
     assert "3 of 4 rollouts scored" in text
     assert "judge/timeout" in text
-    assert "5 more planned; go on with: bench eval resume two" in text
+    assert "5 more planned; to continue: bench eval resume two" in text
     assert "planned" not in bench("eval", "show", "one", cwd=jobs).stdout
 
 

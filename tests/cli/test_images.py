@@ -102,7 +102,7 @@ def test_an_engine_that_does_not_run_is_told_in_one_sentence(invoke, engines, ch
         (["add", "NOT A NAME", "--rootfs", "/"], "not an image name"),
         (["add", "x", "--engine", "lxc"], "no engine"),
         (["add"], "NAME"),
-        (["remove", "nobody"], "no image nobody"),
+        (["remove", "nobody"], "Unknown image nobody"),
         (["remove"], "NAME"),
     ],
 )

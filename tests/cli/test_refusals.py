@@ -31,7 +31,7 @@ def test_a_model_for_an_agent_that_has_none_is_refused(bench, make_package, tmp_
 @pytest.mark.parametrize("option", [["--sandbox", "zorg"], ["--sandbox", "local"], ["--base-image", "host"]])
 def test_what_cubes_have_no_use_for_is_refused(bench, tmp_path, option):
     line = refused(bench("eval", "run", "cube:counter-cube", "--agent", "debug", *option))
-    assert f"{option[0]} is for packages" in line
+    assert f"{option[0]} applies to packages only" in line
     assert not (tmp_path / "jobs").exists()
 
 
@@ -40,7 +40,7 @@ def test_an_agent_that_holds_a_secret_is_refused_with_the_way_to_pass_it(bench, 
     make_package()
     agent = f"acp:agent --key {spelling}"
     line = refused(bench("eval", "run", "tasks", "--agent", agent, env={"OPENAI_API_KEY": SECRET}))
-    assert "The agent of the job holds the value of OPENAI_API_KEY" in line
+    assert "The agent of the job contains the value of OPENAI_API_KEY" in line
     assert "benchflow.secrets" in line
     assert SECRET not in line
     assert not (tmp_path / "jobs").exists()

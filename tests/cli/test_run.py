@@ -10,7 +10,7 @@ import time
 import jsonschema
 import pytest
 
-from benchflow.rollout.record import result_schema
+from benchflow.record import schema
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def test_the_record_is_printed_and_kept(bench, package, tmp_path):
     done = bench("run", package(), "--json", "--out", tmp_path / "results")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, result_schema())
+    jsonschema.validate(document, schema("result"))
     assert (document["status"], document["reward"], document["agent"]["name"]) == ("scored", 1.0, "oracle")
     assert document["task"]["path"] == str(tmp_path / "task")
     (folder,) = (tmp_path / "results").iterdir()
@@ -84,7 +84,7 @@ def test_an_invalid_package_ends_with_1_and_a_record(bench, package):
     ("arguments", "said"),
     [
         (["nowhere"], "no such folder"),
-        (["task", "--agent", "nobody"], "no agent 'nobody'"),
+        (["task", "--agent", "nobody"], "Unknown agent 'nobody'"),
         (["task", "--agent", "script:missing.sh"], "missing.sh"),
         (["task", "--sandbox", "nowhere"], "no sandbox 'nowhere'"),
         (["task", "--timeout", "-1"], "--timeout"),

@@ -11,7 +11,7 @@ def test_every_backend_is_listed_with_what_it_can_and_lacks(bench, tmp_path):
     found = {item["name"]: item for item in json.loads(result.stdout)["sandboxes"]}
     assert list(found)[:3] == ["local", "docker", "podman"]
     for item in found.values():
-        assert set(item) == {"name", "usable", "reason", "capabilities", "missing"}
+        assert set(item) == {"name", "usable", "reason", "capabilities", "missing", "notes"}
         assert item["usable"] is (item["reason"] is None)
         assert set(item["capabilities"]) <= set(CAPABILITIES)
         assert item["capabilities"] == sorted(item["capabilities"])

@@ -1,24 +1,45 @@
 """Two jobs side by side, and what people are shown."""
 
+import itertools
+
 import pytest
 
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines
-from benchflow.evaluation.statistics import Outcome, summarise
+from benchflow.evaluation.summary import job_summary
+from benchflow.record import ErrorRecord
+
+AWAY = ErrorRecord("judge", "timeout", "verify", "away")
 
 
-def job(rewards):
-    return [Outcome(task, "scored" if r is not None else "unscored", r, category=None if r is not None else "judge")
-            for task, values in rewards.items() for r in values]  # fmt: skip
+@pytest.fixture
+def job(make_result, make_job, tmp_path):
+    """Makes a job from rewards by task; a task is a name, or a name, a digest and an ordinal."""
+    names = (f"job-{number}" for number in itertools.count())
+
+    def make(rewards):
+        results = []
+        for task, values in rewards.items():
+            name, digest, ordinal = task if isinstance(task, tuple) else (task, "sha256:0", 1)
+            for attempt, reward in enumerate(values, 1):
+                error = AWAY if reward is None else None
+                path = f"tasks/{name}/{digest}/{ordinal}"
+                results.append(
+                    make_result(name, reward, error, digest=digest, ordinal=ordinal, attempt=attempt, path=path)
+                )
+        return make_job(tmp_path, next(names), results)
+
+    return make
 
 
-def test_jobs_are_paired_by_task():
+def test_jobs_are_paired_by_task(job):
     first = job({"a": [0.0, 0.0], "b": [0.5], "c": [1.0], "x": [1.0]})
     second = job({"a": [1.0], "b": [1.0], "c": [1.0], "y": [0.0], "x": [None]})
     result = compare("one", first, "two", second)
     assert result.difference.value == pytest.approx(0.5)
     assert (result.only_first, result.only_second) == (("x",), ("y",))
-    assert result.tasks["a"] == (0.0, 1.0)
+    assert (result.tasks[0].task, result.tasks[0].first, result.tasks[0].second) == ("a", 0.0, 1.0)
+    assert not any(item.changed for item in result.tasks)
 
 
 @pytest.mark.parametrize(
@@ -29,31 +50,53 @@ def test_jobs_are_paired_by_task():
         ([-2.0, -2.1, -2.0, -2.1], "worse"),
     ],
 )
-def test_a_difference_is_called_clear_when_its_interval_leaves_out_zero(second, verdict):
+def test_a_difference_is_called_clear_when_its_interval_leaves_out_zero(job, second, verdict):
     names = "abcd"
     first = job({name: [0.1] for name in names})
     assert compare("1", first, "2", job({n: [v] for n, v in zip(names, second, strict=True)})).verdict == verdict
 
 
-def test_jobs_without_a_common_task_are_said_to_have_none():
+def test_jobs_without_a_common_task_are_said_to_have_none(job):
     result = compare("1", job({"a": [1.0]}), "2", job({"b": [1.0]})).to_dict()
     assert "No task was scored in both jobs." in list(comparison_lines(result))
     assert result["difference"]["value"] is None
 
 
-def test_the_lines_of_a_summary_state_denominators_and_what_is_missing():
-    def record(task, attempt, reward):
-        error = None if reward is not None else {"category": "judge", "code": "timeout"}
-        return {"task": {"name": task}, "attempt": attempt, "reward": reward, "error": error}
+def test_packages_of_one_name_are_paired_by_content_and_then_by_path(job):
+    first = job({("p", "sha256:x", 1): [0.0], ("p", "sha256:y", 1): [1.0], ("p", "sha256:z", 1): [0.25]})
+    second = job({("p", "sha256:y", 1): [1.0], ("p", "sha256:w", 1): [0.5]})
+    result = compare("1", first, "2", second)
+    assert [(item.first, item.second, item.changed) for item in result.tasks] == [(1.0, 1.0, False), (0.0, 0.5, True)]
+    assert result.only_first == ("p@z",)
+    assert "changed" in "\n".join(comparison_lines(result.to_dict()))
 
-    results = [record("a", 1, 1.0), record("a", 2, 0.0), record("b", 1, None), record("b", 2, 1.0)]
-    outcomes = [
-        Outcome(r["task"]["name"], "scored" if r["error"] is None else "unscored", r["reward"], category="judge")
-        for r in results
-    ]
-    text = "\n".join(summary_lines({"results": results, **summarise(outcomes)}))
+
+def test_equal_packages_are_paired_one_by_one(job):
+    first = job({("p", "sha256:x", 1): [0.0], ("p", "sha256:x", 2): [1.0]})
+    result = compare("1", first, "2", job({("p", "sha256:x", 1): [0.5], ("p", "sha256:x", 2): [0.75]}))
+    assert [(item.task, item.first, item.second) for item in result.tasks] == [("p", 0.0, 0.5), ("p #2", 1.0, 0.75)]
+
+
+def test_a_task_that_changed_is_left_out_on_demand(job):
+    first, second = job({("p", "sha256:x", 1): [0.0], "q": [0.5]}), job({("p", "sha256:w", 1): [1.0], "q": [0.5]})
+    result = compare("1", first, "2", second, same_digest=True)
+    assert ([item.task for item in result.tasks], result.dropped) == (["q"], ("p",))
+    assert (result.only_first, result.only_second) == ((), ())
+    assert "left out, because their content differs: p" in list(comparison_lines(result.to_dict()))
+
+
+def test_the_lines_of_a_summary_state_denominators_and_what_is_missing(job):
+    text = "\n".join(summary_lines(job_summary(job({"a": [1.0, 0.0], "b": [None, 1.0]}))))
     assert "3 of 4 rollouts scored, 2 tasks" in text
     assert "mean reward 0.750" in text
-    assert "unscored 1: 1 judge; whatever they had scored, the mean lies between 0.500 and 0.750" in text
+    assert "unscored 1: 1 judge; with them the mean would be between 0.500 and 0.750" in text
     assert "pass@2 1.000   pass^2 0.000  (1 task)" in text
     assert "judge/timeout" in text
+
+
+def test_two_packages_of_one_name_are_two_tasks_in_a_summary(job):
+    summary = job_summary(job({("p", "sha256:xxxxxxxxx", 1): [1.0], ("p", "sha256:yyyyyyyyy", 1): [0.0]}))
+    assert (summary["tasks"], summary["pass_rate"]["tasks"]) == (2, 2)
+    assert list(summary["pass_at_k"]) == ["1"], "nobody tried a task twice"
+    lines = list(summary_lines(summary))
+    assert [line.split()[0] for line in lines[1:3]] == ["p@xxxxxxxx", "p@yyyyyyyy"]

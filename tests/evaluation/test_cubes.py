@@ -10,7 +10,7 @@ import time
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.evaluation.step_errors import trouble_of
+from benchflow.evaluation.cube_driver import trouble_of
 from cube.core import StepError
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from benchflow.rollout.record import result_schema
+from benchflow.record import schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
 BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
@@ -57,7 +57,7 @@ def test_the_oracle_solves_and_nothing_does_not(tasks):
     assert (nothing["total"], nothing["mean_reward"]["value"]) == (6, 0.0)
     for summary in (oracle, nothing):
         for line in summary["results"]:
-            jsonschema.validate(line, result_schema())
+            jsonschema.validate(line, schema("result"))
             folder = tasks / "jobs" / summary["job"] / "rollouts" / line["rollout"]
             record = json.loads((folder / "result.json").read_text())
             assert record == {key: value for key, value in line.items() if key != "rollout"}
@@ -104,7 +104,7 @@ def test_cubes_run_in_the_same_engine(tmp_path):
     names = {line["task"]["name"] for line in summary["results"]}
     assert "counter-cube/far-100" in names
     for line in summary["results"]:
-        jsonschema.validate(line, result_schema())
+        jsonschema.validate(line, schema("result"))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Packages of a job: which backend each gets, whoever else is in the job, and the settings they are known by."""
 
+import json
+
 import anyio
 import pytest
 
-from benchflow.evaluation.job import JobRequest
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.work import TaskRef, plan_items
+from benchflow.record import JobRecord, JobRequest, TaskId
+from benchflow.record.codec import plain
 from benchflow.sandbox.protocol import BackendStatus
 from benchflow.task.package import load_package
 
@@ -70,11 +73,11 @@ def test_the_backend_of_a_package_does_not_depend_on_the_others(packages, order,
 
 def key(**settings):
     request = JobRequest(sources=("a",), agent="nop", **settings)
-    return next(plan_items([TaskRef("t", "t", "sha256:0")], 1, request.settings())).key
+    return next(plan_items([TaskRef(TaskId("t", "sha256:0"), "t", "sha256:0")], 1, request.settings())).key
 
 
 def test_a_deadline_is_part_of_what_the_work_is_and_survives_the_job_file():
     assert len({key(), key(timeout_sec=5.0), key(timeout_sec=6.0)}) == 3
-    request = JobRequest(sources=("a",), agent="nop", timeout_sec=5.0)
-    assert JobRequest.from_job({"sources": ["a"], "agent": "nop", "timeout_sec": 5.0}) == request
-    assert "timeout_sec" not in JobRequest(sources=("a",), agent="nop").settings(), "jobs without one keep their keys"
+    job = JobRecord("job", JobRequest(sources=("a",), agent="nop", timeout_sec=5.0), 1, "now")
+    assert JobRecord.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+    assert "timeout_sec" not in plain(JobRequest(sources=("a",), agent="nop").settings()), "left out, it does not count"

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from benchflow.cli import main
-from benchflow.rollout.record import result_schema
+from benchflow.record import schema
 
 BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
@@ -81,7 +81,7 @@ def test_a_changed_verifier_scores_again_and_the_earlier_verdict_stays(tmp_path)
     written = lines(tmp_path)
     assert len(written) == 8
     for line in written[4:]:
-        jsonschema.validate(line, result_schema())
+        jsonschema.validate(line, schema("result"))
         folder = tmp_path / "jobs/job/rollouts" / line["rollout"]
         assert json.loads((folder / "result.json").read_text())["reward"] == 0.0
         new = folder / line["rescore"]["folder"]

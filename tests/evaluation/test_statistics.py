@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.evaluation.statistics import (
-    Outcome,
+    Sample,
     bounds,
     mean,
     pass_at_k,
@@ -18,14 +18,15 @@ from benchflow.evaluation.statistics import (
     t_quantile,
     wilson,
 )
+from benchflow.record import TaskId
 
 
 def scored(task, reward, **metrics):
-    return Outcome(task, "scored", reward, metrics)
+    return Sample(TaskId(task, None), reward, metrics)
 
 
 def lost(task, category="infrastructure"):
-    return Outcome(task, "unscored", None, category=category)
+    return Sample(TaskId(task, None), None, category=category)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +99,9 @@ def test_the_ks_go_up_to_the_attempts_made():
 
 def test_metrics_and_usage_are_summed_up():
     outcomes = [
-        Outcome("a", "scored", 1.0, {"speed": 2.0}, usage={"tokens": 10, "cost_usd": 0.5}),
-        Outcome("b", "scored", 1.0, {"speed": 4.0, "only": 1.0}, usage={"tokens": 5}),
-        Outcome("b", "unscored", None, category="agent", usage={"tokens": 1}),
+        Sample(TaskId("a", None), 1.0, {"speed": 2.0}, usage={"tokens": 10, "cost_usd": 0.5}),
+        Sample(TaskId("b", None), 1.0, {"speed": 4.0, "only": 1.0}, usage={"tokens": 5}),
+        Sample(TaskId("b", None), None, category="agent", usage={"tokens": 1}),
     ]
     summary = summarise(outcomes)
     assert summary["metrics"]["speed"]["value"] == 3.0

@@ -90,7 +90,7 @@ def test_a_block_that_ends_well_changes_nothing() -> None:
 
 def test_a_cancellation_is_told_in_one_plain_sentence() -> None:
     error = asyncio.CancelledError("Cancelled via cancel scope 7f00; reason: <Task pending coro=<run()>>")
-    assert attribute(error, "agent", "agent").reason == "It was cancelled before it came to its end."
+    assert attribute(error, "agent", "agent").reason == "It was cancelled before it finished."
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), asyncio.CancelledError()])

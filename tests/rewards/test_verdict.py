@@ -126,7 +126,7 @@ def test_the_document_states_the_settled_reward_first() -> None:
 def test_an_unscored_verdict_names_one_boundary_a_code_and_a_reason(
     category: str, phase: str, code: str, reason: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"no boundary|needs a code"):
+    with pytest.raises(ValueError, match=r"not a boundary|needs a code"):
         Unscored(category, phase, code, reason)
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from benchflow.agents.protocol import Agent, TurnResult
+from benchflow.record.json_files import read_lines
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.lines import read_lines
 
 VERIFIER = "if grep -q done /app/answer.txt 2>/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
 

@@ -74,7 +74,7 @@ async def test_the_conventional_folder_is_taken_when_it_holds_something(sandbox,
 async def test_artifacts_of_a_rollout_are_in_its_folder_and_record(run, make_package, tmp_path):
     frontmatter = "environment: {network_mode: no-network}\nartifacts: [answer.txt, {source: /tmp/gone}]\n"
     result = await run(make_package(frontmatter), "oracle")
-    assert result.extra["artifacts"] == [
+    assert result.to_dict()["artifacts"] == [
         {"source": "/app/answer.txt", "destination": "app/answer.txt", "status": "collected", "files": 1, "bytes": 5},
         {"source": "/tmp/gone", "destination": "tmp/gone", "status": "missing"},
     ]

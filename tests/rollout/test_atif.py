@@ -7,18 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import UsageError
+from benchflow.record import AgentPart
+from benchflow.record.reward_log import reward_lines
+from benchflow.rewards import Scored
 from benchflow.rollout.atif import export_atif, to_atif
 
-RESULT = {
-    "agent": {"name": "model:m", "model": "m"},
-    "task": {"name": "acme/a"},
-    "status": "scored",
-    "reward": 1.0,
-    "rewards": {"reward": 1.0},
-    "error": None,
-    "usage": {"input_tokens": 7, "cost_usd": 0.5},
-    "key": "k",
-}
 AGENT_ONLY = {"model_name", "reasoning_content", "tool_calls", "metrics"}
 
 
@@ -40,11 +33,17 @@ def valid(document):
     return document
 
 
+@pytest.fixture(scope="module")
+def result(make_result):
+    agent = AgentPart("model:m", "m", exit_code=None, timed_out=False)
+    return make_result("acme/a", agent=agent, usage={"input_tokens": 7, "cost_usd": 0.5}, key="k")
+
+
 def event(kind, **fields):
     return {"seq": 1, "time": "2026-01-01T00:00:00.000Z", "type": kind, **fields}
 
 
-def test_a_conversation_becomes_steps():
+def test_a_conversation_becomes_steps(result):
     events = [
         event("user_message", text="Go.", scene="s", role="r"),
         event("agent_thought", text="Hm."),
@@ -55,8 +54,8 @@ def test_a_conversation_becomes_steps():
         event("agent_message", text="Done."),
         event("user_message", text="Thanks."),
     ]
-    rewards = [{"ts": "2026-01-01T00:00:01Z", "type": "terminal", "source": "verifier", "value": 1.0, "tag": "reward"}]
-    document = valid(to_atif(RESULT, events, rewards))
+    rewards = list(reward_lines(Scored(1.0)))
+    document = valid(to_atif(result, events, rewards))
     assert [step["source"] for step in document["steps"]] == ["user", "agent", "agent", "user", "system"]
     first, worked, said, _, reward = document["steps"]
     assert first["extra"] == {"scene": "s", "role": "r"}
@@ -77,12 +76,12 @@ EVENTS = st.builds(
 
 
 @given(st.lists(EVENTS, max_size=12))
-def test_whatever_happened_gives_a_valid_document(events):
-    valid(to_atif(RESULT, events))
+def test_whatever_happened_gives_a_valid_document(result, events):
+    valid(to_atif(result, events))
 
 
-def test_a_folder_is_exported_whole(tmp_path):
-    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+def test_a_folder_is_exported_whole(tmp_path, result):
+    (tmp_path / "result.json").write_text(json.dumps(result.to_dict()))
     (tmp_path / "trajectory.jsonl").write_text(json.dumps(event("oracle", stdout="solved")) + "\n")
     document = valid(export_atif(tmp_path))
     assert (document["session_id"], document["steps"][0]["message"]) == (tmp_path.name, "solved")

@@ -3,7 +3,7 @@
 import pytest
 
 from benchflow.agents.protocol import PermissionOption, PermissionRequest
-from benchflow.rollout.permissions import Gatekeeper
+from benchflow.rollout.drivers.turns import Gatekeeper
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,7 @@ async def test_every_option_that_was_not_taken_is_a_branch(run, make_package, tm
     script = new_script(write_when_allowed)
     result = await run(make_package(FORKED), script=script)
     assert result.reward == 0.0
-    taken, branch = sorted(result.extra["branches"], key=lambda node: node["status"] != "taken")
+    taken, branch = sorted(result.to_dict()["branches"], key=lambda node: node["status"] != "taken")
     assert (taken["option"], taken["parent"]) == ({"id": "no-1", "kind": "reject_once"}, "main")
     assert (branch["option"]["kind"], branch["status"], branch["reward"]) == ("allow_once", "scored", 1.0)
     assert (tmp_path / "out" / "branches" / branch["id"] / "verifier" / "reward.txt").read_text().strip() == "1.0"
@@ -105,7 +105,7 @@ async def test_a_branch_begins_with_the_state_before_its_turn_and_goes_on(run, m
     script = new_script(play)
     result = await run(make_package(frontmatter), script=script)
     assert result.reward == 0.0
-    branch = next(node for node in result.extra["branches"] if node["status"] == "scored")
+    branch = next(node for node in result.to_dict()["branches"] if node["status"] == "scored")
     assert (branch["round"], branch["request"], branch["reward"]) == (0, "one", 1.0)
     assert len(script.prompts) == 4
 
@@ -117,15 +117,15 @@ async def test_branches_leave_branches_up_to_the_limit(run, make_package, new_sc
 
     package = make_package(FORKED)
     everything = await run(package, commands=[twice])
-    nodes = {node["id"]: node for node in everything.extra["branches"]}
+    nodes = {node["id"]: node for node in everything.to_dict()["branches"]}
     ran = [node for node in nodes.values() if node["status"] == "scored"]
     assert len(ran) == 3
     best = next(node for node in ran if node["reward"] == 1.0)
     assert (best["request"], best["option"]["id"]) == ("second", "yes-1")
     assert nodes[best["parent"]]["request"] == "first"
     limited = await run(package, commands=[twice], max_branches=1, out="limited")
-    assert [node["status"] for node in limited.extra["branches"]].count("scored") == 1
-    assert "not-run" in [node["status"] for node in limited.extra["branches"]]
+    assert [node["status"] for node in limited.to_dict()["branches"]].count("scored") == 1
+    assert "not-run" in [node["status"] for node in limited.to_dict()["branches"]]
 
 
 async def test_a_branch_that_fails_does_not_touch_the_main_line(run, make_package):
@@ -136,5 +136,5 @@ async def test_a_branch_that_fails_does_not_touch_the_main_line(run, make_packag
 
     result = await run(make_package(FORKED), commands=[fragile])
     assert result.reward == 1.0
-    failed = next(node for node in result.extra["branches"] if node["status"] == "unscored")
+    failed = next(node for node in result.to_dict()["branches"] if node["status"] == "unscored")
     assert (failed["error"]["category"], failed["error"]["code"]) == ("agent", "crashed")

@@ -121,7 +121,7 @@ async def test_cancelling_leaves_a_record_and_nothing_else(
     assert await traces.left() == traces.before
     found = record(tmp_path / "out")
     assert (found["status"], found["error"]["category"], found["error"]["phase"]) == ("unscored", "cancelled", phase)
-    assert found["error"]["message"] == "It was cancelled before it came to its end."
+    assert found["error"]["message"] == "It was cancelled before it finished."
     assert found["reward"] is None
 
 
@@ -151,12 +151,12 @@ async def test_cancelling_before_anything_started_leaves_no_folder(backend, make
 
 
 async def test_a_crash_in_our_own_code_cleans_up_as_well(backend, make_package, tmp_path, traces, monkeypatch):
-    from benchflow.rollout import execution
+    from benchflow.rollout.drivers import agents
 
     async def broken(*_, **__):
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(execution, "collect", broken)
+    monkeypatch.setattr(agents, "collect", broken)
     result = await run_rollout(RolloutConfig(make_package(OFFLINE), "nop", sandbox=backend), tmp_path / "out")
     assert (result.status, result.error.code) == ("unscored", "crashed")
     assert await traces.left() == traces.before

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchflow.record import AgentEnd, Artifact, Score, StepRecord, StepVerifier, VerifierPart
+from benchflow.record.result import Isolation, NotCarriedOver
 from benchflow.rewards import Scored, Unscored
 from benchflow.rollout.course import Checkpoint, Course, Past
 
@@ -67,7 +69,7 @@ def test_an_unscored_step_ends_the_course_and_decides_the_total():
         True, "reward-missing", "step s1: It wrote no reward.",
     )  # fmt: skip
     assert [step.status for step in ended.records()] == ["scored", "unscored", "not-reached"]
-    assert ended.records()[1].error["code"] == "reward-missing"
+    assert ended.records()[1].error.code == "reward-missing"
 
 
 def test_the_final_step_counts_alone_and_as_nothing_when_it_was_not_reached():
@@ -93,24 +95,24 @@ def test_what_a_step_must_reach(least, expected):
 
 
 def test_what_is_known_of_a_step_is_in_its_record():
-    past = Past(Scored(1.0), agent={"exit_code": 0}, verifier={"strategy": "script"}, artifacts=({"source": "/x"},))
-    (record,) = course(1.0).after(past).records()
-    assert record.record() == {
-        "name": "s0",
-        "status": "scored",
-        "reward": 1.0,
-        "rewards": {"reward": 1.0},
-        "passed": True,
-        "agent": {"exit_code": 0},
-        "verifier": {"strategy": "script"},
-        "artifacts": [{"source": "/x"}],
-    }
+    isolation, nothing = Isolation("shared", "declared", None), NotCarriedOver(0, ())
+    verifier = VerifierPart("script", "default", isolation, 0, (), (), nothing)
+    agent, artifact = AgentEnd(0, timed_out=False), Artifact("/x", "x", "missing")
+    (record,) = course(1.0).after(Past(Scored(1.0), verifier, agent, (artifact,))).records()
+    assert record == StepRecord(
+        name="s0",
+        outcome=Score(1.0, {"reward": 1.0}),
+        passed=True,
+        agent=agent,
+        verifier=StepVerifier("script", 0),
+        artifacts=(artifact,),
+    )
 
 
 def test_a_course_without_a_verdict_has_no_total_and_one_that_is_over_takes_no_more():
     with pytest.raises(ValueError, match="No step"):
         course(None).total()
-    with pytest.raises(ValueError, match="over"):
+    with pytest.raises(ValueError, match="has ended"):
         Course().after(BROKEN).after(BROKEN)
     with pytest.raises(ValueError, match="names"):
         Course((Checkpoint("one"), Checkpoint()))

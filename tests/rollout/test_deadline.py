@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("sand
 
 async def test_an_agent_that_would_use_all_the_time_is_still_verified(make_package, run):
     result = await run(make_package(), commands=["echo done > answer.txt; sleep 60"], timeout_sec=12.0)
-    assert (result.status, result.reward, result.agent["timed_out"]) == ("scored", 1.0, True), result.error
+    assert (result.status, result.reward, result.agent.timed_out) == ("scored", 1.0, True), result.error
 
 
 @pytest.mark.parametrize(("whole", "verifier", "agents"), [(100, 600, 75), (100, 10, 90), (8, 600, 6)])

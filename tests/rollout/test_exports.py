@@ -17,8 +17,6 @@ def test_every_name_can_be_imported_and_no_other():
 
 
 def test_reading_records_loads_no_runtime():
-    program = (
-        "import sys, benchflow.rollout.record; print([m for m in sys.modules if 'sandbox' in m or 'litellm' in m])"
-    )
+    program = "import sys, benchflow.record; print([m for m in sys.modules if 'sandbox' in m or 'litellm' in m])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert found.stdout.strip() == "[]"

@@ -11,7 +11,7 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.redaction import NO_SECRETS, Redactor
-from benchflow.rollout.parts import changed_parts, package_parts
+from benchflow.record.package_parts import changed_parts, package_parts
 from benchflow.rollout.phases import keep
 from benchflow.rollout.phases.keep import keep_workspace
 from benchflow.rollout.phases.restore import restore_workspace
@@ -73,7 +73,7 @@ def without_rights(changes):
 
 async def test_nothing_changed_is_a_workspace_too(environment, tmp_path):
     kept = await keep_workspace(environment.sandbox, tmp_path / "w.tar.gz", NO_SECRETS)
-    assert (kept.record()["kept"], kept.bytes) == (True, 0)
+    assert (kept.kept, kept.bytes) == (True, 0)
     await restore_workspace(environment.sandbox, tmp_path / "w.tar.gz")
 
 
@@ -148,9 +148,9 @@ async def test_a_manifest_that_is_none_is_refused(environment, tmp_path, manifes
 async def test_running_processes_that_the_verifier_looks_at_are_not_kept(make_package, run, tmp_path):
     package = make_package("verifier:\n  hardening: {keep_processes: true}\n")
     result = await run(package, commands=["echo done > answer.txt; (setsid sleep 300 >/dev/null 2>&1 &)"])
-    assert result.extra["workspace"] == {
+    assert result.to_dict()["workspace"] == {
         "kept": False,
-        "reason": "The verifier looks at running processes, which cannot be kept.",
+        "reason": "The verifier needs running processes, which cannot be saved.",
     }
     assert not list((tmp_path / "out").rglob("workspace.tar.gz"))
 

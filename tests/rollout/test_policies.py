@@ -139,7 +139,7 @@ async def test_a_forbidden_tool_call_is_never_scored_where_proof_is_demanded(run
     result = await run(package, commands=[deploys])
     assert (result.error.category, result.error.code, result.error.phase) == ("agent", "forbidden-tool", "agent")
     assert "Deploy (1)" in result.error.message
-    assert result.extra["audit"] == {"forbidden_tool_calls": {"Deploy": 1}, "passed": False}
+    assert result.to_dict()["audit"] == {"forbidden_tool_calls": {"Deploy": 1}, "passed": False}
 
 
 async def test_without_that_demand_it_is_recorded(run, make_package):
@@ -148,7 +148,7 @@ async def test_without_that_demand_it_is_recorded(run, make_package):
         return await use(context, "deploy")
 
     result = await run(make_package(POLICY % "skill_access: installed"), commands=[deploys])
-    assert (result.reward, result.extra["audit"]["passed"]) == (1.0, False)
+    assert (result.reward, result.to_dict()["audit"]["passed"]) == (1.0, False)
 
 
 async def test_disabled_search_is_a_launch_policy_and_an_audit(run, make_package):
@@ -161,7 +161,7 @@ async def test_disabled_search_is_a_launch_policy_and_an_audit(run, make_package
 
     package = make_package(POLICY % "search: disabled")
     assert (await run(package, commands=[searches])).error.code == "forbidden-tool"
-    assert (await run(package, commands=[works], out="clean")).extra["audit"]["passed"] is True
+    assert (await run(package, commands=[works], out="clean")).to_dict()["audit"]["passed"] is True
 
 
 async def test_skills_are_hidden_where_they_are_not_allowed(run, make_package, new_script):

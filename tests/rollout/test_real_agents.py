@@ -53,7 +53,7 @@ def files():
 
 async def test_an_acp_agent_works_in_the_sandbox(run, make_package, events):
     result = await run(make_package(OFFLINE + "benchflow:\n" + ASSET, files()), COMMAND, make_agent=None)
-    assert (result.reward, result.agent["stop_reason"], result.error) == (1.0, "end_turn", None)
+    assert (result.reward, result.agent.stop_reason, result.error) == (1.0, "end_turn", None)
     kinds = [event["type"] for event in events()]
     assert kinds.count("user_message") == kinds.count("permission") == kinds.count("agent_message") == 1
 
@@ -68,7 +68,7 @@ async def test_its_choices_are_tried_the_other_way_on_forks(run, make_package, e
     )
     result = await run(make_package(frontmatter, files()), COMMAND, make_agent=None)
     assert result.reward == 0.0
-    tree = {node["option"]["id"]: node for node in result.extra["branches"]}
+    tree = {node["option"]["id"]: node for node in result.to_dict()["branches"]}
     assert (tree["stop"]["status"], tree["stop"]["option"]["kind"]) == ("taken", "reject_once")
     assert (tree["go"]["status"], tree["go"]["reward"], tree["go"]["option"]["kind"]) == ("scored", 1.0, "allow_once")
     asked = [event for event in events() if event["type"] == "permission"]

@@ -61,7 +61,7 @@ async def test_a_team_passes_on_metadata_when_it_says_so(run, make_package, new_
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
 async def test_fixed_agents_win_over_declared_roles(run, make_package, tmp_path, agent, reward):
     result = await run(make_package(TEAM, FILES), agent)
-    assert (result.reward, result.agent["name"]) == (reward, agent)
+    assert (result.reward, result.agent.name) == (reward, agent)
     plan = json.loads((tmp_path / "out" / "config.json").read_text())["plan"]
     assert [turn["agent"] for step in plan["steps"] for turn in step["turns"]] == [agent]
 
@@ -70,7 +70,7 @@ async def test_a_script_runs_once_whatever_scenes_are_declared(run, make_package
     script = tmp_path / "agent.sh"
     script.write_text("echo done >> answer.txt; [ $(wc -l < answer.txt) = 1 ]\n")
     result = await run(make_package(TEAM, FILES), f"script:{script}")
-    assert (result.reward, result.agent["exit_code"]) == (1.0, 0)
+    assert (result.reward, result.agent.exit_code) == (1.0, 0)
 
 
 async def test_scenes_of_the_caller_replace_the_documents(run, make_package, new_script):
@@ -93,7 +93,7 @@ async def test_a_roles_own_time_ends_its_turn_only(run, make_package, new_script
     package = make_package(TEAM.replace("reasoning_effort: high", "timeout_sec: 0.4"), FILES)
     script = new_script("true", "sleep 30", "echo done > answer.txt")
     result = await run(package, script=script)
-    assert (result.reward, result.agent["timed_out"], len(script.prompts)) == (1.0, True, 3)
+    assert (result.reward, result.agent.timed_out, len(script.prompts)) == (1.0, True, 3)
 
 
 async def test_a_user_speaks_between_declared_turns(run, make_package, new_script, rounds):

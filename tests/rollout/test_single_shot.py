@@ -8,8 +8,8 @@ import pytest
 from benchflow.agents.protocol import TurnResult
 from benchflow.environment import Environment
 from benchflow.errors import AgentFailure, InfrastructureFailure, SandboxFailure
+from benchflow.record import SandboxPart, schema
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.record import result_schema
 
 pytestmark = pytest.mark.anyio
 
@@ -19,12 +19,12 @@ OFFLINE = "environment: {network_mode: no-network}\n"
 async def test_an_agent_that_solves_the_task_scores(run, make_package, tmp_path, events):
     result = await run(make_package(OFFLINE), commands=["echo done > answer.txt; echo finished"])
     assert (result.status, result.reward, result.error) == ("scored", 1.0, None)
-    assert result.task["name"] == "acme/task"
-    assert result.sandbox == {"name": "local", "base": "host", "fidelity": "exact"}
+    assert result.task.name == "acme/task"
+    assert result.sandbox == SandboxPart("local", "host", "exact")
     assert result.usage == {"input_tokens": 3, "output_tokens": 2}
     out = tmp_path / "out"
     document = json.loads((out / "result.json").read_text())
-    jsonschema.validate(document, result_schema())
+    jsonschema.validate(document, schema("result"))
     assert document == result.to_dict()
     assert {"plan", "environment", "agent", "verify", "total"} <= set(document["timing"])
     assert (out / "verifier" / "reward.txt").read_text().strip() == "1.0"
@@ -46,14 +46,14 @@ async def test_a_clean_up_that_fails_is_noted_and_the_verdict_stays(run, make_pa
     result = await run(make_package(OFFLINE), "oracle")
     assert (result.status, result.reward) == ("scored", 1.0)
     document = json.loads((tmp_path / "out" / "result.json").read_text())
-    jsonschema.validate(document, result_schema())
+    jsonschema.validate(document, schema("result"))
     [note] = document["cleanup"]
     assert (note["what"], note["category"]) == ("environment", "sandbox")
     assert str(error) in note["message"]
 
 
 async def test_a_failure_that_nobody_foresaw_ends_its_own_rollout_only(run, make_package, monkeypatch):
-    monkeypatch.setattr("benchflow.rollout.rollout.Execution", lambda *_: {}["nothing"])
+    monkeypatch.setattr("benchflow.rollout.rollout.AgentDriver", lambda *_: {}["nothing"])
     result = await run(make_package(OFFLINE), "oracle")
     assert (result.status, result.error.category, result.error.code) == ("unscored", "infrastructure", "crashed")
 
@@ -61,14 +61,14 @@ async def test_a_failure_that_nobody_foresaw_ends_its_own_rollout_only(run, make
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
 async def test_the_oracle_solves_and_nop_does_not(run, make_package, agent, reward):
     result = await run(make_package(OFFLINE), agent)
-    assert (result.status, result.reward, result.agent["name"]) == ("scored", reward, agent)
+    assert (result.status, result.reward, result.agent.name) == ("scored", reward, agent)
 
 
 async def test_a_script_of_this_machine_is_an_agent(run, make_package, tmp_path):
     script = tmp_path / "agent.sh"
     script.write_text("cat /instruction.md; ls /oracle /verifier; echo done > answer.txt; exit 3\n")
     result = await run(make_package(OFFLINE), f"script:{script}")
-    assert (result.status, result.reward, result.agent["exit_code"]) == ("scored", 1.0, 3)
+    assert (result.status, result.reward, result.agent.exit_code) == ("scored", 1.0, 3)
     output = (tmp_path / "out" / "agent" / "script.txt").read_text()
     assert output.startswith("Write done into answer.txt.")
     assert output.count("No such file") == 2
@@ -77,22 +77,22 @@ async def test_a_script_of_this_machine_is_an_agent(run, make_package, tmp_path)
 async def test_an_agent_that_runs_out_of_time_is_still_verified(run, make_package):
     package = make_package(OFFLINE + "agent: {timeout_sec: 0.5}\n")
     result = await run(package, commands=["echo done > answer.txt; sleep 60"])
-    assert (result.status, result.reward, result.agent["timed_out"]) == ("scored", 1.0, True)
+    assert (result.status, result.reward, result.agent.timed_out) == ("scored", 1.0, True)
 
 
 async def test_an_agent_that_ignores_its_time_is_cut_off(run, make_package, monkeypatch):
     import anyio
 
-    from benchflow.rollout import stage
+    from benchflow.rollout.drivers import turns
 
-    monkeypatch.setattr(stage, "GRACE_SEC", 0.1)
+    monkeypatch.setattr(turns, "GRACE_SEC", 0.1)
 
     async def forever(context):
         await context.sandbox.exec("echo done > answer.txt")
         await anyio.sleep(60)
 
     result = await run(make_package(OFFLINE), commands=[forever], agent_timeout_sec=0.3)
-    assert (result.status, result.reward, result.agent["timed_out"]) == ("scored", 1.0, True)
+    assert (result.status, result.reward, result.agent.timed_out) == ("scored", 1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_an_agent_that_cannot_work_leaves_the_task_unscored(run, make_pack
     assert (result.status, result.reward) == ("unscored", None)
     assert (result.error.category, result.error.code, result.error.phase) == (category, code, "agent")
     assert not (tmp_path / "out" / "verifier").exists()
-    jsonschema.validate(json.loads((tmp_path / "out" / "result.json").read_text()), result_schema())
+    jsonschema.validate(json.loads((tmp_path / "out" / "result.json").read_text()), schema("result"))
 
 
 async def test_an_agent_that_gives_up_is_verified(run, make_package):
@@ -120,7 +120,7 @@ async def test_an_agent_that_gives_up_is_verified(run, make_package):
         return TurnResult("refusal", "I would rather not.")
 
     result = await run(make_package(OFFLINE), commands=[refuse])
-    assert (result.status, result.reward, result.agent["stop_reason"]) == ("scored", 0.0, "refusal")
+    assert (result.status, result.reward, result.agent.stop_reason) == ("scored", 0.0, "refusal")
 
 
 @pytest.mark.parametrize(

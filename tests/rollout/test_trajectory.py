@@ -6,8 +6,8 @@ import sys
 import textwrap
 
 from benchflow.files.redaction import Redactor
-from benchflow.rollout.lines import read_lines
-from benchflow.rollout.trajectory import MAX_TEXT, Trajectory, tool_name, tool_names
+from benchflow.record.json_files import read_lines
+from benchflow.record.trajectory import MAX_TEXT, Trajectory, tool_name, tool_names
 
 
 def test_events_are_readable_before_the_trajectory_is_closed(tmp_path):
@@ -59,7 +59,7 @@ def test_a_kill_loses_nothing_that_was_told(tmp_path):
         import os, signal, sys
         from pathlib import Path
         from benchflow.files.redaction import Redactor
-        from benchflow.rollout.trajectory import Trajectory
+        from benchflow.record.trajectory import Trajectory
         trajectory = Trajectory(Path(sys.argv[1]), Redactor())
         for number in range(100):
             trajectory("agent_message", text=str(number))

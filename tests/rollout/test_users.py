@@ -10,7 +10,7 @@ from benchflow.rollout import (
     PassthroughUser,
     RoundResult,
 )
-from benchflow.rollout.questions import asks_about, questions_in
+from benchflow.rollout.users import asks_about, questions_in
 
 pytestmark = pytest.mark.anyio
 

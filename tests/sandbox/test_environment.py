@@ -4,6 +4,7 @@ import pytest
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError, UsageError
+from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import choose_backend, needs_image, task_package
 from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, Missing
 from benchflow.task.runtime_capabilities import COMPOSE_FILES, UnsupportedTaskFeatureError
@@ -20,7 +21,7 @@ async def test_a_package_without_image_runs_on_this_machines_userland(backend, m
     async with await start(backend, package, machine={}) as environment:
         result = await environment.sandbox.exec("pwd; echo $A; touch mine; id -un")
         assert result.stdout == b"/work/here\nb\nagent\n"
-        assert environment.record() == {"name": "local", "base": "host", "fidelity": "exact"}
+        assert environment.record() == SandboxPart("local", "host", "exact")
 
 
 async def test_a_dockerfile_on_the_host_is_recorded_as_substituted(backend, make_package):
@@ -32,7 +33,7 @@ async def test_a_dockerfile_on_the_host_is_recorded_as_substituted(backend, make
     async with await start(backend, package, base_image="host") as environment:
         result = await environment.sandbox.exec("pwd; cat data; echo $X; echo more >> data")
         assert (result.exit_code, result.stdout) == (0, b"/srv/app\nd1\n")
-        assert environment.record() == {"name": "local", "base": "host", "fidelity": "substituted"}
+        assert environment.record() == SandboxPart("local", "host", "substituted")
 
 
 async def test_an_unknown_base_image_is_refused_with_its_line(backend, make_package):
@@ -47,7 +48,7 @@ async def test_a_named_image_is_resolved_or_substituted(backend, make_package):
     with pytest.raises(EnvironmentFailure, match="nobody:1"):
         await start(backend, package)
     async with await start(backend, package, base_image="host") as environment:
-        assert environment.record()["fidelity"] == "substituted"
+        assert environment.record().fidelity == "substituted"
 
 
 async def test_a_missing_variable_stops_the_launch(backend, make_package):
@@ -164,7 +165,7 @@ async def test_an_invalid_package_is_refused(make_package):
 
 
 async def test_an_unknown_sandbox_is_wrong_usage(make_package):
-    with pytest.raises(UsageError, match="known are local, docker, podman"):
+    with pytest.raises(UsageError, match="known: local, docker, podman"):
         await Environment.from_task(make_package(), sandbox="nonsense")
 
 

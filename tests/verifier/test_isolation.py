@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchflow.record import Isolation
+from benchflow.record.codec import plain
+
 pytestmark = pytest.mark.anyio
 
 
@@ -42,7 +45,7 @@ async def test_the_agents_processes_end_before_verification_but_not_during_a_run
 async def test_what_does_not_survive_is_recorded_with_its_reason(bench, package):
     async with bench(package()) as it:
         await it.agent("echo 42 > /app/answer.txt; touch /app/conftest.py /usr/local/bin/x /app/a.pth", user="root")
-        record = (await it.verify()).record()["not_carried_over"]
+        record = plain((await it.verify()).record().not_carried_over)
         assert record["total"] == 3
         assert {item["path"]: item["reason"] for item in record["changes"]} == {
             "/app/conftest.py": "hook",
@@ -70,7 +73,8 @@ async def test_an_opt_out_is_honoured_and_recorded(bench, package):
         await it.agent(INSTALL, user="root")
         found = await it.verify()
         assert found.verdict.reward == 1
-        assert found.record()["opt_outs"] == ["verifier.hardening.keep_system_changes"]
+        assert found.record().opt_outs == ("verifier.hardening.keep_system_changes",)
+        assert found.isolation == Isolation("system", "declared", None)
 
 
 HOOKS = """\

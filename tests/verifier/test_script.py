@@ -20,8 +20,8 @@ async def test_a_solution_scores_and_doing_nothing_does_not(bench, package):
         assert (it.output / "reward.txt").read_text() == "1.0\n"
         assert json.loads((it.output / "reward.json").read_text()) == {"reward": 1.0}
         record = found.record()
-        assert (record["strategy"], record["isolation"], record["exit_code"]) == ("script", "shared", 0)
-        assert record["opt_outs"] == []
+        assert (record.strategy, record.isolation.rung, record.exit_code) == ("script", "shared", 0)
+        assert (record.isolation.chosen_by, record.opt_outs) == ("default", ())
 
 
 UNSCORED = {

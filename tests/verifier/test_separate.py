@@ -9,6 +9,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.files import scratch
+from benchflow.record import Isolation
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ async def test_only_declared_paths_are_taken_over(bench, package):
         )
         found = await it.verify()
         assert found.verdict.reward == 1
-        assert found.record()["isolation"] == "separate"
+        assert found.record().isolation == Isolation("separate", "declared", None)
         there = (it.output / "test-stdout.txt").read_text().split()
         assert there == ["/app/answer.txt", "/data/out/b/e", "/data/out/sub/a"]
 
@@ -131,7 +132,7 @@ async def test_a_full_disk_of_the_machine_is_no_score(bench, package, tiny_disk,
 
 async def test_trouble_of_a_sandbox_while_paths_are_taken_over_is_no_score(bench, package, monkeypatch):
     async def cut_short(*_, **__):
-        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+        raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
 
     async with bench(package(f"{SEPARATE}artifacts: [/app/out]\n")) as it:
         monkeypatch.setattr(LocalSandbox, "download", cut_short)

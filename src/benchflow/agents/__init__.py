@@ -14,10 +14,9 @@ from benchflow.agents.protocol import (
     Policy,
     TurnResult,
 )
-from benchflow.agents.registry import ALWAYS_WIN, create_agent, create_policy, list_agents
+from benchflow.agents.registry import create_agent, create_policy, list_agents
 
 __all__ = [
-    "ALWAYS_WIN",
     "Agent",
     "AgentContext",
     "AgentInfo",

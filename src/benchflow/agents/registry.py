@@ -39,8 +39,6 @@ _ALIASES: Final[Mapping[str, str]] = {
     "gemini-cli": "gemini",
     "pi-acp": "pi",
 }
-ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
-"""Agents that replace every role that a document declares."""
 
 
 def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, str] | None = None) -> Agent:

@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from benchflow.errors import UsageError
+from benchflow.record.identity import ALWAYS_WIN
 
-_WITHOUT_MODEL: Final = frozenset({"oracle", "nop", "script", "debug"})
+_WITHOUT_MODEL: Final = ALWAYS_WIN | {"debug"}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

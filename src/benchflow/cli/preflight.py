@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def note_markers(package: TaskPackage, path: str, agent: str) -> None:
     """Warn on stderr about an unfinished package, for agents that are allowed to run on it."""
-    from benchflow.rollout.plan import is_fixed
+    from benchflow.record import always_wins
     from benchflow.rollout.readiness import markers_left
 
-    found = markers_left(package) if is_fixed(agent) else []
+    found = markers_left(package) if always_wins(agent) else []
     if found:
         more = f" (and {len(found) - 1} more: bench tasks check {path})" if len(found) > 1 else ""
         note(printable(f"warning: {path}/{found[0].file}:{found[0].line}: {found[0].message}{more}"))

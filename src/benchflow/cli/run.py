@@ -17,10 +17,11 @@ from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, styl
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
+    from benchflow.record import Result
     from benchflow.rollout.config import RolloutConfig
-    from benchflow.rollout.record import Result
     from benchflow.task.package import TaskPackage
 
+_POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
 _SAID: Final = {
     "plan": "planning",
@@ -33,37 +34,17 @@ _SAID: Final = {
 
 @click.command()
 @click.argument("package", metavar="PACKAGE", type=PATH)
-@click.option(
-    "--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="Agent to run; see `bench agents`."
-)
+@click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
-@click.option(
-    "--out",
-    default="jobs",
-    show_default=True,
-    type=PATH,
-    metavar="DIR",
-    help="Parent of the new folder.",
-)
+@click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Replace the prompt; repeat for more turns.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of the whole run."
-)
-@click.option(
-    "--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of the agent."
-)
+@click.option("--timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the whole run.")
+@click.option("--agent-timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the agent.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
-@click.option(
-    "--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Maximum model cost in US dollars."
-)
-@click.option(
-    "--workspace/--no-workspace",
-    default=True,
-    show_default=True,
-    help="Keep the workspace, so that the rollout can be rescored.",
-)
+@click.option("--max-cost", type=_POSITIVE, metavar="USD", help="Maximum model cost in US dollars.")
+@click.option("--workspace/--no-workspace", default=True, show_default=True, help="Keep the workspace for rescoring.")
 @json_option
 def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     """Run one agent on one package and score what it did.
@@ -118,11 +99,10 @@ def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result
     """The result and its folder; a refusal before launch is raised, and nothing is written."""
     import anyio
 
-    from benchflow.evaluation.work import TaskRef, WorkItem
+    from benchflow.evaluation.work import rollout_name
     from benchflow.rollout.rollout import Rollout
 
-    task = TaskRef(package.name, str(package.path), package.digest)
-    folder = out / WorkItem(task, config.attempt, "").folder_name()
+    folder = out / rollout_name(package.name, config.attempt)
     with PhaseLine() as line:
         result = anyio.run(lambda: Rollout(config, folder, on_phase=line.show).run(raise_refusals=True))
     return result, folder
@@ -136,7 +116,7 @@ class PhaseLine:
         self._began = time.monotonic()
 
     def show(self, phase: str) -> None:
-        """Show that a phase has begun."""
+        """A phase begins."""
         if self._enabled:
             sys.stderr.write(f"{_ERASE}{time.monotonic() - self._began:5.1f} s  {_SAID[phase]} …")
             sys.stderr.flush()
@@ -152,8 +132,8 @@ class PhaseLine:
 
 def _lines(result: Result, folder: Path) -> list[str]:
     """The result as text: the outcome, timings, notes, and the folder."""
-    agent = result.agent["name"] + (f" ({result.agent['model']})" if result.agent["model"] else "")
-    lines = [f"{printable(result.task['name'])}  {style(printable(agent), 'dim')}"]
+    agent = result.agent.name + (f" ({result.agent.model})" if result.agent.model else "")
+    lines = [f"{printable(result.task.name)}  {style(printable(agent), 'dim')}"]
     if result.error is None:
         lines.append(style(f"  reward {result.reward:g}", "green" if (result.reward or 0) > 0 else "yellow"))
     else:
@@ -161,10 +141,10 @@ def _lines(result: Result, folder: Path) -> list[str]:
         lines.append(style(f"  unscored: {error.category}/{error.code} in phase {error.phase}", "red"))
         lines.append(f"  {printable(error.message)}")
     lines += [f"  {name} {value:g}" for name, value in result.rewards.items() if name != "reward"]
-    if result.agent["timed_out"]:
+    if result.agent.timed_out:
         lines.append("  the agent reached its time limit")
-    elif result.agent["exit_code"]:
-        lines.append(f"  the agent exited with code {result.agent['exit_code']}")
+    elif result.agent.exit_code:
+        lines.append(f"  the agent exited with code {result.agent.exit_code}")
     lines += _notes(result)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
     where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
@@ -172,12 +152,12 @@ def _lines(result: Result, folder: Path) -> list[str]:
 
 
 def _notes(result: Result) -> list[str]:
-    verifier = result.verifier or {}
-    notes = [f"  note: {printable(issue['message'])}" for issue in verifier.get("diagnostics", [])]
-    lost = verifier.get("not_carried_over", {}).get("total", 0)
+    verifier = result.verifier
+    notes = [f"  note: {printable(issue.message)}" for issue in verifier.diagnostics] if verifier is not None else []
+    lost = verifier.not_carried_over.total if verifier is not None else 0
     if lost:
         notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
-    if result.sandbox["fidelity"] == "substituted":
-        notes.append(f"  note: ran on {result.sandbox['base']} instead of the image named by the package")
-    failed = result.extra.get("cleanup", [])
-    return notes + [f"  note: cleaning up the {part['what']} failed: {printable(part['message'])}" for part in failed]
+    if result.sandbox.fidelity == "substituted":
+        notes.append(f"  note: ran on {result.sandbox.base} instead of the image named by the package")
+    failed = result.notes.cleanup
+    return notes + [f"  note: the {part.what} was not cleaned up: {printable(part.message)}" for part in failed]

@@ -37,6 +37,7 @@ def _document(status: BackendStatus) -> dict[str, Any]:
         "reason": status.reason,
         "capabilities": sorted(status.capabilities),
         "missing": [{"capability": item.capability, "how": item.how} for item in status.missing],
+        "notes": list(status.notes),
     }
 
 
@@ -48,4 +49,5 @@ def _text(status: BackendStatus) -> str:
     if status.capabilities:
         lines.append(f"  can: {', '.join(sorted(status.capabilities))}")
     lines += [f"  lacks {item.capability}: {printable(item.how)}" for item in status.missing]
+    lines += [f"  note: {printable(note)}" for note in status.notes]
     return "\n".join(lines)

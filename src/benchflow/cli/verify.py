@@ -14,6 +14,7 @@ from benchflow.cli.preflight import require_judges
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import UsageError
+from benchflow.record.codec import plain
 
 if TYPE_CHECKING:
     from benchflow.environment import Environment
@@ -56,7 +57,7 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
     require_judges(task, options["step"], options["strategy"])
     with scratch("verify-") as place:
         found = anyio.run(_verify, task, out or place / "verifier", options)
-    _show(found.verdict, {"verifier": found.record(), "duration_sec": found.duration_sec}, as_json=as_json)
+    _show(found.verdict, {"verifier": plain(found.record()), "duration_sec": found.duration_sec}, as_json=as_json)
     if not as_json:
         _show_notes(found)
     return GOOD if found.verdict.status == "scored" else FAILED

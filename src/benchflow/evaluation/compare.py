@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from benchflow.evaluation.statistics import Estimate, Outcome, mean
+from benchflow.evaluation.statistics import Estimate, mean
+from benchflow.record import Job, TaskId, labels, pair
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One task that both jobs have scored."""
+
+    task: str
+    """Its label in the first job."""
+    first: float
+    second: float
+    changed: bool
+    """Whether its content differs between the jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +31,11 @@ class Comparison:
     second: str
     difference: Estimate
     """Second minus first, over the tasks that both have scored."""
-    tasks: dict[str, tuple[float, float]]
+    tasks: tuple[Compared, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+    """Tasks left out because their content differs."""
 
     @property
     def verdict(self) -> str:
@@ -37,29 +51,54 @@ class Comparison:
             "second": self.second,
             "difference": self.difference.to_dict(),
             "verdict": self.verdict,
-            "tasks": [{"task": task, "first": a, "second": b} for task, (a, b) in self.tasks.items()],
+            "tasks": [
+                {"task": item.task, "first": item.first, "second": item.second, "changed": item.changed}
+                for item in self.tasks
+            ],
             "only_first": list(self.only_first),
             "only_second": list(self.only_second),
+            "dropped": list(self.dropped),
         }
 
 
-def compare(first_name: str, first: Iterable[Outcome], second_name: str, second: Iterable[Outcome]) -> Comparison:
-    """Pair two sets of outcomes by task; tasks that one of them has not scored are named, not averaged."""
+def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_digest: bool = False) -> Comparison:
+    """Pair two jobs by task; tasks that one of them has not scored are named, not averaged.
+
+    A task whose content differs is kept and marked, or dropped with `same_digest`.
+    """
     left, right = _task_means(first), _task_means(second)
-    common = [task for task in left if task in right]
+    pairs, alone_left, alone_right = pair(_in_order_of_path(first), _in_order_of_path(second))
+    names_left, names_right = labels(left), labels(right)
+    dropped = [both for both in pairs if same_digest and both.changed]
+    kept = [both for both in pairs if both not in dropped]
+    tasks = []
+    for both in kept:
+        if both.first in left and both.second in right:
+            name = names_left[both.first]
+            tasks.append(Compared(name, left[both.first], right[both.second], both.changed))
     return Comparison(
         first_name,
         second_name,
-        mean({task: [right[task] - left[task]] for task in common}),
-        {task: (left[task], right[task]) for task in common},
-        tuple(task for task in left if task not in right),
-        tuple(task for task in right if task not in left),
+        mean({item.task: [item.second - item.first] for item in tasks}),
+        tuple(tasks),
+        _scored_alone(names_left, alone_left, [both.first for both in kept if both.second not in right]),
+        _scored_alone(names_right, alone_right, [both.second for both in kept if both.first not in left]),
+        tuple(names_left.get(both.first, both.first.name) for both in dropped),
     )
 
 
-def _task_means(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    rewards: dict[str, list[float]] = defaultdict(list)
-    for outcome in outcomes:
-        if outcome.reward is not None and outcome.scored:
-            rewards[outcome.task].append(outcome.reward)
-    return {task: fmean(values) for task, values in sorted(rewards.items())}
+def _scored_alone(names: dict[TaskId, str], unpaired: list[TaskId], paired: list[TaskId]) -> tuple[str, ...]:
+    return tuple(names[task] for task in (*paired, *unpaired) if task in names)
+
+
+def _in_order_of_path(job: Job) -> list[TaskId]:
+    parts = sorted((result.task for _, result in job.results), key=lambda part: part.path)
+    return list(dict.fromkeys(part.id for part in parts))
+
+
+def _task_means(job: Job) -> dict[TaskId, float]:
+    rewards: dict[TaskId, list[float]] = defaultdict(list)
+    for _, result in job.results:
+        if result.reward is not None:
+            rewards[result.task.id].append(result.reward)
+    return {task: fmean(values) for task, values in rewards.items()}

@@ -1,52 +1,35 @@
 """Installed cubes as a source of tasks: a policy plays one episode per item, with the same records as packages.
 
-`debug` plays with the agent of the cube's own debug module; every other agent is a policy of the agent registry. What a
-cube does runs in threads that can be left behind, so that limits of time and interrupts hold whatever it is.
+`debug` plays with the agent of the cube's own debug module; every other agent is a policy of the agent registry.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import json
-import math
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 
 from benchflow.agents.protocol import AgentLimits, Policy
 from benchflow.agents.registry import create_policy
-from benchflow.errors import AgentFailure, Category, EnvironmentFailure, UsageError
-from benchflow.evaluation.own_thread import OwnThread
-from benchflow.evaluation.step_errors import trouble_of
+from benchflow.errors import AgentFailure, UsageError
+from benchflow.evaluation.cube_driver import CLOSE_SEC, CubeDriver, OwnThread
 from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.files import write_atomic
-from benchflow.rewards import Attributed, RewardError, Unscored, attribute, attributed
-from benchflow.rewards.numbers import finite, shown
-from benchflow.rollout.plan import time_for_agents
-from benchflow.rollout.record import ErrorRecord, Phase, Result
+from benchflow.record import AgentPart, JobRequest, Result, RolloutFolder, SandboxPart, TaskId, Trajectory
+from benchflow.rewards import Verdict, attributed
+from benchflow.rollout.lifecycle import Draft, carry_out
 from benchflow.rollout.redaction import make_redactor, secret_values
-from benchflow.rollout.trajectory import Trajectory
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
-from cube.core import Action, ActionSchema, EnvironmentOutput, Observation
+from cube.core import Action, ActionSchema, Observation
 from cube.episodes import DebugAgent
 from cube.registry import installed
-from cube.task import Task, TaskConfig
+from cube.task import TaskConfig
 
-if TYPE_CHECKING:
-    from benchflow.evaluation.job import JobRequest
-
-DEFAULT_MAX_STEPS: Final = 100
 DEBUG: Final = "debug"
-GRACE_SEC: Final = 5.0
-"""How long an action that is under way when the agent's time is over may take, so that its state can be scored."""
-CLOSE_SEC: Final = 10.0
-"""How long a task or a benchmark may take to close before it is left behind."""
 
 
 class CubeRunner:
@@ -77,27 +60,32 @@ class CubeRunner:
     async def run(self, item: WorkItem, folder: Path) -> Result:
         """One episode; what fails is attributed, and cancelling closes the task."""
         await anyio.Path(folder).mkdir(parents=True)
-        name, task_config = item.task.payload
-        episode = _Episode(item, self._request, folder)
-        with anyio.move_on_after(self._request.timeout_sec) as deadline:
-            try:
-                benchmark = await self._benchmark(name)
-                policy = _policy(name, task_config.task_id, self._request)
-                await episode.play(benchmark, task_config, policy)
-            except Exception as error:  # noqa: BLE001  # the boundary: every failure becomes one unscored result
-                episode.fail(error)
-        if deadline.cancelled_caught:
-            episode.out_of_time()
-        result = episode.result()
-        write_atomic(folder / "result.json", _json(result.to_dict()), sync=False)
-        return result
+        request, places = self._request, RolloutFolder(folder)
+        agent = AgentPart(request.agent, request.model, exit_code=None, timed_out=False)
+        draft = Draft(item.task.record(), agent, SandboxPart(None, None, None), item.key, item.attempt)
+        draft.redactor = make_redactor(secret_values(os.environ))
 
-    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+        async def play() -> Verdict:
+            with Trajectory(places.trajectory, draft.redactor) as trajectory:
+                draft.driver = await self._driver(item, draft, trajectory)
+                return await draft.driver.walk()
+
+        return await carry_out(draft, places, play, timeout_sec=request.timeout_sec, durable=False)
+
+    async def _driver(self, item: WorkItem, draft: Draft, trajectory: Trajectory) -> CubeDriver:
+        name, config = item.task.payload
+        began = anyio.current_time()
+        with draft.timed("plan"), attributed("infrastructure", "plan"):
+            benchmark = await self._benchmark(name)
+            policy = _policy(name, config.task_id, self._request)
+        return CubeDriver(lambda: benchmark.spawn(config), policy, self._request, draft, trajectory, began=began)
+
+    def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         """The state of a cube's task ends with its episode."""
         del item, folder, result
         return False
 
-    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+    async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         del item, folder, result
         return None
 
@@ -114,131 +102,6 @@ class CubeRunner:
                 await self._thread.run(close_quietly, benchmark)
         self._live.clear()
         self._thread.close()
-
-
-class _Episode:
-    """One episode and what becomes of it."""
-
-    def __init__(self, item: WorkItem, request: JobRequest, folder: Path) -> None:
-        self._item = item
-        self._request = request
-        self._started = datetime.now(UTC)
-        self._clock = time.monotonic()
-        self._began = anyio.current_time()
-        self._redactor = make_redactor(secret_values(os.environ))
-        self._trajectory = Trajectory(folder / "trajectory.jsonl", self._redactor)
-        self._thread = OwnThread(item.task.name)
-        self._phase: Phase = "plan"
-        self._error: ErrorRecord | None = None
-        self._output: EnvironmentOutput | None = None
-        self._usage: Mapping[str, float] = {}
-        self._timing: dict[str, float] = {}
-        self._timed_out = False
-
-    async def play(self, benchmark: Benchmark[Any], config: TaskConfig[Any], policy: Policy) -> None:
-        """Reset, act until done or out of steps, evaluate; the task is closed whatever happens."""
-        self._enter("environment")
-        task = await self._thread.run(benchmark.spawn, config)
-        try:
-            observation, _ = await self._thread.run(task.reset)
-            self._trajectory("user_message", text=observation.to_markdown())
-            self._enter("agent")
-            policy.reset()
-            await self._act(task, policy, observation, self._agents_until())
-            self._usage = dict(policy.usage)
-            self._enter("verify")
-            if self._output is None or not self._output.done:
-                reward, info = await self._thread.run(task.evaluate)
-                self._output = EnvironmentOutput(obs=Observation(), reward=reward, done=True, info=info)
-            if finite(self._output.reward) is None:
-                raise RewardError(f"The cube gave the reward {shown(self._output.reward)}, which is no finite number.")
-        finally:
-            with anyio.move_on_after(CLOSE_SEC, shield=True):
-                await self._thread.run(task.close)
-            self._thread.close()
-
-    def _agents_until(self) -> float:
-        """When an agent that begins now has to end; a deadline of the whole leaves time to evaluate."""
-        whole, limit = self._request.timeout_sec, self._request.agent_timeout_sec
-        latest = math.inf if whole is None else self._began + time_for_agents(whole, whole)
-        return latest if limit is None else min(latest, anyio.current_time() + limit)
-
-    async def _act(self, task: Task[Any], policy: Policy, observation: Observation, until: float) -> None:
-        most = self._request.max_steps or task.metadata.recommended_max_steps or DEFAULT_MAX_STEPS
-        for _ in range(most):
-            with anyio.CancelScope(deadline=until) as limit:
-                actions = await policy.act(observation, task.action_set)
-            self._timed_out = limit.cancelled_caught or anyio.current_time() >= until
-            if self._timed_out or not actions:
-                return
-            for action in actions:
-                self._trajectory("tool_call", tool=action.name, arguments=action.arguments, tool_call_id=action.id)
-            self._output = output = await self._step(task, actions, until)
-            observation = output.obs
-            error = output.error.exception_str if output.error else None
-            self._trajectory("tool_result", text=observation.to_markdown(), reward=output.reward, error=error)
-            trouble = trouble_of(output.error) if output.error else None
-            if trouble is not None:
-                raise Attributed(trouble)
-            if output.done:
-                return
-
-    async def _step(self, task: Task[Any], actions: list[Action], until: float) -> EnvironmentOutput:
-        """One step; one that does not end leaves a state that nobody can score."""
-        with attributed("environment", "agent"):
-            with anyio.CancelScope(deadline=until + GRACE_SEC):
-                return await self._thread.run(task.step, actions)
-            self._timed_out = True
-            called = ", ".join(action.name for action in actions)
-            raise EnvironmentFailure(
-                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time was over.",
-                code="timeout",
-            )
-
-    def _enter(self, phase: Phase) -> None:
-        now = time.monotonic()
-        self._timing[self._phase] = now - self._clock
-        self._phase, self._clock = phase, now
-
-    def fail(self, error: Exception) -> None:
-        boundary: Mapping[Phase, Category] = {"agent": "agent", "verify": "verifier", "environment": "environment"}
-        verdict = attribute(error, boundary.get(self._phase, "infrastructure"), self._phase)
-        self._tell(verdict)
-
-    def out_of_time(self) -> None:
-        message = f"The rollout took longer than its {self._request.timeout_sec:g} s."
-        self._tell(Unscored("infrastructure", self._phase, "deadline", message))
-
-    def _tell(self, verdict: Unscored) -> None:
-        reason = self._redactor.text(verdict.reason)
-        self._error = ErrorRecord(verdict.category, verdict.code, self._phase, reason)
-
-    def result(self) -> Result:
-        self._enter("record")
-        self._trajectory.close()
-        scored = self._error is None and self._output is not None
-        reward = self._output.reward if scored and self._output else None
-        task = self._item.task
-        return Result(
-            task={"name": task.name, "path": task.path, "digest": task.digest},
-            agent={
-                "name": self._request.agent,
-                "model": self._request.model,
-                "exit_code": None,
-                "timed_out": self._timed_out,
-            },
-            sandbox={"name": None, "base": None, "fidelity": None},
-            attempt=self._item.attempt,
-            key=self._item.key,
-            status="scored" if scored else "unscored",
-            reward=reward,
-            rewards={} if reward is None else {"reward": reward},
-            error=self._error,
-            timing=self._timing,
-            usage=self._usage,
-            started_at=_iso(self._started),
-            finished_at=_iso(datetime.now(UTC)),
-        )
 
 
 class DebugPolicy(Policy):
@@ -276,7 +139,7 @@ def _benchmark(name: str) -> BenchmarkConfig[Any]:
     entries = installed()
     if name not in entries:
         known = ", ".join(entries) or "none"
-        raise UsageError(f"There is no cube '{name}' here; installed are: {known}.", code="unknown-cube")
+        raise UsageError(f"The cube '{name}' is not installed; installed: {known}.", code="unknown-cube")
     try:
         config: BenchmarkConfig[Any] = entries[name].load()()
     except Exception as error:  # whatever a cube raises while it is loaded
@@ -288,12 +151,5 @@ def _task(benchmark: str, config: TaskConfig[Any]) -> TaskRef:
     digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()
     seed = "" if config.seed is None else f"#{config.seed}"
     name = f"{benchmark}/{config.task_id}{seed}"
-    return TaskRef(name, f"cube:{benchmark}", f"sha256:{digest}", None, payload=(benchmark, config))
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    identity = TaskId(name, f"sha256:{digest}")
+    return TaskRef(identity, f"cube:{benchmark}", f"sha256:{digest}", None, payload=(benchmark, config))

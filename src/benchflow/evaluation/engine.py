@@ -16,15 +16,12 @@ import anyio
 
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import Runner, WorkItem
-from benchflow.rollout.record import Result
+from benchflow.record import Counted, JobResults, Result, WorkKey
 
 DEFAULT_RETRIES: Final[Mapping[str, int]] = MappingProxyType({"infrastructure": 2, "sandbox": 2, "judge": 2})
 """How often a result of this error category is tried again; other categories are not."""
 FINAL_CATEGORIES: Final = frozenset({"package", "unsupported"})
 """Errors that another try cannot change."""
-
-Left = tuple[str, Result]
-"""A rollout that ended, by name, and its result."""
 
 
 class Observer:
@@ -58,7 +55,7 @@ class Engine:
     backoff: Callable[[int], float] = exponential_backoff
     counts: Callable[[Result], bool] = lambda _: True
     """Which results go into the store."""
-    unjudged: Mapping[str, Left] = field(default_factory=dict)
+    unjudged: Mapping[WorkKey, Counted] = field(default_factory=dict)
     """Rollouts of earlier runs that only a judge kept from a score, by key; see `unjudged`."""
     _builds: dict[str, anyio.Event] = field(default_factory=dict)
 
@@ -96,69 +93,56 @@ class Engine:
     async def _run_with_retries(self, item: WorkItem) -> None:
         tries = 0
         self.observer.started(item)
-        following: Left | None = await self._begin(item)
+        following: Counted | None = await self._begin(item)
         while following is not None:
             last, following = following, None
             tries += 1
             if self._may_try_again(item, last, tries):
                 delay = self.backoff(tries)
-                self.observer.retrying(item, last[1], delay)
+                self.observer.retrying(item, last.result, delay)
                 await anyio.sleep(delay)
                 self.observer.started(item)
-                following = await (self._score_again(item, last) if _is_unjudged(last[1]) else self._run(item))
+                following = await (self._score_again(item, last) if _is_unjudged(last.result) else self._run(item))
         rollout, result = last
         self.observer.finished(item, result, rollout)
 
-    def _may_try_again(self, item: WorkItem, last: Left, tries: int) -> bool:
+    def _may_try_again(self, item: WorkItem, last: Counted, tries: int) -> bool:
         """Whether the trouble is of a kind to pass, and it would not take an agent to make good for a judge."""
-        error = last[1].error
+        error = last.result.error
         if error is None or tries > self.retries.get(error.category, 0):
             return False
-        return not _is_unjudged(last[1]) or self._can_score_again(item, last)
+        return not _is_unjudged(last.result) or self._can_score_again(item, last)
 
-    async def _begin(self, item: WorkItem) -> Left:
+    async def _begin(self, item: WorkItem) -> Counted:
         left = self.unjudged.get(item.key)
         scored = None
         if left is not None and self._can_score_again(item, left):
             scored = await self._score_again(item, left)
         return scored or await self._run(item)
 
-    async def _run(self, item: WorkItem) -> Left:
+    async def _run(self, item: WorkItem) -> Counted:
         rollout = item.folder_name()
-        result = await self.runner.run(item, self.store.rollout_folder(rollout))
+        result = await self.runner.run(item, self.store.places.rollout(rollout).path)
         return self._kept(rollout, result)
 
-    def _can_score_again(self, item: WorkItem, left: Left) -> bool:
+    def _can_score_again(self, item: WorkItem, left: Counted) -> bool:
         rollout, result = left
-        return self.runner.can_score_again(item, self.store.rollout_folder(rollout), result)
+        return self.runner.can_score_again(item, self.store.places.rollout(rollout), result)
 
-    async def _score_again(self, item: WorkItem, left: Left) -> Left | None:
+    async def _score_again(self, item: WorkItem, left: Counted) -> Counted | None:
         rollout, result = left
-        again = await self.runner.score_again(item, self.store.rollout_folder(rollout), result)
+        again = await self.runner.score_again(item, self.store.places.rollout(rollout), result)
         return None if again is None else self._kept(rollout, again)
 
-    def _kept(self, rollout: str, result: Result) -> Left:
+    def _kept(self, rollout: str, result: Result) -> Counted:
         if self.counts(result):
             self.store.append(result, rollout)
-        return rollout, result
+        return Counted(rollout, result)
 
 
-def last_results(store: JobStore) -> dict[str, Left]:
-    """The result that counts for each key: a scored one if there is one, else the last try.
-
-    Of a rollout that was scored again, the newest verdict is its result.
-    """
-    latest: dict[str, Left] = {}
-    for rollout, result in store.results():
-        known = latest.get(result.key)
-        if known is None or known[0] == rollout or known[1].status == "unscored" or result.status == "scored":
-            latest[result.key] = (rollout, result)
-    return latest
-
-
-def unjudged(latest: Mapping[str, Left]) -> dict[str, Left]:
+def unjudged(results: JobResults) -> dict[WorkKey, Counted]:
     """Of the results that count, those whose agent's work is there and only wants a judge."""
-    return {key: (rollout, result) for key, (rollout, result) in latest.items() if _is_unjudged(result)}
+    return {key: counted for key, counted in results.latest.items() if _is_unjudged(counted.result)}
 
 
 def _is_unjudged(result: Result) -> bool:
@@ -166,20 +150,14 @@ def _is_unjudged(result: Result) -> bool:
     error = result.error
     if error is None:
         return False
-    return error.category == "judge" or (error.category in DEFAULT_RETRIES and "rescore" in result.extra)
+    return error.category == "judge" or (error.category in DEFAULT_RETRIES and result.notes.rescore is not None)
 
 
-def remaining(items: Iterator[WorkItem], store: JobStore) -> Iterator[WorkItem]:
+def remaining(items: Iterator[WorkItem], results: JobResults) -> Iterator[WorkItem]:
     """The items that a resumed job has to run: those without a result, and those whose trouble may have passed."""
-    return not_done(items, last_results(store))
-
-
-def not_done(items: Iterator[WorkItem], latest: Mapping[str, Left]) -> Iterator[WorkItem]:
-    """`remaining`, for whoever knows the results that count."""
-    done = {
-        known
-        for key, (_, result) in latest.items()
-        if result.error is None or result.error.category in FINAL_CATEGORIES
-        for known in (key, result.extra.get("rescore", {}).get("key"))
-    }
+    done: set[WorkKey] = set()
+    for key, (_, result) in results.latest.items():
+        if result.error is None or result.error.category in FINAL_CATEGORIES:
+            rescore = result.notes.rescore
+            done |= {key} if rescore is None or rescore.key is None else {key, rescore.key}
     return (item for item in items if item.key not in done)

@@ -1,4 +1,4 @@
-"""A job from its request to its summary: plan, run or go on, sum up.
+"""A job from its request to its summary: plan, run or continue, sum up.
 
 The request is what `job.json` keeps, so that `resume` needs nothing but the job. Interrupting once ends what runs and
 writes the summary; what was cut short is run again on resume.
@@ -8,66 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio import CancelScope
 
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.evaluation.engine import Engine, Observer, last_results, not_done, remaining, unjudged
+from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
+from benchflow.record import Job, JobRecord, JobRequest
 from benchflow.rollout.redaction import make_redactor, secret_values
 from benchflow.task.package import TaskPackage
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """What a job is asked to do."""
-
-    sources: tuple[str, ...]
-    """Paths of packages or folders above them, and `cube:NAME`."""
-    agent: str
-    model: str | None = None
-    attempts: int = 1
-    sandbox: str = "auto"
-    base_image: str | None = None
-    max_steps: int | None = None
-    max_cost_usd: float | None = None
-    agent_timeout_sec: float | None = None
-    timeout_sec: float | None = None
-    """The deadline of a whole rollout."""
-    keep_workspace: bool = True
-    """Whether what agents leave is kept, so that it can be scored again."""
-
-    def settings(self) -> dict[str, Any]:
-        """What besides the task and the attempt decides an outcome."""
-        settings = asdict(self)
-        for name in ("sources", "attempts", "keep_workspace"):
-            del settings[name]
-        if self.timeout_sec is None:
-            del settings["timeout_sec"]  # left out, it does not count
-        return settings
-
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """Whatever of it is text, by name."""
-        for key, value in asdict(self).items():
-            if isinstance(value, str):
-                yield key.replace("_", " "), value
-        yield from (("source", source) for source in self.sources)
-
-    @classmethod
-    def from_job(cls, job: Mapping[str, Any]) -> JobRequest:
-        known = {field.name for field in fields(cls)}
-        values = {key: value for key, value in job.items() if key in known}
-        return cls(**{**values, "sources": tuple(job["sources"])})
 
 
 def default_name(now: datetime | None = None) -> str:
@@ -80,7 +38,7 @@ def plan_job(request: JobRequest) -> tuple[Sources, list[TaskRef]]:
     sources = Sources(request)
     tasks = sources.tasks()
     if not tasks:
-        raise UsageError(f"There is nothing to run in {', '.join(request.sources)}.", code="no-tasks")
+        raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
     return sources, tasks
 
 
@@ -89,8 +47,8 @@ def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[T
     _refuse_secrets(request, tasks)
     sources = [source if source.startswith("cube:") else str(Path(source).absolute()) for source in request.sources]
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    job = {**asdict(request), "sources": sources, "planned": len(tasks) * request.attempts, "created_at": started}
-    return JobStore.create(jobs_dir, name, job)
+    kept = replace(request, sources=tuple(sources))
+    return JobStore.create(jobs_dir, JobRecord(name, kept, len(tasks) * request.attempts, started))
 
 
 def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
@@ -101,39 +59,49 @@ def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
     known = secret_values(os.environ, declared=declared)
     for name, value in os.environ.items():
         redactor = make_redactor({value} & known)
-        told = next((key for key, text in request.texts() if redactor.text(text) != text), None)
-        if told is not None:
+        found = next((key for key, text in _texts(request) if redactor.text(text) != text), None)
+        if found is not None:
             message = (
-                f"The {told} of the job holds the value of {name}, which job.json would keep: leave it out, and let "
-                f"the package declare {name} under benchflow.secrets with scope agent, or take an agent that reads it."
+                f"The {found} of the job contains the value of {name}, which job.json would store: remove it, and let "
+                f"the package declare {name} under benchflow.secrets with scope agent, or use an agent that reads it."
             )
             raise UsageError(message, code="secret-in-request")
 
 
+def _texts(request: JobRequest) -> Iterator[tuple[str, str]]:
+    """Whatever of a request is text, by name."""
+    for key, value in asdict(request).items():
+        if isinstance(value, str):
+            yield key.replace("_", " "), value
+    yield from (("source", source) for source in request.sources)
+
+
+def work_left(job: Job, request: JobRequest, tasks: Sequence[TaskRef]) -> list[WorkItem]:
+    """The items of a job that are still to be run."""
+    return list(remaining(plan_items(tasks, request.attempts, request.settings()), job.results))
+
+
 async def run_job(
     store: JobStore,
-    request: JobRequest,
     sources: Sources,
-    tasks: Sequence[TaskRef],
+    items: Sequence[WorkItem],
     *,
     concurrency: int,
     build_concurrency: int,
     observer: Observer,
 ) -> bool:
-    """Run what of a job is not done yet; whether it came to its end. The summary is written either way."""
-    latest = last_results(store)
-    items = not_done(plan_items(tasks, request.attempts, request.settings()), latest)
+    """Run items of a job; whether they came to their end. The summary is written either way."""
     engine = Engine(
         store,
         sources,
         concurrency=concurrency,
         build_concurrency=build_concurrency,
         observer=observer,
-        unjudged=unjudged(latest),
+        unjudged=unjudged(store.results),
     )
     try:
         async with sources:
-            return await run_until_stopped(engine, items)
+            return await run_until_stopped(engine, iter(items))
     finally:
         write_summary(store)
 
@@ -141,7 +109,7 @@ async def run_job(
 async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:
     """Run items until they are done or an interrupt comes; whether they are done.
 
-    What keeps the job itself from going on, a full disk for instance, is raised as it is.
+    What keeps the job itself from continuing, a full disk for instance, is raised as it is.
     """
     completed = False
     try:
@@ -174,8 +142,3 @@ def write_summary(store: JobStore) -> None:
     """Sum up a job. Where the disk is full there is none: it can be had from the results at any time."""
     with suppress(InfrastructureFailure):
         store.write_summary(job_summary(store))
-
-
-def count_remaining(store: JobStore, request: JobRequest, tasks: Sequence[TaskRef]) -> int:
-    """How many items of a job are still to be run."""
-    return sum(1 for _ in remaining(plan_items(tasks, request.attempts, request.settings()), store))

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
 from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
-from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.evaluation.work import TaskRef, WorkItem, numbered
+from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
+from benchflow.record.package_parts import VERIFIER, package_parts
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.parts import VERIFIER, package_parts
-from benchflow.rollout.record import ErrorRecord, Result
-from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
 from benchflow.sandbox.backends import ENGINES, load_backend
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
@@ -28,9 +28,6 @@ from benchflow.task.discovery import find_packages
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 from benchflow.verifier.verifier_tree import Staging
-
-if TYPE_CHECKING:
-    from benchflow.evaluation.job import JobRequest
 
 
 class PackageRunner:
@@ -65,7 +62,7 @@ class PackageRunner:
 
     def packages(self) -> list[TaskRef]:
         """Every package below the paths, whoever is to work on them."""
-        return [_task(found.path) for found in find_packages(self._paths)]
+        return numbered([_task(found.path) for found in find_packages(self._paths)])
 
     async def prepare(self, task: TaskRef) -> None:
         """Build the environment; trouble is found again, and reported, by the rollout."""
@@ -90,6 +87,7 @@ class PackageRunner:
             base_image=request.base_image,
             attempt=item.attempt,
             key=item.key,
+            ordinal=item.task.id.ordinal,
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
             agent_timeout_sec=request.agent_timeout_sec,
             timeout_sec=request.timeout_sec,
@@ -102,25 +100,30 @@ class PackageRunner:
         )
         return await run_rollout(config, folder)
 
-    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+    def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         package: TaskPackage = item.task.payload
         return package.valid and why_not(folder, result, package) is None
 
-    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+    async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         """The kept workspace before the verifier; trouble on the way there is told as the result of this try."""
         package: TaskPackage = item.task.payload
-        note = {"verifier_digest": package_parts(package)[VERIFIER], "package_digest": package.digest, "changed": []}
+        note = RescoreNote(package_parts(package)[VERIFIER], package.digest)
         try:
-            backend = await self.backend(package)
-            rescore = Rescore(folder, result, package, backend, base_image=self._request.base_image, note=note)
-            again = await rescore_rollout(rescore)
+            again = await self.rescore(package, folder, result, note)
         except NotRescoredError:
             return None
-        except Exception as error:  # noqa: BLE001  # the boundary: what fails here is one more unscored try
-            trouble = attribute(error, "infrastructure", "verify")
-            record = ErrorRecord(trouble.category, trouble.code, trouble.phase, trouble.reason)
-            again = replace(result, error=record)
-        return again if counts(again) else replace(again, extra={**again.extra, "rescore": note})
+        return again if counts(again) else replace(again, notes=replace(again.notes, rescore=note))
+
+    async def rescore(self, package: TaskPackage, folder: RolloutFolder, result: Result, note: RescoreNote) -> Result:
+        """A rollout scored again. Raises `NotRescoredError`; other trouble is a result that does not count."""
+        try:
+            backend = await self.backend(package)
+            rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)
+            return await rescore_rollout(rescore)
+        except NotRescoredError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary: one rollout keeps its verdict, the others continue
+            return replace(result, outcome=outcome_of(attribute(error, "infrastructure", "verify")))
 
     async def backend(self, package: TaskPackage) -> SandboxBackend:
         """The backend for a package; all for which the choice is the same share one."""
@@ -156,7 +159,8 @@ class PackageRunner:
 
 def _task(path: Path) -> TaskRef:
     package = load_package(path)
-    return TaskRef(package.name, str(path), package.digest, _environment_key(package), payload=package)
+    identity = TaskId(package.name, package.content_digest)
+    return TaskRef(identity, str(path), package.digest, _environment_key(package), payload=package)
 
 
 def _plays(package: TaskPackage) -> bool:

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchflow.record.identity import TaskId, labels
+
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """The result table of a job and what it adds up to."""
@@ -23,7 +25,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"pass@{k} {estimate['value']:.3f}   pass^{k} {hat:.3f}  ({_count(estimate['tasks'], 'task')})"
     if summary["unscored"]:
         by = ", ".join(f"{count} {category}" for category, count in summary["unscored_by"].items())
-        yield f"unscored {summary['unscored']}: {by}; whatever they had scored, the mean lies between {_bound(bounds)}"
+        yield f"unscored {summary['unscored']}: {by}; with them the mean would be between {_bound(bounds)}"
     if summary["usage"]:
         yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary["usage"].items())
 
@@ -32,10 +34,16 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
     """Two jobs by task, and what their difference is worth."""
     first, second = comparison["first"], comparison["second"]
     rows = [
-        (row["task"], f"{row['first']:.3f}", f"{row['second']:.3f}", f"{row['second'] - row['first']:+.3f}")
+        (
+            row["task"],
+            f"{row['first']:.3f}",
+            f"{row['second']:.3f}",
+            f"{row['second'] - row['first']:+.3f}",
+            "changed" if row["changed"] else "",
+        )
         for row in comparison["tasks"]
     ]
-    yield from table(("task", first, second, "difference"), rows)
+    yield from table(("task", first, second, "difference", ""), rows)
     yield ""
     if comparison["difference"]["value"] is None:
         yield "No task was scored in both jobs."
@@ -44,6 +52,8 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
     for name, key in ((first, "only_first"), (second, "only_second")):
         if comparison[key]:
             yield f"scored only in {name}: {', '.join(comparison[key])}"
+    if comparison["dropped"]:
+        yield f"left out, because their content differs: {', '.join(comparison['dropped'])}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -55,11 +65,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def _task_rows(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    grouped: dict[TaskId, list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
-        grouped[result["task"]["name"]].append(result)
+        task = result["task"]
+        grouped[TaskId(task["name"], task["content_digest"], task.get("ordinal", 1))].append(result)
     rows: list[tuple[str, ...]] = []
-    for name, attempts in sorted(grouped.items()):
+    for task_id, name in sorted(labels(grouped).items(), key=lambda item: item[1]):
+        attempts = grouped[task_id]
         rewards = [
             result["reward"] for result in sorted(attempts, key=lambda r: r["attempt"]) if result["error"] is None
         ]

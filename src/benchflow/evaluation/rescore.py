@@ -1,7 +1,7 @@
 """Rescoring a job: every finished rollout verified again by its package's verifier as it is now; no agent runs.
 
 A pass has a number. A new verdict is a new line of `results.jsonl` for the same rollout, so the earlier ones stay. A
-pass that was cut short is gone on with: what it has scored by the verifier as it still is, is not scored again.
+pass that was cut short is continued: what it has scored by the verifier as it still is, is not scored again.
 """
 
 from __future__ import annotations
@@ -14,19 +14,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.evaluation.engine import Engine, Observer, last_results
-from benchflow.evaluation.job import JobRequest, run_until_stopped, write_summary
+from benchflow.evaluation.engine import Engine, Observer
+from benchflow.evaluation.job import run_until_stopped, write_summary
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
-from benchflow.files import write_atomic
-from benchflow.rewards import attribute
-from benchflow.rollout.parts import VERIFIER, changed_parts, package_parts
-from benchflow.rollout.record import ErrorRecord, Result
-from benchflow.rollout.rescoring import NotRescoredError, Rescore, counts, discard_unfinished, rescore_rollout, why_not
+from benchflow.record import (
+    ErrorRecord,
+    RescoreNote,
+    Result,
+    RolloutFolder,
+    TaskId,
+    WorkKey,
+    pair,
+    write_document,
+)
+from benchflow.record.package_parts import VERIFIER, changed_parts, package_parts
+from benchflow.rollout.drivers.replay import (
+    NotRescoredError,
+    counts,
+    discard_unfinished,
+    why_not,
+)
 from benchflow.task.package import TaskPackage
 
-UNDER_WAY: Final = "rescore.json"
 _CUBE: Final = "cube:"
 
 
@@ -36,7 +47,7 @@ class RescoreItem(WorkItem):
 
     rollout: str
     result: Result
-    note: Mapping[str, Any]
+    note: RescoreNote
 
     def folder_name(self) -> str:
         return self.rollout
@@ -75,27 +86,28 @@ class Rescorer:
 
     def __init__(self, store: JobStore) -> None:
         self._store: Final = store
-        self._request: Final = JobRequest.from_job(store.job)
+        self._request: Final = store.record.request
         paths = [Path(source) for source in self._request.sources if not source.startswith(_CUBE)]
         self._packages: Final = PackageRunner([path for path in paths if path.exists()], self._request)
-        self.report: Final = RescoreReport(_pass_number(store.folder))
+        self.report: Final = RescoreReport(_pass_number(store.places.rescore))
 
     def plan(self) -> list[RescoreItem]:
         """The rollouts that can be scored again; the report says why the others cannot, and which packages changed."""
         tasks = self._packages.packages()
         keys = {
-            (item.task.name, item.attempt): item.key
+            (item.task, item.attempt): item.key
             for item in plan_items(tasks, self._request.attempts, self._request.settings())
         }
-        known = _Known(tasks)
+        counted = list(self._store.results)
+        known = _Known(tasks, [result for _, result in counted])
         items = []
-        for rollout, result in last_results(self._store).values():
+        for rollout, result in counted:
             found = known.of(result)
             reason = found if isinstance(found, str) else self._why_not(rollout, result, found)
             if reason is not None or isinstance(found, str):
                 self._keep(rollout, result, reason or "")
                 continue
-            item = self._item(rollout, result, found, keys.get((found.name, result.attempt)), known.parts(found))
+            item = self._item(rollout, result, found, keys.get((found, result.attempt)), known.parts(found))
             if item is None:
                 self.report.already += 1
             else:
@@ -105,9 +117,9 @@ class Rescorer:
     async def run(self, items: Sequence[RescoreItem], *, concurrency: int, observer: Observer) -> RescoreReport:
         """Score the items; the summary of the job is written anew, also after an interrupt."""
         for item in items:
-            discard_unfinished(self._store.rollout_folder(item.rollout))
-        write_atomic(self._store.folder / UNDER_WAY, _pass_record(self.report.number, finished=False))
-        scorer = _Scorer(self._packages, self._request.base_image)
+            discard_unfinished(self._store.places.rollout(item.rollout))
+        self._record_pass(finished=False)
+        scorer = _Scorer(self._packages)
         engine = Engine(self._store, scorer, concurrency=concurrency, observer=observer, counts=counts)
         try:
             self.report.completed = await run_until_stopped(engine, iter(items))
@@ -117,35 +129,39 @@ class Rescorer:
             for item, result in scorer.outcomes.values():
                 self._tell(item, result)
         if self.report.completed:
-            write_atomic(self._store.folder / UNDER_WAY, _pass_record(self.report.number, finished=True))
+            self._record_pass(finished=True)
         return self.report
+
+    def _record_pass(self, *, finished: bool) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        document = {"number": self.report.number, "finished_at": now if finished else None}
+        write_document(self._store.places.rescore, document, sync=True)
 
     def _why_not(self, rollout: str, result: Result, task: TaskRef) -> str | None:
         package: TaskPackage = task.payload
         if not package.valid:
             issue = next(issue for issue in package.issues if issue.severity == "error")
-            return f"Its package is not valid now: {issue.message}"
-        return why_not(self._store.rollout_folder(rollout), result, package)
+            return f"Its package is invalid now: {issue.message}"
+        return why_not(self._store.places.rollout(rollout), result, package)
 
     def _item(
-        self, rollout: str, result: Result, task: TaskRef, key: str | None, parts: Mapping[str, str]
+        self, rollout: str, result: Result, task: TaskRef, key: WorkKey | None, parts: Mapping[str, str]
     ) -> RescoreItem | None:
         """The item of a rollout; None when this pass has done it already."""
         number = self.report.number
-        last = result.extra.get("rescore", {})
-        if last.get("pass") == number and last.get("verifier_digest") == parts[VERIFIER]:
+        last = result.notes.rescore
+        if last is not None and last.pass_number == number and last.verifier_digest == parts[VERIFIER]:
             return None
-        before = _parts_then(self._store.rollout_folder(rollout))
+        before = _parts_then(self._store.places.rollout(rollout))
         changed = [part for part in changed_parts(before, parts) if part != VERIFIER] if before else []
         if changed:
             self.report.changed_packages[task.name] = changed
-        note = {"pass": number, "verifier_digest": parts[VERIFIER], "package_digest": task.digest, "changed": changed}
-        if key is not None and before and not changed:
-            note["key"] = key
+        same = key if before and not changed else None
+        note = RescoreNote(parts[VERIFIER], task.digest, tuple(changed), pass_number=number, key=same)
         return RescoreItem(task, result.attempt, result.key, rollout, result, note)
 
     def _keep(self, rollout: str, result: Result, reason: str) -> None:
-        self.report.not_rescored.append(NotRescored(rollout, str(result.task["name"]), result.attempt, reason))
+        self.report.not_rescored.append(NotRescored(rollout, result.task.name, result.attempt, reason))
 
     def _tell(self, item: RescoreItem, result: Result) -> None:
         if not counts(result) and result.error is not None:
@@ -159,10 +175,9 @@ class Rescorer:
 class _Scorer:
     """Scores rollouts again for the engine, and remembers how each ended."""
 
-    def __init__(self, packages: PackageRunner, base_image: str | None) -> None:
+    def __init__(self, packages: PackageRunner) -> None:
         self.outcomes: Final[dict[str, tuple[RescoreItem, Result]]] = {}
         self._packages: Final = packages
-        self._base_image: Final = base_image
 
     async def prepare(self, task: TaskRef) -> None:
         await self._packages.prepare(task)
@@ -170,48 +185,40 @@ class _Scorer:
     async def run(self, item: WorkItem, folder: Path) -> Result:
         if not isinstance(item, RescoreItem):
             raise TypeError("Only finished rollouts can be scored again.")
-        package: TaskPackage = item.task.payload
         try:
-            backend = await self._packages.backend(package)
-            rescore = Rescore(folder, item.result, package, backend, base_image=self._base_image, note=item.note)
-            result = await rescore_rollout(rescore)
+            result = await self._packages.rescore(item.task.payload, RolloutFolder(folder), item.result, item.note)
         except NotRescoredError as error:
             reason = ErrorRecord("unsupported", "not-rescored", "verify", str(error))
-            result = replace(item.result, status="unscored", reward=None, rewards={}, error=reason)
-        except Exception as error:  # noqa: BLE001  # the boundary: one rollout keeps its verdict, the others go on
-            trouble = attribute(error, "infrastructure", "verify")
-            reason = ErrorRecord(trouble.category, trouble.code, "verify", trouble.reason)
-            result = replace(item.result, status="unscored", reward=None, rewards={}, error=reason)
+            result = replace(item.result, outcome=reason)
         self.outcomes[item.rollout] = (item, result)
         return result
 
-    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+    def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         del item, folder, result
         return True
 
-    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+    async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         del result
-        return await self.run(item, folder)
+        return await self.run(item, folder.path)
 
 
 class _Known:
     """The packages of a job as they are now."""
 
-    def __init__(self, tasks: Sequence[TaskRef]) -> None:
-        self._by_name: dict[str, list[TaskRef]] = {}
+    def __init__(self, tasks: Sequence[TaskRef], results: Sequence[Result]) -> None:
+        now = {task.id: task for task in tasks}
+        then = dict.fromkeys(
+            part.id for part in sorted((result.task for result in results), key=lambda part: part.path)
+        )
+        pairs, _, _ = pair(then, now)
+        self._of: Final[dict[TaskId, TaskRef]] = {both.first: now[both.second] for both in pairs}
         self._parts: dict[TaskRef, dict[str, str]] = {}
-        for task in tasks:
-            self._by_name.setdefault(task.name, []).append(task)
 
     def of(self, result: Result) -> TaskRef | str:
         """The package of a result, or why there is none."""
-        path = str(result.task["path"])
-        if path.startswith(_CUBE):
-            return "It is a task of a cube, whose state ends with its episode."
-        named = self._by_name.get(str(result.task["name"]), [])
-        if len(named) > 1:
-            named = [task for task in named if Path(task.path).absolute() == Path(path).absolute()] or named[:1]
-        return named[0] if named else "Its package is no longer among the sources of the job."
+        if result.task.path.startswith(_CUBE):
+            return "It is a task of a cube, whose state is gone after the episode."
+        return self._of.get(result.task.id, "Its package is no longer in the sources of the job.")
 
     def parts(self, task: TaskRef) -> dict[str, str]:
         if task not in self._parts:
@@ -219,26 +226,21 @@ class _Known:
         return self._parts[task]
 
 
-def _parts_then(folder: Path) -> dict[str, str]:
+def _parts_then(folder: RolloutFolder) -> dict[str, str]:
     """The parts of a package when a rollout of it began; empty when it does not say."""
     try:
-        parts: dict[str, str] = json.loads((folder / "config.json").read_bytes()).get("parts", {})
+        parts: dict[str, str] = json.loads(folder.config.read_bytes()).get("parts", {})
     except (OSError, ValueError):
         return {}
     return parts
 
 
-def _pass_number(folder: Path) -> int:
-    """The pass to go on with, else the next one."""
+def _pass_number(path: Path) -> int:
+    """The pass to continue, else the next one."""
     try:
-        last = json.loads((folder / UNDER_WAY).read_bytes())
+        last = json.loads(path.read_bytes())
         return int(last["number"]) + (last["finished_at"] is not None)
     except FileNotFoundError:
         return 1
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InfrastructureFailure(f"{folder / UNDER_WAY} cannot be read: {error}.", code="job-damaged") from error
-
-
-def _pass_record(number: int, *, finished: bool) -> str:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return json.dumps({"number": number, "finished_at": now if finished else None}) + "\n"
+        raise InfrastructureFailure(f"{path} cannot be read: {error}.", code="job-damaged") from error

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from benchflow.evaluation.cubes import CubeRunner
 from benchflow.evaluation.packages import PackageRunner
-from benchflow.evaluation.work import TaskRef, WorkItem
-from benchflow.rollout.record import Result
+from benchflow.evaluation.work import TaskRef, WorkItem, numbered
+from benchflow.record import JobRequest, Result, RolloutFolder
 
 if TYPE_CHECKING:
-    from benchflow.evaluation.job import JobRequest
+    from benchflow.evaluation.cubes import CubeRunner
 
 CUBE_PREFIX: Final = "cube:"
 
@@ -24,18 +22,19 @@ class Sources:
     def __init__(self, request: JobRequest) -> None:
         cubes = [source.removeprefix(CUBE_PREFIX) for source in request.sources if source.startswith(CUBE_PREFIX)]
         paths = [Path(source) for source in request.sources if not source.startswith(CUBE_PREFIX)]
-        self._runners: Final[Sequence[PackageRunner | CubeRunner]] = (
-            PackageRunner(paths, request),
-            CubeRunner(cubes, request),
-        )
+        self._runners: Final[list[PackageRunner | CubeRunner]] = [PackageRunner(paths, request)]
+        if cubes:
+            from benchflow.evaluation.cubes import CubeRunner  # brings in the gym layer, which packages do not need
+
+            self._runners.append(CubeRunner(cubes, request))
         self._owners: dict[TaskRef, PackageRunner | CubeRunner] = {}
 
     def tasks(self) -> list[TaskRef]:
         """All tasks, in the order of the sources; each is known from now on by who runs it."""
-        for runner in self._runners:
-            for task in runner.tasks():
-                self._owners[task] = runner
-        return list(self._owners)
+        owned = [(task, runner) for runner in self._runners for task in runner.tasks()]
+        tasks = numbered([task for task, _ in owned])
+        self._owners = {task: runner for task, (_, runner) in zip(tasks, owned, strict=True)}
+        return tasks
 
     async def prepare(self, task: TaskRef) -> None:
         await self._owners[task].prepare(task)
@@ -43,10 +42,10 @@ class Sources:
     async def run(self, item: WorkItem, folder: Path) -> Result:
         return await self._owners[item.task].run(item, folder)
 
-    def can_score_again(self, item: WorkItem, folder: Path, result: Result) -> bool:
+    def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         return self._owners[item.task].can_score_again(item, folder, result)
 
-    async def score_again(self, item: WorkItem, folder: Path, result: Result) -> Result | None:
+    async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         return await self._owners[item.task].score_again(item, folder, result)
 
     async def __aenter__(self) -> Self:

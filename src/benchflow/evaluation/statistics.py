@@ -14,25 +14,27 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, variance
 from typing import Any
 
+from benchflow.record.identity import TaskId
+
 PASS_THRESHOLD = 1.0
 """A reward from here on counts as a pass."""
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Sample:
     """What statistics need of one result."""
 
-    task: str
-    status: str
+    task: TaskId
     reward: float | None
+    """None for a result without a score."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     category: str | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def scored(self) -> bool:
-        return self.status == "scored" and self.reward is not None
+        return self.reward is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Estimate:
         return {"value": self.value, "low": self.low, "high": self.high, "tasks": self.tasks, "results": self.results}
 
 
-def summarise(outcomes: Iterable[Outcome], *, pass_threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
+def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
     """The statistical part of a summary, as JSON."""
     everything = list(outcomes)
     scored = [outcome for outcome in everything if outcome.scored]
@@ -76,21 +78,20 @@ def summarise(outcomes: Iterable[Outcome], *, pass_threshold: float = PASS_THRES
     }
 
 
-def mean(by_task: Mapping[str, Sequence[float]]) -> Estimate:
-    """The mean of task means with a t interval over tasks; with one task, over its attempts."""
+def mean(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
+    """The mean of task means with a t interval over tasks; what one task says of others is not known."""
     results = sum(map(len, by_task.values()))
     units = [fmean(values) for values in by_task.values()]
     if not units:
         return Estimate(None, None, None, 0, 0)
-    spread = units if len(units) > 1 else [float(value) for value in next(iter(by_task.values()))]
     value = fmean(units)
-    if len(spread) < 2:
+    if len(units) < 2:
         return Estimate(value, None, None, len(units), results)
-    half = t_quantile(0.5 + CONFIDENCE / 2, len(spread) - 1) * math.sqrt(variance(spread) / len(spread))
+    half = t_quantile(0.5 + CONFIDENCE / 2, len(units) - 1) * math.sqrt(variance(units) / len(units))
     return Estimate(value, value - half, value + half, len(units), results)
 
 
-def proportion(by_task: Mapping[str, Sequence[float]]) -> Estimate:
+def proportion(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
     """The mean of 0/1 values with a Wilson interval whose sample size is what the tasks' spread leaves of it.
 
     Attempts that agree within each task count as one; attempts that vary as freely as tasks do count in full.
@@ -100,7 +101,7 @@ def proportion(by_task: Mapping[str, Sequence[float]]) -> Estimate:
     if not units:
         return Estimate(None, None, None, 0, 0)
     value = fmean(units)
-    size = float(len(units)) if len(units) > 1 else float(results)
+    size = float(len(units))  # where all agree, nothing shows that attempts say more than their tasks do
     if len(units) > 1 and 0 < value < 1:
         between = variance(units) / len(units)
         if between > 0:
@@ -135,7 +136,7 @@ def _over_tasks(counts: Iterable[tuple[int, int]], k: int, chance: Any) -> Estim
     return Estimate(estimate.value, low, high, len(usable), sum(n for n, _ in usable))
 
 
-def bounds(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+def bounds(outcomes: Sequence[Sample]) -> dict[str, float | None]:
     """What the mean reward could have been: every result without a score taken as 0, and as 1."""
     if not outcomes:
         return {"low": None, "high": None}
@@ -173,7 +174,7 @@ def t_quantile(probability: float, freedom: int) -> float:
     return math.sqrt(freedom * y)
 
 
-def _within_range(estimate: Estimate, scored: Sequence[Outcome]) -> Estimate:
+def _within_range(estimate: Estimate, scored: Sequence[Sample]) -> Estimate:
     """The interval without what no reward can be: rewards lie in [0, 1] unless some have left it."""
     if estimate.low is None or estimate.high is None:
         return estimate
@@ -182,27 +183,27 @@ def _within_range(estimate: Estimate, scored: Sequence[Outcome]) -> Estimate:
     return Estimate(estimate.value, low, high, estimate.tasks, estimate.results)
 
 
-def _by_task(outcomes: Iterable[Outcome], value: Any) -> dict[str, list[float]]:
-    grouped: dict[str, list[float]] = defaultdict(list)
+def _by_task(outcomes: Iterable[Sample], value: Any) -> dict[TaskId, list[float]]:
+    grouped: dict[TaskId, list[float]] = defaultdict(list)
     for outcome in outcomes:
         grouped[outcome.task].append(float(value(outcome)))
     return dict(grouped)
 
 
-def _ks(attempts: Mapping[str, int]) -> list[int]:
+def _ks(attempts: Mapping[TaskId, int]) -> list[int]:
     """1, 2, 4, … up to the most attempts at a task, and that number itself."""
     most = max(attempts.values(), default=0)
     powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
     return sorted({*powers, most} - {0})
 
 
-def _metrics(scored: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+def _metrics(scored: Sequence[Sample]) -> dict[str, dict[str, Any]]:
     names = sorted({name for outcome in scored for name in outcome.metrics})
     having = {name: [outcome for outcome in scored if name in outcome.metrics] for name in names}
     return {name: mean(_by_task(having[name], lambda o, name=name: o.metrics[name])).to_dict() for name in names}
 
 
-def _usage(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _usage(outcomes: Sequence[Sample]) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for outcome in outcomes:
         for name, value in outcome.usage.items():

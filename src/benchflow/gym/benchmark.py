@@ -87,7 +87,7 @@ def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, Package
             task_package(package)
         if package.name in listed:
             raise PackageError(
-                f"Two packages are called '{package.name}': {listed[package.name].path} and {found.path}."
+                f"Two packages have the name '{package.name}': {listed[package.name].path} and {found.path}."
             )
         config = package.view.config
         listed[package.name] = PackageTaskMetadata(
@@ -95,6 +95,7 @@ def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, Package
             abstract_description=config.task.description if config.task else "",
             path=str(path),
             digest=package.digest,
+            content_digest=package.content_digest,
             steps=tuple(step.config.name for step in package.view.steps),
         )
     return listed

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
@@ -18,7 +18,7 @@ from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.scratch import scratch, scratch_folder
-from benchflow.rewards import Attributed, Unscored, Verdict, attributed
+from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.begin import begin, for_agents
@@ -35,25 +35,6 @@ from benchflow.verifier.scope import Scope, scope_of
 _DRIVER: Final = "gym"
 """Whoever drives the task, in the place of an agent's name."""
 _SCOPES: Final = ("environment", "agent", "verifier", "judge")
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The course once the step under way is verified, and how the last verdict was reached."""
-
-    course: Course
-    verification: Verification
-
-    @property
-    def verdict(self) -> Verdict:
-        """On the task as it is, steps that were not reached included."""
-        return self.course.total()
-
-    def info(self) -> dict[str, Any]:
-        """What comes with a reward."""
-        rewards = {name: value for name, value in self.verdict.record()["rewards"].items() if name != "reward"}
-        steps = [step.record() for step in self.course.records()]
-        return {"rewards": rewards, "verifier": self.verification.record(), **({"steps": steps} if steps else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +55,12 @@ class Setting:
 class ActionDriver:
     """One task under way, from the start of its sandbox to its end."""
 
-    def __init__(
-        self, setting: Setting, environment: Environment, course: Course, last: Verification | None = None
-    ) -> None:
-        """`environment` is started; `last` is the newest verification of the course."""
+    def __init__(self, setting: Setting, environment: Environment, course: Course) -> None:
+        """`environment` is started."""
         self.environment: Final = environment
         self.course = course
         self.forbidden: Final = setting.forbidden
         self._setting: Final = setting
-        self._last = last
         self._verifier: Final = Verifier(environment, base_image=setting.base_image)
 
     @classmethod
@@ -120,19 +98,15 @@ class ActionDriver:
         named = str(user) if user is not None else None
         return Workspace(sandbox, sandbox.spec.workdir, named, self._setting.secrets.of("agent"))
 
-    async def evaluate(self) -> Judged:
-        """The verdict on the task as it is now; changes nothing."""
-        if self.course.over and self._last is not None:
-            return Judged(self.course, self._last)
-        checked = await self._verified()
-        return Judged(self.course.after(_past(checked)), checked)
+    async def evaluate(self) -> Course:
+        """The course with a verdict on the task as it is now; changes nothing."""
+        return self.course if self.course.over else self.course.after(await self._verified())
 
     async def advance(self) -> None:
         """End the step as a rollout does: it is frozen and scored, and the next one begins or the task is over."""
         with attributed("sandbox", "agent"):
             await end_processes(self.environment, self.step.name)
-        self._last = await self._verified()
-        self.course = self.course.after(_past(self._last))
+        self.course = self.course.after(await self._verified())
         if self.course.over:
             return
         try:
@@ -141,14 +115,15 @@ class ActionDriver:
         except Attributed as error:
             self.course = self.course.after(error.verdict)
 
-    async def _verified(self) -> Verification:
+    async def _verified(self) -> Past:
         scope = scope_of(self._setting.package.view, self.step.name)
         with scratch("gym-") as folder:
             try:
                 with attributed("sandbox", "verify"):
-                    return await self._verified_copy(scope, folder / "verifier")
+                    checked = await self._verified_copy(scope, folder / "verifier")
+                return Past(checked.verdict, checked.record())
             except Attributed as error:
-                return _unverified(error.verdict, scope)
+                return Past(error.verdict)
 
     async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
         sandbox = self.environment.sandbox
@@ -166,7 +141,7 @@ class ActionDriver:
         path = "benchflow.environment.manifest"
         what = "services of the environment" if self.environment.services is not None else None
         if what is None and scope.opt_outs.keep_processes and await self.environment.sandbox.has_processes():
-            path, what = "verifier.hardening.keep_processes", "processes that live on into verification"
+            path, what = "verifier.hardening.keep_processes", "processes that keep running during verification"
         if what is not None:
             message = (
                 f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "
@@ -182,22 +157,12 @@ class ActionDriver:
                 code="live-state",
                 path="benchflow.environment.manifest",
             )
-        return ActionDriver(self._setting, await self.environment.fork(), self.course, self._last)
+        return ActionDriver(self._setting, await self.environment.fork(), self.course)
 
     async def stop(self) -> None:
         """End it with all that runs in it."""
         self._verifier.close()
         await self.environment.stop()
-
-
-def _past(checked: Verification) -> Past:
-    return Past(checked.verdict, verifier={"strategy": checked.strategy, "exit_code": checked.exit_code})
-
-
-def _unverified(verdict: Unscored, scope: Scope) -> Verification:
-    return Verification(
-        verdict, "none", "", "separate" if scope.config.isolation == "separate" else "shared", step=scope.step
-    )
 
 
 @cache

@@ -59,7 +59,7 @@ class Packages:
         package = task_package(self.load(folder))
         if package.digest != digest:
             raise PackageError(
-                f"The package at {folder} has changed since the task was listed: list it again.",
+                f"The package at {folder} has changed since the task was listed; list it again.",
                 code="digest-changed",
             )
         return package

@@ -13,6 +13,7 @@ from benchflow.gym.driver import ActionDriver
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.gym.shared import BACKENDS, PACKAGES
 from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
+from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.task.package import TaskPackage
@@ -36,6 +37,7 @@ class PackageTaskMetadata(TaskMetadata):
 
     path: str
     digest: str
+    content_digest: str
     steps: tuple[str, ...] = ()
     """The names of its steps, when it has several."""
 
@@ -66,16 +68,19 @@ class PackageTask(Task[PackageTaskMetadata]):
         package = _package(self.metadata)
         self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image)))
         self.tool.reset()
-        info = {"sandbox": self.environment.record()}
+        info = {"sandbox": plain(self.environment.record())}
         return Observation.from_text(self.driver.prompt), info
 
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
         """Verify on a fork; raises `UnscoredError` when that gives no score."""
         del obs
-        judged = LOOP.run(self.driver.evaluate)
-        if not isinstance(judged.verdict, Scored):
-            raise UnscoredError(judged.verdict)
-        return judged.verdict.reward, judged.info()
+        course = LOOP.run(self.driver.evaluate)
+        verdict = course.total()
+        if not isinstance(verdict, Scored):
+            raise UnscoredError(verdict)
+        steps = plain(course.records())
+        info = {"rewards": dict(verdict.metrics), "verifier": plain(course.past[-1].verifier)}
+        return verdict.reward, {**info, **({"steps": steps} if steps else {})}
 
     def finished(self, obs: Observation | None = None) -> bool:
         """Whether a step came to what ends the task before its last step."""

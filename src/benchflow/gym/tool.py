@@ -121,7 +121,7 @@ class PackageTool(Tool):
         del workspace
         driver = self._driver
         if driver is None or driver.course.following is None:
-            raise WorkspaceError("There is no further step: final_step ends the task.")
+            raise WorkspaceError("This is the last step; use final_step to end the task.")
         await driver.advance()
         self.connect(driver)
         return "The task ends with this step." if driver.course.over else driver.prompt

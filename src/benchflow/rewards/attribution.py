@@ -16,7 +16,7 @@ from benchflow.errors import BenchflowError, Category, RuntimeFailure
 from benchflow.rewards.verdict import Phase, Unscored
 
 MAX_REASON: Final = 2_000
-CANCELLED: Final = "It was cancelled before it came to its end."
+CANCELLED: Final = "It was cancelled before it finished."
 
 _MACHINE: Final[Mapping[int, str]] = {
     errno.ENOSPC: "disk-full",

@@ -140,7 +140,7 @@ class Unscored:
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES or self.phase not in PHASES:
-            raise ValueError(f"{self.category!r} in phase {self.phase!r} is no boundary of a rollout")
+            raise ValueError(f"{self.category!r} in phase {self.phase!r} is not a boundary of a rollout")
         if not self.code or not self.reason:
             raise ValueError("an unscored verdict needs a code and a reason")
 

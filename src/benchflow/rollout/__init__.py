@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchflow.rollout.config import Role, RolloutConfig, Scene, Turn
-    from benchflow.rollout.record import Result
     from benchflow.rollout.rollout import Rollout, run_rollout
     from benchflow.rollout.users import (
         BaseUser,
@@ -27,7 +26,6 @@ _HOMES = {
     "FunctionUser": "users",
     "ModelDocumentNudgeUser": "users",
     "PassthroughUser": "users",
-    "Result": "record",
     "Role": "config",
     "Rollout": "rollout",
     "RolloutConfig": "config",
@@ -43,7 +41,6 @@ __all__ = [
     "FunctionUser",
     "ModelDocumentNudgeUser",
     "PassthroughUser",
-    "Result",
     "Role",
     "Rollout",
     "RolloutConfig",

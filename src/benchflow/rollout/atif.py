@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import UsageError
-from benchflow.rollout.lines import read_lines
-from benchflow.rollout.rescoring import latest_record
-from benchflow.rollout.trajectory import TRAJECTORY, Event, tool_name
+from benchflow.record import Event, Result, RewardLine, RolloutFolder, read_rewards, read_trajectory
+from benchflow.record.codec import plain
+from benchflow.record.trajectory import tool_name
 
 VERSION: Final = "ATIF-v1.8"
 _CONTEXT: Final = ("scene", "role", "round", "step", "branch")
@@ -28,34 +28,32 @@ _KNOWN_USAGE: Final = {
 
 def export_atif(folder: Path) -> dict[str, Any]:
     """The ATIF document of a rollout's folder with its newest verdict; a folder without a result is a `UsageError`."""
-    newest = latest_record(folder)
+    places = RolloutFolder(folder)
+    newest = places.newest()
     try:
-        result = json.loads((newest / "result.json").read_bytes())
+        result = Result.from_dict(json.loads(newest.result.read_bytes()))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{folder} holds no result of a rollout: {error}", code="not-a-rollout") from error
-    return to_atif(result, read_lines(folder / TRAJECTORY), read_lines(newest / "rewards.jsonl"), name=folder.name)
+        raise UsageError(f"{folder} has no result of a rollout: {error}", code="not-a-rollout") from error
+    return to_atif(result, read_trajectory(places.trajectory), read_rewards(newest.rewards), name=folder.name)
 
 
 def to_atif(
-    result: Mapping[str, Any], events: Iterable[Event], rewards: Iterable[Event] = (), *, name: str | None = None
+    result: Result, events: Iterable[Event], rewards: Iterable[RewardLine] = (), *, name: str | None = None
 ) -> dict[str, Any]:
     """The ATIF document of a result, its events and its reward events."""
-    agent = result["agent"]
-    steps = [*_agent_steps(events, agent.get("model")), *(_reward_step(reward) for reward in rewards)]
+    agent = result.agent
+    steps = [*_agent_steps(events, agent.model), *(_reward_step(reward) for reward in rewards)]
     if not steps:
         steps = [{"source": "system", "message": "Nothing happened."}]
     document: dict[str, Any] = {
         "schema_version": VERSION,
-        "session_id": name or result["key"],
-        "agent": {"name": agent["name"], "version": "unknown", **_given(model_name=agent.get("model"))},
+        "session_id": name or result.key,
+        "agent": {"name": agent.name, "version": "unknown", **_given(model_name=agent.model)},
         "steps": [{"step_id": number, **step} for number, step in enumerate(steps, start=1)],
-        "final_metrics": _final_metrics(result.get("usage") or {}, len(steps)),
+        "final_metrics": _final_metrics(result.usage, len(steps)),
         "extra": {
-            "task": result["task"],
-            "status": result["status"],
-            "reward": result["reward"],
-            "rewards": result["rewards"],
-            "error": result["error"],
+            "task": plain(result.task),
+            **plain(result.outcome),
         },
     }
     return document
@@ -74,7 +72,7 @@ class _AgentStep:
         self.time: str | None = None
         self.context: dict[str, Any] = {}
 
-    def touch(self, event: Event) -> None:
+    def touch(self, event: Mapping[str, Any]) -> None:
         if self.time is None:
             self.time = event.get("time")
             self.context = {key: event[key] for key in _CONTEXT if key in event}
@@ -119,7 +117,7 @@ def _agent_steps(events: Iterable[Event], model: str | None) -> Iterator[dict[st
         yield current.render()
 
 
-def _add(step: _AgentStep, event: Event) -> None:
+def _add(step: _AgentStep, event: Mapping[str, Any]) -> None:
     match event["type"]:
         case "agent_message":
             step.touch(event)
@@ -146,24 +144,23 @@ def _add(step: _AgentStep, event: Event) -> None:
                     step.usage[name] = step.usage.get(name, 0) + value
 
 
-def _reward_step(reward: Event) -> dict[str, Any]:
-    label = reward.get("tag") or reward.get("source") or "reward"
+def _reward_step(reward: RewardLine) -> dict[str, Any]:
     return {
         "source": "system",
-        "message": f"Reward {label}: {reward.get('value')}",
-        **_given(timestamp=reward.get("ts")),
-        "extra": {"reward": reward},
+        "message": f"Reward {reward.tag or reward.source}: {reward.value}",
+        **_given(timestamp=reward.ts),
+        "extra": {"reward": plain(reward)},
     }
 
 
-def _call_id(event: Event) -> str:
+def _call_id(event: Mapping[str, Any]) -> str:
     for key in ("tool_call_id", "id", "call_id"):
         if event.get(key):
             return str(event[key])
     return f"call-{event.get('seq', 0)}"
 
 
-def _arguments(event: Event) -> dict[str, Any]:
+def _arguments(event: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("arguments", "input", "raw_input"):
         value = event.get(key)
         if isinstance(value, dict):
@@ -173,7 +170,7 @@ def _arguments(event: Event) -> dict[str, Any]:
     return {}
 
 
-def _text(event: Event) -> str:
+def _text(event: Mapping[str, Any]) -> str:
     for key in ("text", "output", "content", "result", "stdout", "title", "command"):
         value = event.get(key)
         if isinstance(value, str):

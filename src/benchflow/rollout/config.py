@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.agents.protocol import Agent, AgentLimits, PermissionHandler
 from benchflow.errors import UsageError
+from benchflow.record import Settings, TaskId, WorkKey, work_key
 from benchflow.rollout.users import BaseUser
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
@@ -92,8 +91,10 @@ class RolloutConfig:
     """A name, or a backend that the caller keeps and closes."""
     base_image: str | None = None
     attempt: int = 1
-    key: str | None = None
-    """What the work is, by content; made from task, agent, model, settings and attempt when left out."""
+    key: WorkKey | None = None
+    """What the work is, by content; made from task, settings and attempt when left out."""
+    ordinal: int = 1
+    """The place of the task among equal ones of its job."""
     prompts: tuple[str, ...] | None = None
     """Said one after the other instead of what the document declares."""
     scenes: tuple[Scene, ...] | None = None
@@ -132,31 +133,30 @@ class RolloutConfig:
     keep_workspace: bool = True
     """Whether what the agent left is kept beside the record, so that it can be scored again without the agent."""
 
-    def settings(self) -> dict[str, Any]:
-        """What besides task, agent, model and attempt decides the outcome; plain data without secrets."""
-        sandbox = self.sandbox if isinstance(self.sandbox, str) else self.sandbox.name
+    def settings(self) -> Settings:
+        """What besides the task and the attempt decides the outcome; plain data without secrets."""
         limits = self.limits
-        return {
-            "sandbox": sandbox,
-            "base_image": self.base_image,
-            "prompts": list(self.prompts) if self.prompts is not None else None,
-            "scenes": [_scene(scene) for scene in self.scenes] if self.scenes is not None else None,
-            "user": type(self.user).__name__ if self.user is not None else None,
-            "max_user_rounds": self.max_user_rounds,
-            "oracle_access": self.oracle_access,
-            "agent_env": sorted(self.agent_env),
-            "max_steps": limits.max_steps,
-            "max_tokens": limits.max_tokens,
-            "max_cost_usd": limits.max_cost_usd,
-            "agent_timeout_sec": self.agent_timeout_sec,
-        }
+        return Settings(
+            agent=self.agent,
+            model=self.model,
+            sandbox=self.sandbox if isinstance(self.sandbox, str) else self.sandbox.name,
+            base_image=self.base_image,
+            prompts=self.prompts,
+            scenes=tuple(_scene(scene) for scene in self.scenes) if self.scenes is not None else None,
+            user=type(self.user).__name__ if self.user is not None else None,
+            max_user_rounds=self.max_user_rounds,
+            oracle_access=self.oracle_access,
+            agent_env=tuple(sorted(self.agent_env)),
+            max_steps=limits.max_steps,
+            max_tokens=limits.max_tokens,
+            max_cost_usd=limits.max_cost_usd,
+            agent_timeout_sec=self.agent_timeout_sec,
+            timeout_sec=self.timeout_sec,
+        )
 
-    def content_key(self, digest: str) -> str:
-        """`key`, or one made of all that decides the outcome."""
-        if self.key is not None:
-            return self.key
-        content = [digest, self.agent, self.model, self.settings(), self.attempt]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+    def work_key(self, task: TaskId) -> WorkKey:
+        """`key`, or the one of this task under these settings."""
+        return self.key or work_key(task, self.settings().digest(), self.attempt)
 
 
 def _scene(scene: Scene) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchflow.record import AgentEnd, Artifact, NoOutcome, StepRecord, StepVerifier, VerifierPart, outcome_of
 from benchflow.rewards.verdict import Scored, Unscored, Verdict
-from benchflow.rollout.steps import StepRecord
 
 if TYPE_CHECKING:
     from benchflow.task.runtime_view import TaskRuntimeView
@@ -45,9 +45,10 @@ class Past:
     """A step that was verified: the verdict, and what the record says beside it."""
 
     verdict: Verdict
-    agent: Mapping[str, Any] | None = None
-    verifier: Mapping[str, Any] | None = None
-    artifacts: Sequence[Mapping[str, Any]] = ()
+    verifier: VerifierPart | None = None
+    """How the verdict was reached; None when the step did not get there."""
+    agent: AgentEnd | None = None
+    artifacts: tuple[Artifact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Course:
     def after(self, past: Past | Verdict) -> Course:
         """The course once the step under way has its verdict."""
         if self.over:
-            raise ValueError("The course is over: no step is under way.")
+            raise ValueError("The course has ended: there is no current step.")
         done = past if isinstance(past, Past) else Past(past)
         return replace(self, past=(*self.past, done))
 
@@ -107,7 +108,12 @@ class Course:
             return ()
         missing = self.steps[len(self.past) :]
         done = (_record(step, past) for step, past in zip(self.steps, self.past, strict=False))
-        return (*done, *(StepRecord(str(step.name), "not-reached") for step in missing))
+        return (*done, *(StepRecord(name=str(step.name), outcome=NoOutcome("not-reached")) for step in missing))
+
+    def ended_by(self, verdict: Unscored) -> Unscored:
+        """The verdict on the whole when the step under way ends without a score."""
+        step = self.steps[len(self.past)].name
+        return verdict if step is None else replace(verdict, reason=f"step {step}: {verdict.reason}")
 
     def total(self) -> Verdict:
         """The verdict on the whole as it stands: a step that is unscored decides, else `mean` or `final`.
@@ -121,7 +127,7 @@ class Course:
         if self.steps[0].name is None:
             return last
         if isinstance(last, Unscored):
-            return replace(last, reason=f"step {self.steps[len(self.past) - 1].name}: {last.reason}")
+            return replace(self, past=self.past[:-1]).ended_by(last)
         scored = [past.verdict for past in self.past if isinstance(past.verdict, Scored)]
         each = {f"steps.{step.name}": verdict.reward for step, verdict in zip(self.steps, scored, strict=False)}
         if self.strategy == "final":
@@ -136,15 +142,12 @@ class Course:
 
 
 def _record(step: Checkpoint, past: Past) -> StepRecord:
-    verdict = past.verdict.record()
+    verifier = past.verifier
     return StepRecord(
         name=str(step.name),
-        status=past.verdict.status,
-        reward=verdict["reward"],
-        rewards=verdict["rewards"],
+        outcome=outcome_of(past.verdict),
         passed=step.passed(past.verdict),
         agent=past.agent,
-        verifier=past.verifier,
-        error=verdict["error"],
+        verifier=StepVerifier(verifier.strategy, verifier.exit_code) if verifier is not None else None,
         artifacts=past.artifacts,
     )

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from benchflow.errors import PackageError, UnsupportedError
+from benchflow.record import ALWAYS_WIN, always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
-from benchflow.rollout.model_call import model_caller
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.readiness import require_finished
-from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser
+from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser, model_caller
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Phase, in_step, network_policy
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
@@ -29,7 +29,6 @@ SCRIPT: Final = "script"
 MODEL: Final = "model"
 RESERVED: Final = 0.25
 """The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
-_FIXED: Final = (ORACLE, NOP, SCRIPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,6 @@ class RolloutPlan:
         }
 
 
-def is_fixed(agent: str) -> bool:
-    """Whether an agent always wins over the roles of a document."""
-    return agent.partition(":")[0] in _FIXED
-
-
 def time_for_agents(whole: float, verifier: float) -> float:
     """When agents have to end below a deadline of the whole, so that a verifier that may take so long has time."""
     return whole - min(verifier, whole * RESERVED)
@@ -98,7 +92,7 @@ def time_for_agents(whole: float, verifier: float) -> float:
 def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:
     """The plan, or the reason why there is none: `PackageError`, `UnsupportedError`, `EnvironmentFailure`."""
     view = package.view
-    fixed = is_fixed(config.agent)
+    fixed = always_wins(config.agent)
     if not fixed:
         require_finished(package)
     declared_user = view.prompt_plan.user_runtime
@@ -110,7 +104,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
         message = (
             "benchflow.interaction.mode: multi-round needs a user or several turns, and the package declares neither; "
-            "say the turns with --prompt, or give RolloutConfig a user."
+            "pass the turns with --prompt, or give RolloutConfig a user."
         )
         raise UnsupportedError(message, code="user-missing", path="benchflow.interaction.mode")
     branches = declared_user.branch_execution == "forked-snapshot" and config.agent not in (ORACLE, NOP)
@@ -155,7 +149,7 @@ def _require_model_hosts(view: TaskRuntimeView, step: StepPlan) -> None:
     egress = policy.network.agent_egress if policy is not None else None
     if egress not in ("model-only", "model-and-dependencies") or step.network != NetworkPolicy("allowlist"):
         return
-    outside = (*_FIXED, MODEL)
+    outside = (*ALWAYS_WIN, MODEL)
     inside = next((turn.role.agent for turn in step.turns if turn.role.agent.partition(":")[0] not in outside), None)
     if inside is not None:
         path = "benchflow.runtime_policy.network.agent_egress"
@@ -261,7 +255,7 @@ def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) ->
     scenes = tuple(scene for scene in document.scenes if scene.name not in names or scene.name == mine)
     if not scenes:
         raise PackageError(
-            f"No scene belongs to the step '{mine}': every scene is called like another step.",
+            f"No scene belongs to the step '{mine}': every scene has the name of another step.",
             code="step-without-scene",
         )
     planned = compile_task_prompt_plan(replace(document, instruction=prompt, scenes=scenes)).turns

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from benchflow.errors import AgentFailure, EnvironmentFailure, UnsupportedError
+from benchflow.record import ToolAudit
 from benchflow.rollout.redaction import SHORTEST_DECLARED, secret_values
 from benchflow.sandbox.envvars import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
@@ -55,8 +56,8 @@ class Audit:
     forbidden: Mapping[str, int] = field(default_factory=dict)
     """Forbidden tools that were called, and how often."""
 
-    def record(self) -> dict[str, Any]:
-        return {"forbidden_tool_calls": dict(self.forbidden), "passed": not self.forbidden}
+    def record(self) -> ToolAudit:
+        return ToolAudit(dict(self.forbidden), passed=not self.forbidden)
 
     def enforce(self) -> None:
         """Raise an `AgentFailure` when the policy demands proof and the trajectory disproves it."""
@@ -91,7 +92,7 @@ def skills_folder(view: TaskRuntimeView, *declared: str | None) -> str | None:
         return None
     roots = [root.rstrip("/") for root in policy.allowed_skill_roots]
     if not any(chosen == root or chosen.startswith(f"{root}/") for root in roots):
-        message = f"{_POLICY}.allowed_skill_roots does not hold the skills folder {chosen}."
+        message = f"{_POLICY}.allowed_skill_roots does not include the skills folder {chosen}."
         raise UnsupportedError(message, code="skills-refused", path=f"{_POLICY}.allowed_skill_roots")
     return chosen
 

@@ -1,20 +1,15 @@
 """`Rollout`: one agent on one task, from the plan to the record, with nothing left behind.
 
-plan ──> environment ──> agent ──> freeze ──> verify ──> record ──> clean up
-
-Whatever fails becomes an unscored result of exactly one boundary; a clean-up that fails is noted beside the verdict.
-Cancelling ends everything at once, leaves a record that says so, and goes on as a cancellation.
+plan ──> backend ──> environment ──> driver walks the course ──> clean up ──> record
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import anyio
@@ -24,33 +19,38 @@ from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
+from benchflow.files.scratch import scratch
+from benchflow.record import (
+    AgentPart,
+    JsonLines,
+    Result,
+    RolloutFolder,
+    SandboxPart,
+    TaskPart,
+    Trajectory,
+    always_wins,
+    write_document,
+)
+from benchflow.record.codec import plain
+from benchflow.record.package_parts import package_parts
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attributed
 from benchflow.rollout.config import Role, RolloutConfig
-from benchflow.rollout.context import RolloutContext, make_agent
-from benchflow.rollout.draft import RESULT, Draft, OnPhase, write_document
-from benchflow.rollout.execution import Execution
-from benchflow.rollout.installation import installed
-from benchflow.rollout.lines import JsonLines
-from benchflow.rollout.parts import package_parts
+from benchflow.rollout.drivers.agents import AgentDriver
+from benchflow.rollout.drivers.turns import TurnContext, make_agent
+from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.begin import for_agents
-from benchflow.rollout.plan import ORACLE, RolloutPlan, is_fixed, plan_rollout, time_for_agents
+from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.readiness import judges, require_judges
-from benchflow.rollout.record import Result
-from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor, redact_folder
-from benchflow.rollout.trajectory import TRAJECTORY, Trajectory
+from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
-from benchflow.sandbox.protocol import Change, SandboxBackend
+from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from benchflow.sandbox.task_policy import asset_mounts
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
-USER_ROUNDS: Final = "user_rounds.jsonl"
-CONFIG: Final = "config.json"
 START_SEC: Final = 900.0
 """How much longer than its build an environment may take until it is ready."""
-_HARDLY_ANY: Final = 1 << 20
-_OUTPUT_OF_SANDBOXES: Final = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ class Rollout:
         """`folder` is made when there is something to write; `on_phase` is told which phase begins."""
         self.config: Final = config
         self.folder: Final = folder
+        self._places: Final = RolloutFolder(folder)
         self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
-        self._draft: Final = Draft(config, on_phase)
+        self._draft: Final = _draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
         self._began = 0.0
 
@@ -79,29 +80,19 @@ class Rollout:
         With `raise_refusals` wrong usage and what the sandbox cannot honour are raised instead of recorded, and
         nothing is written.
         """
-        draft = self._draft
+        config = self.config
         self._began = anyio.current_time()
-        try:
-            with anyio.move_on_after(self.config.timeout_sec) as deadline:
-                verdict = await self._work()
-            if deadline.cancelled_caught:
-                message = f"The rollout took longer than its {self.config.timeout_sec:g} s."
-                verdict = Unscored("infrastructure", draft.phase, "deadline", message)
-        except Attributed as error:
-            if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
-                raise error.__cause__ from None
-            verdict = self._told_plainly(error.verdict)
-        except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
-            verdict = self._told_plainly(attribute(error, "infrastructure", draft.phase))
-        except BaseException as error:
-            if self.folder.is_dir():
-                self._write(attribute(error, "infrastructure", draft.phase))
-            raise
-        return self._write(verdict)
+        return await carry_out(
+            self._draft,
+            self._places,
+            self._work,
+            timeout_sec=config.timeout_sec,
+            durable=config.durable,
+            raise_refusals=raise_refusals,
+        )
 
     async def _work(self) -> Verdict:
-        draft = self._draft
-        with draft.timed("plan"):
+        with self._draft.timed("plan"):
             with attributed("package", "plan"):
                 planned = self._plan()
             with attributed("agent", "plan"):
@@ -109,36 +100,43 @@ class Rollout:
             with attributed("judge", "plan"):
                 await self._check_judges(planned.plan)
         async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
-            with Trajectory(self.folder / TRAJECTORY, draft.redactor) as trajectory:
-                context = RolloutContext(
-                    config=self.config,
-                    package=planned.package,
-                    plan=planned.plan,
-                    environment=environment,
-                    verifier=Verifier(
-                        environment,
-                        machine=self._machine,
-                        cache=self.config.judge_cache,
-                        base_image=self.config.base_image,
-                        staging=self.config.staging,
-                    ),
-                    folder=self.folder,
-                    trajectory=trajectory,
-                    rounds=JsonLines(self.folder / USER_ROUNDS),
-                    redactor=draft.redactor,
-                    machine=self._machine,
-                    installed=self._installed,
-                    agents_until=self._agents_until(planned.plan),
-                )
-                try:
-                    return await Execution(context, draft).run()
-                except Attributed as error:
-                    verdict = error.verdict
-                    trajectory("error", category=verdict.category, code=verdict.code, message=verdict.reason)
-                    raise
-                finally:
-                    context.rounds.close()
-                    context.verifier.close()
+            return await self._drive(planned, environment)
+
+    async def _drive(self, planned: _Planned, environment: Environment) -> Verdict:
+        config, draft = self.config, self._draft
+        verifier = Verifier(
+            environment,
+            machine=self._machine,
+            cache=config.judge_cache,
+            base_image=config.base_image,
+            staging=config.staging,
+        )
+        with (
+            closing(verifier),
+            closing(JsonLines(self._places.user_rounds)) as rounds,
+            Trajectory(self._places.trajectory, draft.redactor) as trajectory,
+        ):
+            context = TurnContext(
+                config=config,
+                package=planned.package,
+                plan=planned.plan,
+                environment=environment,
+                verifier=verifier,
+                folder=self._places,
+                trajectory=trajectory,
+                rounds=rounds,
+                redactor=draft.redactor,
+                machine=self._machine,
+                installed=self._installed,
+                agents_until=self._agents_until(planned.plan),
+            )
+            draft.driver = AgentDriver(context, draft)
+            try:
+                return await draft.driver.walk()
+            except Attributed as error:
+                verdict = error.verdict
+                trajectory("error", category=verdict.category, code=verdict.code, message=verdict.reason)
+                raise
 
     def _agents_until(self, plan: RolloutPlan) -> float | None:
         """When agents have to end, so that the deadline of the whole leaves time for verification."""
@@ -150,7 +148,8 @@ class Rollout:
     def _plan(self) -> _Planned:
         config, draft = self.config, self._draft
         package = task_package(config.task)
-        draft.task |= {"name": package.name, "digest": package.digest}
+        draft.task = _task_part(package, draft.task)
+        draft.key = config.work_key(draft.task.id)
         plan = plan_rollout(package, config, self._machine)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
         with attributed("agent", "plan"):
@@ -164,10 +163,10 @@ class Rollout:
         return _Planned(package, plan, agents)
 
     async def _check_agents(self, planned: _Planned) -> None:
-        """Whoever cannot begin is told so before anything is started."""
+        """Refuse an agent that cannot begin, before anything is started."""
         secrets = planned.plan.secrets.of("agent")
         for agent, role in planned.agents:
-            if is_fixed(role.agent):
+            if always_wins(role.agent):
                 continue
             own = resolve_variables(role.env, self._machine, path="agents.roles.env")
             try:
@@ -176,7 +175,7 @@ class Rollout:
                 raise Attributed(Unscored("agent", "plan", error.code, str(error))) from error
 
     async def _check_judges(self, plan: RolloutPlan) -> None:
-        """A judge that cannot be asked is found out before the agent works for nothing."""
+        """Refuse a judge that cannot be asked, before the agent works for nothing."""
         asked = judges(plan.view, self._machine, [step.name for step in plan.steps])
         try:
             if asked:
@@ -198,7 +197,7 @@ class Rollout:
             yield backend
         finally:
             with anyio.CancelScope(shield=True):
-                await self._clean_up("backend", backend.close)
+                await self._draft.clean_up("backend", backend.close)
 
     @asynccontextmanager
     async def _environment(self, planned: _Planned, backend: SandboxBackend) -> AsyncIterator[Environment]:
@@ -213,28 +212,19 @@ class Rollout:
             try:
                 with draft.timed("environment"), attributed("environment", "environment"), anyio.fail_after(limit):
                     preparation = await self._prepared(planned, backend, stack)
-                    state = await installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
+                    state = await _installed(installations, [agent for agent, _ in planned.agents], preparation.spec)
                     self._installed = installations.brought(state)
                     environment = Environment(backend, preparation, snapshot=state)
-                    draft.sandbox = dict(environment.record())
+                    draft.sandbox = environment.record()
                     self._open_folder(planned)
                     await environment.start()
                 yield environment
             finally:
                 with anyio.CancelScope(shield=True):
                     if environment is not None:
-                        await self._clean_up("environment", environment.stop)
+                        await draft.clean_up("environment", environment.stop)
                     if config.installations is None:
-                        await self._clean_up("installations", installations.close)
-
-    async def _clean_up(self, what: str, end: Callable[[], Awaitable[None]]) -> None:
-        """End something; what fails there is noted, and neither changes the verdict nor keeps the rest from ending."""
-        try:
-            await end()
-        except Exception as error:  # noqa: BLE001  # whatever a backend raises when it ends
-            failure = attribute(error, "sandbox", self._draft.phase)
-            note = {"what": what, "category": failure.category, "code": failure.code, "message": failure.reason}
-            self._draft.extra.setdefault("cleanup", []).append(note)
+                        await draft.clean_up("installations", installations.close)
 
     async def _prepared(self, planned: _Planned, backend: SandboxBackend, stack: ExitStack) -> Preparation:
         """What the sandbox is made from: with the secrets of the environment, without skills that are not allowed."""
@@ -245,7 +235,9 @@ class Rollout:
             )
         except UnsupportedError as error:
             raise Attributed(attribute(error, "unsupported", "plan")) from error
-        preparation = for_agents(preparation, plan.steps, plan.secrets, lambda: _nothing(stack))
+        preparation = for_agents(
+            preparation, plan.steps, plan.secrets, lambda: stack.enter_context(scratch("nothing-"))
+        )
         if self.config.agent != ORACLE:
             return preparation
         spec = preparation.spec
@@ -257,44 +249,58 @@ class Rollout:
         self.folder.mkdir(parents=True, exist_ok=True)
         config, draft = self.config, self._draft
         document = {
-            "task": draft.task,
+            "task": plain(draft.task),
             "agent": config.agent,
             "model": config.model,
             "attempt": config.attempt,
-            "sandbox": draft.sandbox,
-            "settings": config.settings(),
+            "sandbox": plain(draft.sandbox),
+            "settings": plain(config.settings()),
             "plan": planned.plan.record(),
             "parts": package_parts(planned.package),
             "started_at": draft.started_at,
         }
-        write_document(self.folder / CONFIG, draft.redactor.data(document))
-
-    def _write(self, verdict: Verdict) -> Result:
-        """The record, after a last look for secrets; what cannot be written down is told as such."""
-        draft = self._draft
-        try:
-            with draft.timed("record"):
-                if draft.redactor.values:
-                    for name in _OUTPUT_OF_SANDBOXES:
-                        redact_folder(draft.redactor, self.folder / name)
-                result = draft.result(verdict)
-                write_document(self.folder / RESULT, result.to_dict(), sync=self.config.durable)
-                return result
-        except OSError as error:
-            return draft.result(self._told_plainly(attribute(error, "infrastructure", "record")))
-
-    def _told_plainly(self, verdict: Unscored) -> Unscored:
-        """A full disk by its place, where it is the one that the records are on."""
-        if verdict.code != "disk-full":
-            return verdict
-        place = next(folder for folder in self.folder.parents if folder.is_dir())
-        if shutil.disk_usage(place).free > _HARDLY_ANY:
-            return verdict
-        return replace(verdict, reason=f"There is no space left on the disk of {place}.")
+        write_document(self._places.config, draft.redactor.data(document))
 
 
-def _nothing(stack: ExitStack) -> Path:
-    return Path(stack.enter_context(TemporaryDirectory(prefix="benchflow-rollout-")))
+def _draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:
+    """What is known of a rollout before its task is looked at."""
+    path = config.task_path or str(getattr(config.task, "path", config.task))
+    task = TaskPart(Path(path).name or path, path, None, None, config.ordinal)
+    if isinstance(config.task, TaskPackage):
+        task = _task_part(config.task, task)
+    sandbox = config.sandbox if isinstance(config.sandbox, str) else config.sandbox.name
+    return Draft(
+        task,
+        AgentPart(config.agent, config.model, exit_code=None, timed_out=False),
+        SandboxPart(sandbox if sandbox != "auto" else None, None, None),
+        config.work_key(task.id),
+        config.attempt,
+        on_phase,
+    )
+
+
+def _task_part(package: TaskPackage, known: TaskPart) -> TaskPart:
+    return replace(known, name=package.name, digest=package.digest, content_digest=package.content_digest)
+
+
+async def _installed(installations: Installations, agents: Sequence[Agent], spec: SandboxSpec) -> Snapshot | None:
+    """The environment of `spec` with these agents in it; None when none of them has anything to install."""
+    needed = {key: agent for agent in agents if (key := agent.install_key()) is not None}
+    return await installations.prepare(_Together(needed), spec) if needed else None
+
+
+class _Together:
+    """Several agents that are installed one after the other, so that their environment is made once for all."""
+
+    def __init__(self, agents: Mapping[str, Agent]) -> None:
+        self._agents: Final = dict(sorted(agents.items()))
+
+    def install_key(self) -> str:
+        return "\n".join(self._agents)
+
+    async def install(self, sandbox: Sandbox) -> None:
+        for agent in self._agents.values():
+            await agent.install(sandbox)
 
 
 async def run_rollout(config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> Result:

@@ -9,21 +9,35 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchflow.rollout.model_call import ModelCall, model_caller
-from benchflow.rollout.questions import asks_about, questions_in
-from benchflow.rollout.trajectory import Event
+from benchflow.errors import InfrastructureFailure
+from benchflow.record import Event
 
 MODEL_TRAJECTORY_CHARS: Final = 6_000
+MAX_ANSWER_TOKENS: Final = 512
 _PART: Final = (
     "You play the user of an assistant that works on a task. Answer as this user would, in a few plain sentences, and"
     " do not do the work yourself. Tell a private fact only when the assistant asked for it."
     " Reply with the single word DONE when there is nothing to say."
 )
 _SILENCE: Final = re.compile(r"\W*(none|null|stop|done)?\W*", re.IGNORECASE)
+_SENTENCE: Final = re.compile(r"[^.!?\n]+[.!?]*|[?]")
+_ASKING: Final = re.compile(
+    r"\?\s*$|^(what|which|where|when|who|whose|how)\b|\b(clarify|tell me|let me know|need to know"
+    r"|please (give|provide|specify|share|confirm)|could you|can you|do you know)\b",
+    re.IGNORECASE,
+)
+_WORD: Final = re.compile(r"[a-z0-9]+")
+_SHORTEST: Final = 3
+_EMPTY_WORDS: Final = frozenset(
+    ("the", "and", "for", "with", "use", "need", "this", "that", "from", "only", "after", "what", "which", "are", "you")
+)
+
+ModelCall = Callable[[str, str], Awaitable[str]]
+"""Asks a model (its name, then the prompt) and gives its answer; raises `InfrastructureFailure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +208,52 @@ def _transcript(events: Sequence[Event]) -> str:
     return "\n".join(lines)[-MODEL_TRAJECTORY_CHARS:]
 
 
-def _said(event: Event) -> Any:
+def _said(event: Mapping[str, Any]) -> Any:
     for key in ("text", "title", "content", "output"):
         if event.get(key):
             return event[key]
     return ""
+
+
+def model_caller(machine: Mapping[str, str] | None = None) -> ModelCall:
+    """Asks models with the keys among these variables; the process's own when left out."""
+
+    async def ask(model: str, prompt: str) -> str:
+        from benchflow.models import ChatModel, ModelFailure
+
+        messages = [{"role": "user", "content": prompt}]
+        try:
+            reply = await ChatModel(model, machine).complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
+        except ModelFailure as error:
+            raise InfrastructureFailure(f"The simulated user failed: {error}", code=error.code) from error
+        return reply.text
+
+    return ask
+
+
+def questions_in(messages: Iterable[str]) -> list[str]:
+    """The sentences that ask for something."""
+    sentences = (sentence.strip() for message in messages for sentence in _SENTENCE.findall(message))
+    return [sentence for sentence in sentences if _ASKING.search(sentence)]
+
+
+def signal_words(text: str) -> frozenset[str]:
+    """The words of a text that say what it is about; all of its words when none does."""
+    words = _WORD.findall(text.lower().replace("_", " "))
+    telling = frozenset(word for word in words if len(word) >= _SHORTEST and word not in _EMPTY_WORDS)
+    return telling or frozenset(words)
+
+
+def asks_about(messages: Iterable[str], key: str, value: str) -> bool:
+    """Whether one question names all that a fact's key is about, or says its whole value."""
+    subjects = [words for words in (signal_words(key), frozenset(_WORD.findall(value.lower()))) if words]
+    for question in questions_in(messages):
+        said = _WORD.findall(question.lower())
+        if any(all(_mentioned(word, said) for word in words) for words in subjects):
+            return True
+    return False
+
+
+def _mentioned(word: str, said: list[str]) -> bool:
+    """The word itself, or a form of it: `region` is mentioned in `regions`."""
+    return any(other == word or (len(word) >= _SHORTEST and other.startswith(word)) for other in said)

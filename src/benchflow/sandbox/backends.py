@@ -23,7 +23,7 @@ ENGINES: Final = ("docker", "podman")
 
 
 def backend_names() -> tuple[str, ...]:
-    """Every backend there is, built-in ones first."""
+    """All backends, built-in ones first."""
     return (*_BUILT_IN, *(name for name in sorted(_plugins()) if name not in _BUILT_IN))
 
 
@@ -37,9 +37,9 @@ def load_backend(name: str) -> SandboxBackend:
         made = _from_plugin(plugin)
     else:
         known = ", ".join(backend_names())
-        raise UsageError(f"There is no sandbox {name!r}; known are {known}.", code="unknown-sandbox")
+        raise UsageError(f"Unknown sandbox {name!r}; known: {known}.", code="unknown-sandbox")
     if not isinstance(made, SandboxBackend):
-        raise InfrastructureFailure(f"The sandbox plugin {name!r} gives no backend.", code="plugin-invalid")
+        raise InfrastructureFailure(f"The sandbox plugin {name!r} provides no backend.", code="plugin-invalid")
     return made
 
 
@@ -57,7 +57,7 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 async def all_statuses() -> list[BackendStatus]:
-    """What each backend can do on this machine, found out by trying; a broken one says so and stops no other."""
+    """What each backend supports on this machine, by testing it; a broken one is reported without affecting others."""
     found = []
     for name in backend_names():
         try:

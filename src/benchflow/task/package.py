@@ -110,6 +110,18 @@ class TaskPackage:
 
         return tuple(validate_task_runtime_support(self, sandbox=self.sandbox))
 
+    @cached_property
+    def content_digest(self) -> str:
+        """The digest without evidence: what the task is, whatever is known about it."""
+        from benchflow.task.content import content_digest
+
+        return content_digest(self.files, self._outside)
+
+    @property
+    def _outside(self) -> dict[str, str]:
+        """Hashes of what lies beside the package and belongs to it."""
+        return {item.path: item.sha256 for item in self.profiles.values() if not item.inside}
+
     @property
     def runtime_supported(self) -> bool:
         return not self.runtime_issues
@@ -117,8 +129,7 @@ class TaskPackage:
     @property
     def source_hashes(self) -> dict[str, str]:
         """Path to SHA-256 of everything that defines the task, profiles included."""
-        outside = {item.path: item.sha256 for item in self.profiles.values() if not item.inside}
-        return dict(sorted({**source_hashes(self.files), **outside}.items()))
+        return dict(sorted({**source_hashes(self.files), **self._outside}.items()))
 
     def compatibility_export_report(self, *, target: str = "harbor") -> CompatibilityExportReport:
         """What an export to a foreign format would lose."""
@@ -152,6 +163,7 @@ class TaskPackage:
             "task_dir": str(self.path.absolute()),
             "name": self.name,
             "digest": self.digest,
+            "content_digest": self.content_digest,
             "entrypoint": self.entrypoint,
             "prompt_path": TASK_MD
             if self.entrypoint == TASK_MD

@@ -50,6 +50,7 @@ class TaskRuntimeView:
     task_dir: Path
     name: str
     digest: str
+    content_digest: str
     entrypoint: str
     config: TaskConfig
     prompt: str = field(repr=False)
@@ -85,6 +86,7 @@ class TaskRuntimeView:
             task_dir=package.path.absolute(),
             name=package.name,
             digest=package.digest,
+            content_digest=package.content_digest,
             entrypoint=package.entrypoint,
             config=package.config,
             prompt=(package.instruction or "").strip(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import anyio.to_thread
 
@@ -20,8 +20,6 @@ MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20
 MAX_LOG_FILES: Final = 10_000
 STDOUT: Final = "test-stdout.txt"
-
-Isolation = Literal["shared", "separate"]
 
 
 @dataclass(frozen=True, slots=True)

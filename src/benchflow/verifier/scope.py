@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import PackageError, UsageError
+from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy
@@ -119,6 +120,21 @@ class Scope:
             return inherited
         hosts = self.config.allowed_hosts or ()
         return NetworkPolicy(_MODES[mode], hosts if mode == "allowlist" else ())  # type: ignore[arg-type] # the values are modes
+
+
+def isolation_of(config: VerifierConfig, *, in_agents_box: bool = False) -> Isolation:
+    """What of the agent's a verifier sees, by the settings it has; `in_agents_box`, where it runs beside the agent's
+    services because nothing can be copied from under them."""
+    hardening = config.hardening
+    if config.isolation == "separate":
+        return Isolation("separate", "declared", None)
+    if hardening.keep_processes:
+        return Isolation("services", "declared", None)
+    if in_agents_box:
+        return Isolation("open", "default", None)
+    if hardening.keep_system_changes:
+        return Isolation("system", "declared", None)
+    return Isolation("shared", "declared" if config.environment_mode is not None else "default", None)
 
 
 def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:

@@ -11,20 +11,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
+from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
+from benchflow.task.config.task_config import VerifierConfig
 from benchflow.verifier import live
-from benchflow.verifier.box import Isolation
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.delivery import NotDelivered
-from benchflow.verifier.scope import Scope, scope_of
+from benchflow.verifier.scope import Scope, isolation_of, scope_of
 from benchflow.verifier.strategies import load_strategy
 from benchflow.verifier.strategy_run import Run, Score
 from benchflow.verifier.survival import Withheld
@@ -51,20 +52,23 @@ class Verification:
     duration_sec: float = 0.0
     step: str | None = None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
-        return {
-            "strategy": self.strategy,
-            "name": self.name,
-            "isolation": self.isolation,
-            "exit_code": self.exit_code,
-            "diagnostics": [issue.to_dict() for issue in self.diagnostics],
-            "opt_outs": list(self.opt_outs),
-            "not_carried_over": {
-                "total": len(self.withheld),
-                "changes": [item.to_dict() for item in self.withheld[:MAX_LISTED]],
-            },
-        }
+        listed = tuple(WithheldChange(item.path, item.kind, item.reason) for item in self.withheld[:MAX_LISTED])
+        return VerifierPart(
+            strategy=self.strategy,
+            name=self.name,
+            isolation=self.isolation,
+            exit_code=self.exit_code,
+            diagnostics=self.diagnostics,
+            opt_outs=self.opt_outs,
+            not_carried_over=NotCarriedOver(len(self.withheld), listed),
+        )
+
+    @classmethod
+    def refused(cls, verdict: Verdict, config: VerifierConfig, step: str | None) -> Verification:
+        """A verdict that was reached before any verifier ran."""
+        return cls(verdict, "none", "", isolation_of(config), step=step)
 
 
 class Verifier:
@@ -119,19 +123,19 @@ class Verifier:
         except UsageError:
             raise
         except BenchflowError as error:
-            isolation = self.environment.preparation.view.config.verifier.isolation
-            refused = attribute(error, "package", "verify")
-            return Verification(refused, "none", "", "separate" if isolation == "separate" else "shared", step=step)
+            config = self.environment.preparation.view.config.verifier
+            return Verification.refused(attribute(error, "package", "verify"), config, step)
         findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
         if isinstance(verdict, Scored):
             findings.add(*verdict.diagnostics)
+        in_agents_box = self.environment.services is not None and sandbox in (None, self.environment.sandbox)
         return Verification(
             verdict=verdict,
             strategy=declared.type,
             name=name,
-            isolation="separate" if scope.config.isolation == "separate" else "shared",
+            isolation=isolation_of(scope.config, in_agents_box=in_agents_box),
             exit_code=findings.exit_code,
             diagnostics=tuple(findings.notes),
             opt_outs=scope.opt_outs.names(),

@@ -6,10 +6,10 @@ import resource
 import pytest
 
 from benchflow.errors import SandboxFailure
+from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mount_arguments
-from benchflow.sandbox.engine.box.greeting import Greeting
-from benchflow.sandbox.engine.box.image_accounts import is_root, numeric_owner, with_agent
 from benchflow.sandbox.engine.box.record_transfer import Owner
+from benchflow.sandbox.engine.box.running_container import numeric_owner
 from benchflow.sandbox.engine.machine.dialect import DOCKER, PODMAN
 from benchflow.sandbox.engine.machine.engine_build import BuildOptions, context_digest
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
@@ -64,25 +64,6 @@ def test_owners_become_numbers():
     for unknown in ("nobody", "agent:nogroup"):
         with pytest.raises(SandboxFailure, match="no"):
             numeric_owner(unknown, PASSWD, "")
-
-
-def test_the_agent_gets_a_number_that_nobody_has():
-    assert with_agent(PASSWD, "") == (PASSWD, "")
-    passwd, group = with_agent("root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh", "staff:x:1001:")
-    assert passwd.splitlines()[1:] == ["node:x:1000:1000::/home/node:/bin/sh", "agent:x:1002:1002::/home/agent:/bin/sh"]
-    assert group == "staff:x:1001:\nagent:x:1002:\n"
-
-
-def test_an_image_without_accounts_gets_root_and_the_agent():
-    passwd, group = with_agent("", "")
-    assert passwd == "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
-    assert group == "root:x:0:\nagent:x:1000:\n"
-
-
-def test_root_is_known_by_name_and_number():
-    assert [user for user in ("root", "0", "0:0", "root:staff", "agent", "10", None) if is_root(user)] == [
-        *("root", "0", "0:0", "root:staff"),
-    ]
 
 
 def test_a_docker_says_what_it_can_limit():
@@ -150,7 +131,7 @@ def test_the_greeting_parts_the_engines_words_from_the_commands():
 def test_the_last_words_are_the_engines_own_error():
     text = "time=x level=warning msg=y\nError response from daemon: no such thing\n\nRun 'docker run --help'\n"
     assert last_words(text) == "no such thing"
-    assert last_words("") == "it gave no reason"
+    assert last_words("") == "no reason given"
 
 
 def test_the_digest_of_a_build_covers_what_the_build_sees(tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from benchflow.errors import SandboxFailure, UsageError
 from benchflow.sandbox.engine.box.file_records import Record, RecordReader
-from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, stays_inside, upload_stream
+from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, upload_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -55,26 +55,17 @@ async def test_paths_that_leave_the_tree_are_refused(tmp_path, path):
     assert not (tmp_path / "x").exists()
 
 
+async def test_two_links_that_only_together_lead_out_are_refused(tmp_path):
+    links = ((Record("d", "p"), b""), (Record("l", "p/top", 2), b".."), (Record("l", "out", 8), b"p/top/.."))
+    with pytest.raises(SandboxFailure, match="leaves the copied tree"):
+        await receive_tree(RecordReader(tree(*links)), "/src", tmp_path / "out", Bounds(100, 100))
+    assert not (tmp_path / "out").exists()
+
+
 async def test_nothing_is_written_through_a_link_of_the_same_stream(tmp_path):
     reader = RecordReader(tree((Record("l", "a", 1), b"b"), (Record("d", "b"), b""), (Record("f", "a/x", 1), b"x")))
     with pytest.raises((SandboxFailure, OSError)):
         await receive_tree(reader, "/src", tmp_path / "out", Bounds(100, 100))
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "inside"),
-    [
-        ("a/b", "c", True),
-        ("a/b", "../c", True),
-        ("a/b", "../../c", False),
-        ("a", "..", False),
-        ("a", "/etc", False),
-        ("a", "", False),
-        ("a/b", "../a/../../c", False),
-    ],
-)
-def test_links_may_point_inside_the_tree_only(path, value, inside):
-    assert stays_inside(path, value) is inside
 
 
 async def test_special_files_are_not_uploaded(tmp_path):

@@ -16,9 +16,9 @@ from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.images import ImageRegistry, LayerStore
 from benchflow.sandbox.images import image_sources as sources
 from benchflow.sandbox.images.filework import FileWork
+from benchflow.sandbox.images.image_sources import debian_mirror
 from benchflow.sandbox.images.layer_tree import LayerTree
-from benchflow.sandbox.images.mirror import debian_mirror
-from benchflow.sandbox.network.permitted import VARIABLE
+from benchflow.sandbox.network.addresses import VARIABLE
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.sandbox.inside.accounts import Account, UnknownUser, find_account
+from benchflow.sandbox.inside.accounts import Account, UnknownUser, find_account, is_root, with_account
 
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34::/var/www:/bin/false\nbroken\nodd:x:a:b::/:\n1005:x:7:7::/seven:\n"
 GROUP = "root:x:0:\nstaff:x:50:web,other\nweb:x:34:\ndocker:x:99:someone,web\n"
@@ -46,3 +46,33 @@ def test_no_text_breaks_the_search(passwd: str, group: str, user: str) -> None:
     except UnknownUser:
         return
     assert account.uid >= 0
+
+
+KNOWN = "agent:x:1234:1235::/home/agent:/bin/sh\n"
+
+
+def test_the_agent_gets_a_number_that_nobody_has():
+    assert with_account("agent", KNOWN, "") == (KNOWN, "")
+    passwd, group = with_account(
+        "agent", "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh", "staff:x:1001:"
+    )
+    assert passwd.splitlines()[1:] == ["node:x:1000:1000::/home/node:/bin/sh", "agent:x:1002:1002::/home/agent:/bin/sh"]
+    assert group == "staff:x:1001:\nagent:x:1002:\n"
+
+
+def test_an_environment_without_accounts_gets_root_and_the_agent():
+    passwd, group = with_account("agent", *with_account("root", "", ""))
+    assert passwd == "root:x:0:0::/root:/bin/sh\nagent:x:1000:1000::/home/agent:/bin/sh\n"
+    assert group == "root:x:0:\nagent:x:1000:\n"
+
+
+def test_root_is_known_by_name_and_number():
+    assert [user for user in ("root", "0", "0:0", "root:staff", "agent", "10", None) if is_root(user)] == [
+        *("root", "0", "0:0", "root:staff"),
+    ]
+
+
+@pytest.mark.parametrize("user", ["root", "agent", ""])
+def test_nobody_is_assumed_where_only_what_is_written_counts(user):
+    with pytest.raises(UnknownUser):
+        find_account(user, "", "", assumed=False)

@@ -22,11 +22,11 @@ PROJECT = HERE.parents[2]
 IMAGES = HERE.parent / "images"
 ONE_ID = (
     *(HERE / f"test_{name}.py" for name in ("commands", "entrance", "escape", "fork", "lifecycle", "limits")),
-    *(HERE / f"test_{name}.py" for name in ("network", "transfer", "traps")),
+    *(HERE / f"test_{name}.py" for name in ("network", "local_transfer", "traps", "id_ranges", "kills")),
     *(IMAGES / f"test_{name}.py" for name in ("local_builds", "unpack")),
 )
 RANGE = (
-    *(HERE / f"test_{name}.py" for name in ("commands", "escape", "transfer", "traps")),
+    *(HERE / f"test_{name}.py" for name in ("commands", "escape", "local_transfer", "traps", "id_ranges")),
     IMAGES / "test_local_builds.py",
 )
 

@@ -101,7 +101,7 @@ def test_without_control_groups_other_means_keep_the_limits() -> None:
     kept = restrain(Limits(cpus=2, memory_mb=100, pids=30), bare)
     assert dict(kept.rlimits) == {"CORE": 0, "NPROC": 30, "DATA": 100 << 20}
     assert (len(kept.cpus), kept.pin_cpus, kept.memory_watch) == (2, True, 100 << 20)
-    with pytest.raises(UnsupportedError, match="whole processors"):
+    with pytest.raises(UnsupportedError, match="whole numbers"):
         restrain(Limits(cpus=0.5), bare)
 
 

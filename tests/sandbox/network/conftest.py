@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
+from benchflow.sandbox.inside.egress_gateway import Role
 from benchflow.sandbox.network.egress import Egress
-from benchflow.sandbox.network.egress_plan import Role
 from benchflow.sandbox.network.proxying.dialer import Dialer
 from benchflow.sandbox.protocol import NetworkPolicy
 

@@ -15,8 +15,8 @@ import sys
 import tempfile
 
 from benchflow.sandbox.inside import netlink
-from benchflow.sandbox.inside.egress_gateway import open_gateway
-from benchflow.sandbox.network.egress_plan import EgressPlan, plan_egress
+from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
+from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
 NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000
@@ -58,11 +58,7 @@ def bind_over(target: str, content: str) -> None:
 
 
 def hand_out(control: socket.socket, plan: EgressPlan) -> None:
-    sockets = open_gateway(
-        plan,
-        unshare_network=lambda: check(libc.unshare(NEWNET)),
-        enter_network=lambda fd: check(libc.setns(fd, NEWNET)),
-    )
+    sockets = open_gateway(plan)
     socket.send_fds(control, [b"{}\n"], [sock.fileno() for sock in sockets])
     for sock in sockets:
         sock.close()

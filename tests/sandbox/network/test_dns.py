@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchflow.sandbox.inside.egress_gateway import LINK_NETWORK
 from benchflow.sandbox.network.attempt_log import AuditLog
-from benchflow.sandbox.network.egress_plan import FAKE_NETWORK, LINK_NETWORK
-from benchflow.sandbox.network.proxying.dns import NameService
-from benchflow.sandbox.network.proxying.fakenames import FakeNames
+from benchflow.sandbox.network.egress_plan import FAKE_NETWORK
+from benchflow.sandbox.network.proxying.dns import FakeNames, NameService
 
 
 def query(name: str, kind: int = 1, *, flags: int = 0x0100, count: int = 1) -> bytes:

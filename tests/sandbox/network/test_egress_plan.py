@@ -8,8 +8,9 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from benchflow.sandbox.inside import netlink
+from benchflow.sandbox.inside.egress_gateway import EgressPlan
 from benchflow.sandbox.network.attempt_log import Attempt, AuditLog
-from benchflow.sandbox.network.egress_plan import EgressPlan, plan_egress, proxy_environment, proxy_url
+from benchflow.sandbox.network.egress_plan import plan_egress, proxy_environment, proxy_url
 from benchflow.sandbox.network.host_rules import InvalidHostError
 from benchflow.sandbox.protocol import NetworkPolicy
 

@@ -160,7 +160,10 @@ class Session:
             if self._transport.failure is not None:
                 raise self._transport.failure from None
             if self._exit.done():
-                return self._exit.result()
+                ended = self._exit.result()
+                if isinstance(ended, SandboxFailure):
+                    raise ended from None
+                return ended
             raise AgentFailure(
                 f"The agent '{self._name}' closed its standard output before it replied to {method}.",
                 code="connection-lost",
@@ -278,11 +281,12 @@ class Session:
                 self._noise.close()
 
 
-async def _exit_code(process: SandboxProcess) -> int:
+async def _exit_code(process: SandboxProcess) -> int | SandboxFailure:
+    """How it ended: by itself, or by trouble of its sandbox, which is not the agent's result."""
     try:
         return await process.wait()
-    except SandboxFailure:  # gone with its sandbox
-        return 137
+    except SandboxFailure as error:
+        return error
 
 
 async def _drain(chunks: AsyncIterator[bytes], log: OutputLog) -> None:
@@ -319,7 +323,7 @@ class Watch:
         self._timeout = timeout
         self._began = time.monotonic()
 
-    async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[int]) -> Cut | None:
+    async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[Any]) -> Cut | None:
         """Wait for the reply, the end of the process, or a reason to interrupt the turn."""
         while not request.done():
             if exited.done():

@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 from benchflow.cli.arguments import PATH, json_option
-from benchflow.cli.eval.inspect import jobs_dir_option
+from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.terminal import emit, emit_json
-from benchflow.evaluation.engine import last_results
-from benchflow.evaluation.store import JobStore
 from benchflow.files import staged_folder
+from benchflow.record import Job
 from benchflow.rollout.atif import export_atif
 
 
@@ -23,19 +22,19 @@ from benchflow.rollout.atif import export_atif
 @jobs_dir_option
 @json_option
 def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool) -> int:
-    """Write the trajectory of every result that counts into OUT, a new or empty folder, rewards included."""
-    store = JobStore.read(jobs_dir, job)
-    rollouts = [rollout for rollout, _ in last_results(store).values()]
+    """Export the trajectory of every result that counts, with its rewards, to OUT, a new or empty folder."""
+    found = Job.find(jobs_dir, job)
+    rollouts = [rollout for rollout, _ in readable(found).results]
     try:
         with staged_folder(out) as folder:
             for rollout in rollouts:
-                document = export_atif(store.rollout_folder(rollout))
+                document = export_atif(found.places.rollout(rollout).path)
                 text = json.dumps(document, indent=2, ensure_ascii=False)
                 (folder / f"{rollout}.{form}.json").write_text(text + "\n", encoding="utf-8")
     except FileExistsError as error:
-        raise click.UsageError(f"{error}; name a new or empty folder.") from error
+        raise click.UsageError(f"{error}; choose a new or empty folder.") from error
     if as_json:
-        emit_json({"job": store.folder.name, "format": form, "out": str(out), "exported": len(rollouts)})
+        emit_json({"job": found.folder.name, "format": form, "out": str(out), "exported": len(rollouts)})
     else:
         emit(f"Exported {len(rollouts)} trajectories to {out}")
     return 0

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from benchflow.cli.arguments import PATH, json_option
-from benchflow.cli.terminal import emit, emit_json, printable
+from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines, table
-from benchflow.evaluation.statistics import Outcome
-from benchflow.evaluation.store import JobStore, is_running, list_jobs
-from benchflow.evaluation.summary import job_summary, outcomes
+from benchflow.evaluation.summary import job_summary
+from benchflow.record import Job, list_jobs
 
-jobs_dir_option = click.option(
-    "--jobs-dir", type=PATH, default="jobs", show_default=True, help="The folder that holds the jobs."
-)
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+jobs_dir_option = click.option("--jobs-dir", type=PATH, default="jobs", show_default=True, help="Folder of the jobs.")
+
+
+def readable(job: AnyJob) -> AnyJob:
+    """The job, after lines of its results that are damaged were named on stderr."""
+    for line in job.results.damaged:
+        note(printable(f"{job.places.results}, line {line.number} is damaged and left out: {line.reason}"))
+    return job
 
 
 @click.command("list")
 @jobs_dir_option
 @json_option
 def list_command(jobs_dir: Path, as_json: bool) -> int:
-    """Show the jobs of a folder."""
+    """List the jobs of a folder."""
     if jobs_dir.exists() and not jobs_dir.is_dir():
-        raise UsageError(f"{jobs_dir} is no folder.", code="not-a-folder")
+        raise UsageError(f"{jobs_dir} is not a folder.", code="not-a-folder")
     rows = [_row(jobs_dir, name) for name in list_jobs(jobs_dir)]
     if as_json:
         emit_json({"jobs": rows})
         return 0
     if not rows:
-        emit(f"There are no jobs in {jobs_dir}. Start one: bench eval run PATH --agent oracle")
+        emit(f"{jobs_dir} has no jobs. To start one, run: bench eval run PATH --agent oracle")
         return 0
     cells = [
         (
@@ -65,17 +71,17 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
-    store = JobStore.read(jobs_dir, name)
-    summary = job_summary(store)
-    planned = store.job.get("planned")
-    finished = planned is None or summary["total"] >= planned
-    state = "running" if is_running(store.folder) else "finished" if finished else "unfinished"
+    job = Job.find(jobs_dir, name)
+    record = job.record
+    summary = job_summary(readable(job))
+    finished = summary["total"] >= record.planned
+    state = "running" if job.running else "finished" if finished else "unfinished"
     return {
         "job": name,
-        "agent": store.job.get("agent"),
-        "model": store.job.get("model"),
+        "agent": record.request.agent,
+        "model": record.request.model,
         "state": state,
-        "planned": planned,
+        "planned": record.planned,
         "total": summary["total"],
         "scored": summary["scored"],
         "mean_reward": summary["mean_reward"]["value"],
@@ -92,32 +98,39 @@ def _mean(value: object) -> str:
 @jobs_dir_option
 @json_option
 def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
-    """Show what a job says; JOB is a name below the jobs folder, or a path."""
-    store = JobStore.read(jobs_dir, job)
-    summary = job_summary(store)
+    """Show the results of a job; JOB is a name below the jobs folder, or a path."""
+    found = readable(Job.find(jobs_dir, job))
+    summary = job_summary(found)
     if as_json:
         emit_json(summary)
         return 0
-    description = store.job
-    emit(printable(f"{summary['job']}: agent {description.get('agent')}, model {description.get('model') or '–'}"))
+    request = found.record.request
+    emit(printable(f"{summary['job']}: agent {request.agent}, model {request.model or '–'}"))
     for line in summary_lines(summary):
         emit(printable(line))
-    missing = (description.get("planned") or 0) - summary["total"]
-    if missing > 0 and not is_running(store.folder):
-        emit(printable(f"{missing} more planned; go on with: bench eval resume {summary['job']}"))
-    emit(f"\nresults are in {store.folder}")
+    missing = found.record.planned - summary["total"]
+    if missing > 0 and not found.running:
+        emit(printable(f"{missing} more planned; to continue: bench eval resume {summary['job']}"))
+    emit(f"\nresults are in {found.folder}")
     return 0
 
 
 @click.command("compare")
 @click.argument("first")
 @click.argument("second")
-@click.option("--fail-if-worse", is_flag=True, help="End with 1 when the second job is clearly worse.")
+@click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the second job is clearly worse.")
+@click.option("--same-digest", is_flag=True, help="Leave out tasks whose content differs between the jobs.")
 @jobs_dir_option
 @json_option
-def compare_command(first: str, second: str, fail_if_worse: bool, jobs_dir: Path, as_json: bool) -> int:
-    """Compare two jobs over the tasks that both have scored; ends with 1 when there are none."""
-    comparison = compare(first, _outcomes(jobs_dir, first), second, _outcomes(jobs_dir, second))
+def compare_command(
+    first: str, second: str, fail_if_worse: bool, same_digest: bool, jobs_dir: Path, as_json: bool
+) -> int:
+    """Compare two jobs over the tasks that both have scored; ends with 1 when there are none.
+
+    Tasks pair by name. One whose content differs between the jobs is marked `changed`.
+    """
+    jobs = [readable(Job.find(jobs_dir, name)) for name in (first, second)]
+    comparison = compare(first, jobs[0], second, jobs[1], same_digest=same_digest)
     if as_json:
         emit_json(comparison.to_dict())
     else:
@@ -125,7 +138,3 @@ def compare_command(first: str, second: str, fail_if_worse: bool, jobs_dir: Path
             emit(printable(line))
     failed = not comparison.tasks or (fail_if_worse and comparison.verdict == "worse")
     return 1 if failed else 0
-
-
-def _outcomes(jobs_dir: Path, job: str) -> list[Outcome]:
-    return outcomes(JobStore.read(jobs_dir, job))

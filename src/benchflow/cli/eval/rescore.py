@@ -9,7 +9,7 @@ import anyio
 import click
 
 from benchflow.cli.arguments import json_option
-from benchflow.cli.eval.inspect import jobs_dir_option
+from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.run import INTERRUPTED, concurrency_option
 from benchflow.cli.eval.watching import Watching, shortened
 from benchflow.cli.terminal import emit, emit_json, note, printable
@@ -18,8 +18,8 @@ from benchflow.evaluation.rescore import RescoreItem, Rescorer, RescoreReport
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import WorkItem
-from benchflow.rollout.record import Result
-from benchflow.rollout.rescoring import counts
+from benchflow.record import Result
+from benchflow.rollout.drivers.replay import counts
 
 _LISTED: Final = 20
 
@@ -30,14 +30,14 @@ _LISTED: Final = 20
 @jobs_dir_option
 @json_option
 def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -> int:
-    """Score the rollouts of a job again, by the verifiers of their packages as they are now. No agent is run.
+    """Score the rollouts of a job again, with the current verifiers of their packages. No agent is run.
 
     Earlier verdicts are kept; the newest counts. A rollout without a kept workspace keeps its verdict, and the reason
-    is told. Ends with 0 when every rollout was scored, else with 1.
+    is shown. Exits with 0 if every rollout was scored, otherwise with 1.
     """
     store = JobStore.open(jobs_dir, job)
     try:
-        rescorer = Rescorer(store)
+        rescorer = Rescorer(readable(store))
         items = rescorer.plan()
         watching = _Changes(len(items))
         try:
@@ -54,7 +54,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
             emit(printable(line))
         emit(f"results are in {store.folder}")
     if not report.completed:
-        note(f"Interrupted. Go on with: bench eval rescore {store.folder.name}")
+        note(f"Interrupted. To continue: bench eval rescore {store.folder.name}")
         return INTERRUPTED
     return 0 if not report.not_rescored and summary["unscored"] == 0 else 1
 
@@ -79,9 +79,9 @@ def _report_lines(report: RescoreReport) -> list[str]:
     different = sum(item["before"] != item["after"] for item in report.rescored)
     scored = len(report.rescored) + report.already
     rollouts = "1 rollout" if scored == 1 else f"{scored} rollouts"
-    lines = [f"{rollouts} scored again, {different} of them with another score"]
+    lines = [f"{rollouts} rescored, {different} with a different score"]
     if report.already:
-        lines[0] += f"; {report.already} were done before the pass was cut short"
+        lines[0] += f"; {report.already} were already done before the interruption"
     for task, parts in sorted(report.changed_packages.items()):
         lines.append(f"{task} has also changed in {', '.join(parts)} since its rollouts")
     lines += [
@@ -89,5 +89,5 @@ def _report_lines(report: RescoreReport) -> list[str]:
         for item in report.not_rescored[:_LISTED]
     ]
     if len(report.not_rescored) > _LISTED:
-        lines.append(f"{len(report.not_rescored) - _LISTED} more keep their verdict; --json lists them all")
+        lines.append(f"{len(report.not_rescored) - _LISTED} more keep their verdict; --json lists all")
     return lines

@@ -8,7 +8,7 @@ import time
 from benchflow.cli.terminal import is_terminal, note, printable, style
 from benchflow.evaluation.engine import Observer
 from benchflow.evaluation.work import WorkItem
-from benchflow.rollout.record import Result
+from benchflow.record import Result
 
 _ERASE = "\r\x1b[2K"
 _INTERVAL = 0.1

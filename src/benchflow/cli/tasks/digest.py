@@ -39,8 +39,13 @@ def digest(paths: tuple[Path, ...], as_json: bool) -> int:
 
 
 def _digest(found: FoundPackage) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": str(found.path), "name": found.path.absolute().name, "digest": None}
+    entry: dict[str, Any] = {"path": str(found.path), "name": found.path.absolute().name}
     if found.problem is not None:
-        return {**entry, "problem": found.problem.message}
+        return {**entry, "digest": None, "content_digest": None, "problem": found.problem.message}
     package = load_package(found.path)
-    return {**entry, "name": package.name, "digest": package.digest}
+    return {
+        **entry,
+        "name": package.name,
+        "digest": package.digest,
+        "content_digest": package.content_digest,
+    }

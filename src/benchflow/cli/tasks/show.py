@@ -52,6 +52,7 @@ def _unusable(package: TaskPackage) -> dict[str, Any]:
         "task_dir": str(package.path.absolute()),
         "name": package.name,
         "digest": package.digest,
+        "content_digest": package.content_digest,
         "config": config,
     }
 

@@ -10,14 +10,14 @@ import fnmatch
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
 import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
+from benchflow.record import Artifact
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
@@ -29,23 +29,6 @@ MAX_FILES: Final = 50_000
 CONVENTIONAL: Final = "/logs/artifacts"
 """Where imported packages leave what is always kept."""
 _EXISTS: Final = 'for path in "$@"; do if [ -e "$path" ]; then echo 1; else echo 0; fi; done'
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What became of one declared path."""
-
-    source: str
-    destination: str
-    status: Literal["collected", "missing", "refused", "skipped"]
-    files: int = 0
-    bytes: int = 0
-    reason: str | None = None
-
-    def record(self) -> dict[str, Any]:
-        counts = {"files": self.files, "bytes": self.bytes} if self.status == "collected" else {}
-        reason = {"reason": self.reason} if self.reason else {}
-        return {"source": self.source, "destination": self.destination, "status": self.status, **counts, **reason}
 
 
 def keeps_processes(view: TaskRuntimeView, step: str | None) -> bool:
@@ -66,7 +49,7 @@ async def end_processes(environment: Environment, step: str | None) -> None:
 
 async def collect(
     sandbox: Sandbox, artifacts: Sequence[ArtifactConfig], target: Path, *, conventional: bool = False
-) -> list[Collected]:
+) -> list[Artifact]:
     """Copy artifacts below `target`, each from its service to its destination, else to its own path without the slash.
 
     With `conventional` the folder `/logs/artifacts` is taken as well when it is there.
@@ -80,18 +63,18 @@ async def collect(
     for service in dict.fromkeys(item.service for _, item in wanted):
         sources = [source for source, item in wanted if item.service == service]
         there |= {(service, source) for source in await _existing(sandbox.service(service), sources)}
-    done: list[Collected] = []
+    done: list[Artifact] = []
     taken: list[tuple[str, str]] = []
     for source, item in wanted:
         destination = item.destination or source.lstrip("/")
         if (item.service, source) not in there:
             if item.source != CONVENTIONAL or item in artifacts:
-                done.append(Collected(source, destination, "missing"))
+                done.append(Artifact(source, destination, "missing"))
             continue
         if any(
             item.service == service and (_within(source, other) or _within(other, source)) for service, other in taken
         ):
-            done.append(Collected(source, destination, "skipped", reason="collected already"))
+            done.append(Artifact(source, destination, "skipped", reason="collected already"))
             continue
         found = await _take(sandbox.service(item.service), source, target, destination, item.exclude)
         if found.status == "collected":
@@ -110,20 +93,20 @@ async def _existing(sandbox: Sandbox, sources: list[str]) -> list[str]:
     return [source for source, answer in zip(sources, answers, strict=True) if answer == "1"]
 
 
-async def _take(sandbox: Sandbox, source: str, target: Path, destination: str, exclude: Sequence[str]) -> Collected:
+async def _take(sandbox: Sandbox, source: str, target: Path, destination: str, exclude: Sequence[str]) -> Artifact:
     place = target / destination
     try:
         if not _free(place):
-            return Collected(source, destination, "skipped", reason="another artifact has this destination")
+            return Artifact(source, destination, "skipped", reason="another artifact has this destination")
         await sandbox.download(source, place, max_bytes=MAX_BYTES, max_files=MAX_FILES)
     except SandboxFailure as error:
-        return Collected(source, destination, "refused", reason=str(error)[:300])
+        return Artifact(source, destination, "refused", reason=str(error)[:300])
     except (FileExistsError, NotADirectoryError):
-        return Collected(source, destination, "skipped", reason="another artifact has this destination")
+        return Artifact(source, destination, "skipped", reason="another artifact has this destination")
     if exclude:
         await anyio.to_thread.run_sync(_prune, place, tuple(exclude))
     files, size = await anyio.to_thread.run_sync(_measure, place)
-    return Collected(source, destination, "collected", files, size)
+    return Artifact(source, destination, "collected", files, size)
 
 
 def _free(place: Path) -> bool:

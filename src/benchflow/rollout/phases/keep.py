@@ -1,6 +1,6 @@
 """Keep: the workspace an agent left is packed beside its record, so that it can be scored again.
 
-`keep_workspace` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
+`keep` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
 mode, owner and time, and `workspace.json` with what was deleted. Secrets are taken out. Whatever cannot be kept is said
 as a reason, and never fails a rollout. `restore` is the way back.
 """
@@ -14,20 +14,21 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import anyio.to_thread
 
+from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.files.atomic import temporary_sibling, write_atomic
 from benchflow.files.redaction import Redactor
 from benchflow.files.scratch import scratch
+from benchflow.record import Workspace
+from benchflow.rollout.phases.freeze import keeps_processes
 from benchflow.rollout.redaction import redact_folder
 from benchflow.sandbox.protocol import Change, Rights, Sandbox
 
-ARCHIVE: Final = "workspace.tar.gz"
 MANIFEST: Final = "workspace.json"
 FILES: Final = "files"
 SCHEMA: Final = "benchcube.workspace.v1"
@@ -45,19 +46,20 @@ _TIMEOUT_SEC: Final = 120.0
 _Target = BinaryIO | gzip.GzipFile
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Whether a workspace was kept, and how much of one, or why not."""
+async def keep(
+    environment: Environment, step: str | None, archive: Path, redactor: Redactor, *, without: frozenset[Change]
+) -> Workspace:
+    """Keep the workspace of a step, unless what is packed would not be all that its verifier sees."""
+    sandbox = environment.sandbox
+    if environment.services is not None or sandbox.spec.composition is not None:
+        return _not_kept("Services of the environment have state that cannot be saved.")
+    if keeps_processes(environment.preparation.view, step) and await sandbox.has_processes():
+        return _not_kept("The verifier needs running processes, which cannot be saved.")
+    return await keep_workspace(sandbox, archive, redactor, without=without)
 
-    reason: str | None = None
-    entries: int = 0
-    bytes: int = 0
 
-    def record(self) -> dict[str, Any]:
-        """The `workspace` part of a result."""
-        if self.reason is not None:
-            return {"kept": False, "reason": self.reason}
-        return {"kept": True, "entries": self.entries, "bytes": self.bytes}
+def _not_kept(reason: str) -> Workspace:
+    return Workspace(kept=False, reason=reason)
 
 
 class _NotKeptError(Exception):
@@ -66,7 +68,7 @@ class _NotKeptError(Exception):
 
 async def keep_workspace(
     sandbox: Sandbox, archive: Path, redactor: Redactor, *, without: frozenset[Change] = frozenset()
-) -> Kept:
+) -> Workspace:
     """Pack what differs in a sandbox from its environment into `archive`; `without` is what was there before the agent.
 
     The archive appears whole or not at all.
@@ -85,11 +87,11 @@ async def keep_workspace(
             await anyio.to_thread.run_sync(redact_folder, redactor, root)
             return await anyio.to_thread.run_sync(_pack, _InFolder(root), changes, rights, archive, redactor)
     except _NotKeptError as error:
-        return Kept(str(error))
+        return _not_kept(str(error))
     except SandboxFailure as error:
-        return Kept(f"The workspace could not be copied: {error}")
+        return _not_kept(f"The workspace could not be copied: {error}")
     except OSError as error:
-        return Kept(f"The workspace could not be written: {error.strerror or error}.")
+        return _not_kept(f"The workspace could not be written: {error.strerror or error}.")
 
 
 def _within_limits(changes: Sequence[Change]) -> None:
@@ -104,7 +106,7 @@ def _within_limits(changes: Sequence[Change]) -> None:
         raise _NotKeptError(f"{special.path} is neither a file, a folder nor a link, and cannot be kept.")
     unknown = next((c for c in changes if c.type == "symlink" and c.kind != "deleted" and c.target is None), None)
     if unknown is not None:
-        raise _NotKeptError(f"Where the link {unknown.path} leads is not known, so it cannot be kept.")
+        raise _NotKeptError(f"The target of the link {unknown.path} is unknown, so it cannot be saved.")
 
 
 async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, Rights]:
@@ -121,7 +123,7 @@ async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, Righ
         numbers = [[int(words[0], 8), *map(int, words[1:])] for words in (line.split() for line in lines)]
         return known | {path: Rights(*found) for path, found in zip(paths, numbers, strict=True)}
     except (ValueError, TypeError, IndexError):
-        message = "The environment has no working `stat`, so the owners of files cannot be kept."
+        message = "The environment has no working `stat`, so the owners of files cannot be saved."
         raise _NotKeptError(message) from None
 
 
@@ -206,7 +208,7 @@ def _pack(
     rights: Mapping[str, Rights],
     archive: Path,
     redactor: Redactor,
-) -> Kept:
+) -> Workspace:
     """Write the archive, names and targets of links without secrets too."""
     present = {change.path: change for change in changes if change.kind != "deleted"}
     deleted = [change.path for change in changes if change.kind == "deleted"]
@@ -225,7 +227,7 @@ def _pack(
         write_atomic(archive, gzip.compress(plain.getbuffer(), compresslevel=1, mtime=0), sync=False)
     else:
         size = _written(archive, fill)
-    return Kept(entries=len(changes), bytes=size)
+    return Workspace(kept=True, entries=len(changes), bytes=size)
 
 
 def _written(archive: Path, fill: Callable[[_Target], int]) -> int:

@@ -1,4 +1,4 @@
-"""What an engine says about changed files, brought into the protocol's form. Pure.
+"""What an engine says about changed files, brought into the protocol's form, and notes of it that outlive a snapshot.
 
 Engines list folders as changed because something in them changed; those are left out. A fork is compared with the
 image it came from, so its own list is laid over the list of its origin.
@@ -6,9 +6,13 @@ image it came from, so its own list is laid over the list of its origin.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final, Literal
 
+from benchflow.errors import SandboxFailure
+from benchflow.files import write_atomic
 from benchflow.sandbox.engine.box.file_records import Record
 from benchflow.sandbox.protocol import Change, ChangeKind
 
@@ -81,3 +85,33 @@ def _is_engines(path: str, mounted: tuple[str, ...]) -> bool:
     if path in _ENGINE_PATHS:
         return True
     return any(below(path, place) for place in (*_ENGINE_FOLDERS, *mounted))
+
+
+class SnapshotNotes:
+    """What was changed before a snapshot or fork was made, for the engine only knows what changed since.
+
+    One small file per image below a folder, written whole; a snapshot outlives the process that made it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, image: str, kinds: Mapping[str, ChangeKind]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._path(image), json.dumps(dict(kinds)), sync=False)
+
+    def read(self, image: str) -> dict[str, ChangeKind]:
+        try:
+            found: dict[str, ChangeKind] = json.loads(self._path(image).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SandboxFailure(
+                f"The changes before the snapshot {image[:12]} are unknown on this machine.",
+                code="snapshot-unknown",
+            ) from None
+        return found
+
+    def forget(self, image: str) -> None:
+        self._path(image).unlink(missing_ok=True)
+
+    def _path(self, image: str) -> Path:
+        return self._folder / f"{image.removeprefix('sha256:')}.json"

@@ -12,14 +12,15 @@ from benchflow.errors import SandboxFailure, UnsupportedError
 from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
 from benchflow.sandbox.engine.namespace_sockets import open_gateway_of
+from benchflow.sandbox.inside.egress_gateway import EgressPlan
+from benchflow.sandbox.network.addresses import permitted_networks
 from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.egress_plan import plan_egress
-from benchflow.sandbox.network.permitted import permitted_networks
 from benchflow.sandbox.protocol import NetworkPolicy
 
 
 class ContainerNetwork:
-    """The network of one container. `policy` is what holds now."""
+    """The network of one container. `policy` is the current one."""
 
     def __init__(self, host: EngineHost, policy: NetworkPolicy) -> None:
         self._host = host
@@ -52,14 +53,16 @@ class ContainerNetwork:
     async def switch(self, container: EngineContainer, policy: NetworkPolicy) -> None:
         """Change the policy; connections of the old one end."""
         if f"network.{policy.mode}" not in self._host.facts.capabilities:
-            raise UnsupportedError(f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode")
+            raise UnsupportedError(
+                f"This engine does not support the network mode '{policy.mode}'.", path="network_mode"
+            )
         if not self._switchable and (policy.mode == "public") != (self.policy.mode == "public"):
             raise UnsupportedError("A rootless engine cannot change the network of a running container.")
         was_served = self._egress is not None
         await self.close()
         if was_served and policy.mode != "allowlist":
             # The wire goes with its sockets, but in the kernel's own time.
-            await open_gateway_of(await self._host.first_process(container.id), NetworkPolicy("none"))
+            await open_gateway_of(await self._host.first_process(container.id), EgressPlan())
         if (policy.mode == "public") != (self.policy.mode == "public"):
             await self._plug(container, public=policy.mode == "public")
         self.policy = policy
@@ -99,7 +102,7 @@ class ContainerNetwork:
                 self._resolv_conf = None
             return
         plan = plan_egress(self.policy)
-        sockets = await open_gateway_of(await self._host.first_process(container.id), self.policy)
+        sockets = await open_gateway_of(await self._host.first_process(container.id), plan)
         egress = Egress(self.policy, permitted=permitted_networks())
         await egress.start(zip([listener.role for listener in plan.listeners], sockets, strict=True))
         self._egress = egress

@@ -11,9 +11,9 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
-from benchflow.sandbox.engine.change_notes import SnapshotNotes
 from benchflow.sandbox.engine.composed.compose_file import Build, Service, read_compose
 from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox, EngineComposition, Part
+from benchflow.sandbox.engine.container_changes import SnapshotNotes
 from benchflow.sandbox.engine.container_sandbox import EngineSandbox
 from benchflow.sandbox.engine.machine.dialect import DIALECTS
 from benchflow.sandbox.engine.machine.engine_build import Builder, BuildOptions
@@ -35,7 +35,7 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 
 
 class EngineBackend(SandboxBackend):
-    """One engine. Nothing is asked of it before it is needed."""
+    """One engine; it is not contacted before it is needed."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EngineBackend(SandboxBackend):
     ) -> None:
         """`name` is `docker` or `podman`; `command` and `env` say how its client is called where that is not usual."""
         if name not in DIALECTS:
-            raise UsageError(f"There is no engine '{name}', only {' and '.join(sorted(DIALECTS))}.")
+            raise UsageError(f"Unknown engine '{name}'; available: {' and '.join(sorted(DIALECTS))}.")
         self.name: str = name
         self._client: Final = EngineClient(DIALECTS[name], command, env)
         self._state: Final = state or default_state()
@@ -83,7 +83,7 @@ class EngineBackend(SandboxBackend):
             main = EngineSandbox(self, spec, origin=snapshot) if snapshot is not None else None
             return ComposeSandbox(self, spec, spec.composition, main=main)
         if spec.composition is not None:
-            raise UsageError(f"The composition is not one of '{self.name}'.")
+            raise UsageError(f"The composition does not belong to '{self.name}'.")
         return EngineSandbox(self, spec, origin=snapshot)
 
     async def compose(
@@ -120,7 +120,7 @@ class EngineBackend(SandboxBackend):
             return await self.build(build.context, dockerfile=build.dockerfile, **options)
         if service.image is None:
             raise EnvironmentFailure(
-                "The compose file gives `main` no image, and neither does the package.", code="image-missing"
+                "Neither the compose file nor the package gives `main` an image.", code="image-missing"
             )
         return await self.resolve(service.image)
 

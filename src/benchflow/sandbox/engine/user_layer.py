@@ -11,10 +11,10 @@ import anyio
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.engine.box.container_arguments import Launch
-from benchflow.sandbox.engine.box.image_accounts import AGENT, home_folder, numeric_owner, with_agent
 from benchflow.sandbox.engine.box.record_transfer import Owner
-from benchflow.sandbox.engine.box.running_container import EngineContainer
+from benchflow.sandbox.engine.box.running_container import EngineContainer, numeric_owner
 from benchflow.sandbox.engine.container_changes import parse_diff
+from benchflow.sandbox.inside.accounts import AGENT, find_account, with_account
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.machine.engine_host import EngineHost
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The user of an image for one working folder, and the image in which both are at hand."""
+    """The user of an image for one working folder, and the image that contains both."""
 
     user: str
     image: str
@@ -54,13 +54,13 @@ async def _settle(container: EngineContainer, user: str, workdir: str) -> None:
     known = [await _text(container, path) for path in ("/etc/passwd", "/etc/group")]
     passwd, group = known
     if user == AGENT:
-        passwd, group = with_agent(passwd, group)
+        passwd, group = with_account(AGENT, *with_account("root", passwd, group))
         for path, text, before in zip(("/etc/passwd", "/etc/group"), (passwd, group), known, strict=True):
             if text != before:
                 await container.write_file(path, text.encode("utf-8", "surrogateescape"))
     owner = numeric_owner(user, passwd, group)
-    home = home_folder(user, passwd) if user == AGENT else None
-    folders = [folder for folder in dict.fromkeys((workdir, home)) if folder not in (None, "/")]
+    home = find_account(user, passwd, group).home if user == AGENT else "/"
+    folders = [folder for folder in dict.fromkeys((workdir, home)) if folder.startswith("/") and folder != "/"]
     await container.make_folders(folders, owner)
     for folder in folders if owner.uid != 0 else ():
         await container.give(folder, owner)
@@ -85,4 +85,4 @@ async def _text(container: EngineContainer, path: str) -> str:
 
 
 async def _lost() -> None:
-    raise SandboxFailure("The environment could not be given its user and working folder.", code="sandbox-failed")
+    raise SandboxFailure("The user and working folder of the environment could not be created.", code="sandbox-failed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -16,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import anyio
 import anyio.to_thread
@@ -25,9 +26,11 @@ from benchflow.errors import EnvironmentFailure, InfrastructureFailure, UsageErr
 from benchflow.sandbox.images.image_config import ImageConfig
 from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry, canonical_name
 from benchflow.sandbox.images.layer_store import disk_errors
-from benchflow.sandbox.images.mirror import debian_mirror
 from benchflow.sandbox.images.oci import LayerBlob, read_layout, verify_blob
 from benchflow.sandbox.images.unpack import Unpacked, unpack_layer
+
+_ONE_LINE: Final = re.compile(r"^deb\s+(?:\[[^]]*\]\s+)?(\S+)", re.MULTILINE)
+_FIELD: Final = re.compile(r"^URIs:\s*(\S+)", re.MULTILINE)
 
 
 async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageRecord:
@@ -62,7 +65,7 @@ async def add_debootstrap(registry: ImageRegistry, name: str, suite: str) -> Ima
         message = "debootstrap is not installed: apt-get install debootstrap."
         raise InfrastructureFailure(message, code="tool-missing")
     if os.geteuid() != 0:
-        message = "debootstrap needs root; add a --rootfs made by root instead."
+        message = "debootstrap needs root; add a --rootfs created by root instead."
         raise InfrastructureFailure(message, code="needs-root")
     async with _work_folder(registry) as work:
         root = work / "root"
@@ -111,14 +114,14 @@ def _unpack_rootfs(source: Path, layer: Path) -> tuple[str, Unpacked]:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         if process.stdout is None:
-            raise InfrastructureFailure("tar gave no output.", code="tool-missing")
+            raise InfrastructureFailure("tar produced no output.", code="tool-missing")
         try:
             result = _unpack_hashed(process.stdout, layer)
         except BaseException:
             process.kill()
             raise
     if process.returncode:
-        raise EnvironmentFailure(f"{source} cannot be read whole.", code="archive-invalid")
+        raise EnvironmentFailure(f"{source} cannot be read completely.", code="archive-invalid")
     return result
 
 
@@ -219,3 +222,16 @@ def _register(
     record = ImageRecord(canonical_name(name), tuple(layers), config, source, added_at, size)
     registry.save(record)
     return record
+
+
+def debian_mirror(apt: Path = Path("/etc/apt")) -> str:
+    """The first archive of the apt configuration; an `InfrastructureFailure` when there is none."""
+    sources = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]
+    for path in sources:
+        if path.suffix not in (".list", ".sources") or not path.is_file():
+            continue
+        pattern = _FIELD if path.suffix == ".sources" else _ONE_LINE
+        match = pattern.search(path.read_text(encoding="utf-8", errors="replace"))
+        if match:
+            return match[1]
+    raise InfrastructureFailure(f"No package mirror is configured in {apt}.", code="mirror-missing")

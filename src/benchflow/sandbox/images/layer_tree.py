@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.images.layer_store import OPAQUE
+from benchflow.sandbox.inside.beneath import names_of
 
 MAX_LINKS: Final = 40
 
@@ -44,7 +45,7 @@ class Branch(Protocol):
     """One part of a stack."""
 
     def find(self, parts: Sequence[str]) -> tuple[Entry | None, bool]:
-        """What this part holds at a path, and whether it hides what lies below it."""
+        """What this part has at a path, and whether it hides the layers below."""
 
     def names(self, parts: Sequence[str]) -> Iterator[str]:
         """Names in the folder at a path, whiteouts included."""
@@ -88,7 +89,7 @@ class FolderBranch:
     root: Path
 
     def _inner(self, parts: Sequence[str]) -> Sequence[str] | None:
-        own = _parts(self.path)
+        own = names_of(self.path)
         return parts[len(own) :] if list(parts[: len(own)]) == own else None
 
     def find(self, parts: Sequence[str]) -> tuple[Entry | None, bool]:
@@ -108,8 +109,8 @@ class LayerTree:
         self._branches: Final = tuple(LayerBranch(b) if isinstance(b, Path) else b for b in branches)
 
     def lookup(self, path: str) -> Entry | None:
-        """What stands at `path`, the last link not followed; parents must be real folders of the tree."""
-        found = self._stack(_parts(path))
+        """The entry at `path`, the last link not followed; parents must be real folders of the tree."""
+        found = self._stack(names_of(path))
         return found[0] if found else None
 
     def _stack(self, parts: Sequence[str]) -> list[Entry]:
@@ -125,7 +126,7 @@ class LayerTree:
 
     def names(self, path: str) -> list[str]:
         """Names in a folder, sorted."""
-        parts = _parts(path)
+        parts = names_of(path)
         seen: set[str] = set()
         for branch in reversed(self._branches):
             entry, hides = branch.find(parts)
@@ -138,9 +139,9 @@ class LayerTree:
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """The absolute path that `path` means once every link on the way is followed inside the tree.
 
-        Parts that do not exist are kept as they are. A loop of links is an `EnvironmentFailure`.
+        Parts that do not exist are kept unchanged. A loop of links is an `EnvironmentFailure`.
         """
-        pending = list(reversed(_parts(path)))
+        pending = list(reversed(names_of(path)))
         done: list[str] = []
         links = 0
         while pending:
@@ -154,11 +155,11 @@ class LayerTree:
                 continue
             links += 1
             if links > MAX_LINKS:
-                raise EnvironmentFailure(f"Too many links on the way to {path}.", code="link-loop")
+                raise EnvironmentFailure(f"Too many links in the path {path}.", code="link-loop")
             target = str(entry.source.readlink())
             if target.startswith("/"):
                 done = []
-            pending.extend(part for part in reversed(target.split("/")) if part not in ("", "."))
+            pending.extend(reversed(names_of(target)))
         return "/" + "/".join(done)
 
     def find(self, path: str) -> Entry | None:
@@ -184,10 +185,6 @@ class LayerTree:
             yield posixpath.relpath(inner, path), entry
             if entry.is_directory:
                 pending += [(inner, name) for name in reversed(self.names(inner))]
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def is_whiteout(status: os.stat_result) -> bool:

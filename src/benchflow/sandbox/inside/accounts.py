@@ -1,4 +1,4 @@
-"""Users of an environment, read from the text of its own `passwd` and `group`: nothing is asked of the machine.
+"""Users of an environment, read from the text of its own `passwd` and `group`: the machine's own accounts are not used.
 
 Name-service libraries would run code of the environment in a privileged process, so they are never called.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from benchflow.sandbox.inside import beneath
-from benchflow.sandbox.local.inside.box_plan import AGENT, AGENT_ID
 
-_LARGEST = 1 << 20
+AGENT: Final = "agent"
+"""The unprivileged user of a sandbox."""
+AGENT_ID: Final = 1000
+IDS: Final = 65536
+"""How many user ids a sandbox has unless it has only one."""
+_FIRST_SYSTEM_ID: Final = 60_000
+_LARGEST: Final = 1 << 20
 
 
 class UnknownUser(LookupError):
@@ -29,22 +34,40 @@ class Account(NamedTuple):
     home: str
 
 
-def find_account(user: str, passwd: str, group: str) -> Account:
-    """`NAME`, `UID`, `NAME:GROUP` or `UID:GID` in the texts of an environment."""
+def is_root(user: str | None) -> bool:
+    """Whether a user as a package or an image names it is root."""
+    return user is not None and user.partition(":")[0] in ("root", "0")
+
+
+def find_account(user: str, passwd: str, group: str, *, assumed: bool = True) -> Account:
+    """`NAME`, `UID`, `NAME:GROUP` or `UID:GID` in the texts of an environment; an `UnknownUser` otherwise.
+
+    `assumed`: root and the unprivileged user are known although the texts do not name them.
+    """
     wanted, _, wanted_group = user.partition(":")
     account = _in_passwd(wanted, passwd)
-    if account is None and wanted == AGENT:
+    if account is None and assumed and wanted == AGENT:
         account = Account(AGENT_ID, AGENT_ID, (), AGENT, f"/home/{AGENT}")
-    if account is None and wanted in ("", "root"):
+    if account is None and assumed and wanted in ("", "root"):
         account = Account(0, 0, (), "root", "/root")
     if account is None:
         if not wanted.isascii() or not wanted.isdigit():
             raise UnknownUser(f"The environment has no user '{wanted}'.")
         account = Account(int(wanted), 0, (), wanted, "/")
     if wanted_group:
-        gid = _group_id(wanted_group, group)
-        return Account(account.uid, gid, (), account.name, account.home)
-    return Account(account.uid, account.gid, _memberships(account.name, group), account.name, account.home)
+        return account._replace(gid=_group_id(wanted_group, group))
+    return account._replace(groups=_memberships(account.name, group))
+
+
+def with_account(name: str, passwd: str, group: str) -> tuple[str, str]:
+    """Both texts with this account in them; a new one has the first number from 1000 on that is free."""
+    if _in_passwd(name, passwd) is not None:
+        return passwd, group
+    taken = {fields[2] for fields in _lines(passwd) + _lines(group) if len(fields) > 2}
+    free = (number for number in range(AGENT_ID, _FIRST_SYSTEM_ID) if str(number) not in taken)
+    number, home = (0, "/root") if name == "root" else (next(free), f"/home/{name}")
+    passwd, group = (text if not text or text.endswith("\n") else f"{text}\n" for text in (passwd, group))
+    return f"{passwd}{name}:x:{number}:{number}::{home}:/bin/sh\n", f"{group}{name}:x:{number}:\n"
 
 
 def read_account(user: str) -> Account:
@@ -70,7 +93,7 @@ class Accounts:
 
 
 def _state(path: str) -> tuple[int, int, int, int] | None:
-    """What tells two versions of a file apart; the time of change is the kernel's, nobody can set it back."""
+    """What tells two versions of a file apart; the time of change is the kernel's and cannot be forged."""
     try:
         info = os.stat(path)
     except OSError:
@@ -79,45 +102,40 @@ def _state(path: str) -> tuple[int, int, int, int] | None:
 
 
 def add_account(name: str) -> Account:
-    """The account `name` in the files of the current root, with the first free number from 1000 on if it is new."""
-    passwd, group = _text("/etc/passwd"), _text("/etc/group")
-    existing = _in_passwd(name, passwd)
-    if existing is not None:
-        return existing
-    taken = {int(fields[2]) for fields in _lines(passwd) + _lines(group) if len(fields) > 2 and fields[2].isdigit()}
-    number = next(candidate for candidate in range(AGENT_ID, 60_000) if candidate not in taken)
-    account = Account(number, number, (), name, f"/home/{name}")
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    etc = beneath.claim_directory(root, "/etc")
-    os.close(root)
-    try:
-        _append(etc, "passwd", passwd, f"{name}:x:{number}:{number}::{account.home}:/bin/sh")
-        _append(etc, "group", group, f"{name}:x:{number}:")
-    finally:
-        os.close(etc)
-    return account
+    """The account `name` in the files of the current root, which are written anew if it is not in them."""
+    before = _text("/etc/passwd"), _text("/etc/group")
+    passwd, group = with_account(name, *before)
+    if (passwd, group) != before:
+        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        etc = beneath.claim_directory(root, "/etc")
+        os.close(root)
+        try:
+            _replace(etc, "passwd", passwd)
+            _replace(etc, "group", group)
+        finally:
+            os.close(etc)
+    return find_account(name, passwd, "")
 
 
 def _lines(text: str) -> list[list[str]]:
     return [line.split(":") for line in text.splitlines()]
 
 
-def _append(directory: int, name: str, text: str, line: str) -> None:
-    """Write the file anew with one more line, in place of whatever stands there."""
-    separator = "" if not text or text.endswith("\n") else "\n"
-    beneath.remove_unless(directory, name, lambda _: False)
+def _replace(directory: int, name: str, text: str) -> None:
+    """Write a file in place of whatever stands there."""
+    beneath.remove_unless(directory, name, beneath.nothing)
     fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory)
     with os.fdopen(fd, "wb") as file:
-        file.write(f"{text}{separator}{line}\n".encode("utf-8", "surrogateescape"))
+        file.write(text.encode("utf-8", "surrogateescape"))
 
 
 def _in_passwd(wanted: str, passwd: str) -> Account | None:
     by_number: Account | None = None
-    for line in passwd.splitlines():
-        fields = line.split(":")
-        if len(fields) < 6 or not (fields[2].isdigit() and fields[3].isdigit()):
+    for fields in _lines(passwd):
+        if len(fields) < 4 or not (fields[2].isdigit() and fields[3].isdigit()):
             continue
-        account = Account(int(fields[2]), int(fields[3]), (), fields[0], fields[5] or "/")
+        home = fields[5] if len(fields) > 5 else ""
+        account = Account(int(fields[2]), int(fields[3]), (), fields[0], home or "/")
         if fields[0] == wanted:
             return account
         if fields[2] == wanted and by_number is None:
@@ -126,7 +144,7 @@ def _in_passwd(wanted: str, passwd: str) -> Account | None:
 
 
 def _group_id(wanted: str, group: str) -> int:
-    for fields in (line.split(":") for line in group.splitlines()):
+    for fields in _lines(group):
         if len(fields) >= 3 and fields[0] == wanted and fields[2].isdigit():
             return int(fields[2])
     if wanted.isascii() and wanted.isdigit():
@@ -140,7 +158,7 @@ def _memberships(name: str, group: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """A small regular file, or nothing: whoever owns the environment may have put anything there."""
+    """A small regular file, or nothing: the owner of the environment may have put anything there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""Paths inside trees that somebody hostile wrote: walked one name at a time, no link ever followed.
+"""Paths inside untrusted trees: walked one name at a time, no link ever followed.
 
-The one guard for mount points and for copies into a sandbox. Descriptors come out, never paths.
+The one guard for mount points, archives and copies in and out. What is opened comes out as descriptors, never as paths.
 """
 
 from __future__ import annotations
@@ -16,12 +16,39 @@ from benchflow.sandbox.inside.removal import remove_tree
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path, as text, leads nowhere but down from where it starts."""
+    return ".." not in path.split("/") and "\0" not in path
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of one entry of a folder."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
+
+
+def stays_inside(target: str, depth: int) -> bool:
+    """Whether a link `depth` folders below the top of a tree points to a place in it, regardless of other such links.
+
+    `..` counts at the beginning only: behind a name that is itself a link it would climb from somewhere else.
+    """
+    names = names_of(target)
+    climbs = 0
+    while climbs < len(names) and names[climbs] == "..":
+        climbs += 1
+    downwards = is_plain("/".join(names[climbs:]))
+    return bool(target) and not target.startswith("/") and climbs <= depth and downwards
+
+
+def names_of(path: str) -> list[str]:
+    """The names on a path, without those that say nothing."""
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
 def parts_of(path: str) -> list[str]:
     """The names of an absolute path; `..` and relative paths are refused."""
-    names = [name for name in path.split("/") if name not in ("", ".")]
-    if not path.startswith("/") or ".." in names or "\0" in path:
+    if not path.startswith("/") or not is_plain(path):
         raise OSError(errno.EINVAL, f"'{path}' is not a plain absolute path")
-    return names
+    return names_of(path)
 
 
 def claim_directory(
@@ -29,7 +56,7 @@ def claim_directory(
 ) -> int:
     """A descriptor of the directory `path` below `root`, made if it is missing.
 
-    Whatever stands at its last name and is no directory gives way (`replace_last`), or at every name (`replace_all`);
+    Anything at its last name that is not a directory is replaced (`replace_last`), or at every name (`replace_all`);
     elsewhere a link on the way is an error (ELOOP).
     """
     names = parts_of(path)
@@ -62,6 +89,12 @@ def claim_file(root: int, path: str, *, mode: int = 0o644) -> int:
         os.close(directory)
 
 
+def nothing(mode: int) -> bool:
+    """For `remove_unless`: no type may stay."""
+    del mode
+    return False
+
+
 def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> bool:
     """Remove `name` in `directory`, with all below it, unless it is of the wanted type (a `stat.S_IS…` function).
 
@@ -81,7 +114,7 @@ def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> b
 
 
 def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
-    """Whether there is a folder of that name; anything else gives way or is an error."""
+    """Whether there is a folder of that name; anything else is replaced or is an error."""
     if replace:
         return remove_unless(directory, name, stat.S_ISDIR)
     try:
@@ -89,7 +122,7 @@ def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, f"'{path}' leads through the link '{name}', which is not followed")
+        raise OSError(errno.ELOOP, f"'{path}' goes through the link '{name}', which is not followed")
     if not stat.S_ISDIR(mode):
         raise OSError(errno.ENOTDIR, f"'{name}' in '{path}' is not a folder")
     return True

@@ -14,34 +14,61 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable
-from ipaddress import IPv4Address
-from typing import Final
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any, Final, Literal, NamedTuple
 
 from benchflow.sandbox.inside import netlink
-from benchflow.sandbox.network.egress_plan import (
-    GATEWAY_ADDRESS,
-    LINK_NETWORK,
-    SANDBOX_ADDRESS,
-    EgressPlan,
-    Listener,
-)
+from benchflow.sandbox.inside import syscalls as sc
 
+Role = Literal["proxy", "transparent", "dns"]
+Transport = Literal["tcp", "udp"]
+
+LINK_NETWORK: Final = IPv4Network("198.19.255.252/30")
+"""The wire between a sandbox and its gateway; never handed out."""
+GATEWAY_ADDRESS: Final = IPv4Address("198.19.255.253")
+SANDBOX_ADDRESS: Final = IPv4Address("198.19.255.254")
 SANDBOX_INTERFACE: Final = "egress0"
 GATEWAY_INTERFACE: Final = "up0"
 _BACKLOG: Final = 128
 
 
-def open_gateway(
-    plan: EgressPlan, *, unshare_network: Callable[[], None], enter_network: Callable[[int], None]
-) -> list[socket.socket]:
+class Listener(NamedTuple):
+    """A socket to be opened inside and handed to `Egress.start` together with its role."""
+
+    role: Role
+    transport: Transport
+    host: str
+    port: int
+
+
+class EgressPlan(NamedTuple):
+    """Everything a backend does inside a sandbox for one policy; empty for `none`."""
+
+    listeners: tuple[Listener, ...] = ()
+    routes: tuple[IPv4Network, ...] = ()
+    """What the sandbox routes to its gateway; everything else is unreachable at once."""
+    resolv_conf: str = ""
+    """The content of `/etc/resolv.conf`."""
+    environment: Mapping[str, str] | None = None
+    """Variables for every command; None where there is no proxy."""
+
+    def message(self) -> dict[str, list[Any]]:
+        """What `open_gateway` needs of it, as JSON takes it to the process inside."""
+        return {"listeners": [list(item) for item in self.listeners], "routes": [str(route) for route in self.routes]}
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> EgressPlan:
+        listeners = tuple(Listener(*item) for item in message["listeners"])
+        return cls(listeners, tuple(IPv4Network(route) for route in message["routes"]))
+
+
+def open_gateway(plan: EgressPlan) -> list[socket.socket]:
     """Make the gateway and open the sockets of `plan.listeners`, in their order.
 
     What is left of an earlier gateway is removed first, so this is also how a policy is changed or taken away.
-    Call it in a single-threaded process that is in the sandbox's network namespace, may administer it and
-    sees a `/proc`; it is back there afterwards. `unshare_network` is `unshare(CLONE_NEWNET)`,
-    `enter_network` is `setns(fd, CLONE_NEWNET)`. After an error nothing of the gateway is left. Nothing is
-    imported here; `plan_egress` may import (IDNA), so make the plan in the driver and pass it in.
+    Call it in a single-threaded process that is in the sandbox's network namespace, may administer it and sees a
+    `/proc`; it is back there afterwards. After an error nothing of the gateway is left. Nothing is imported here.
     """
     _remove_wire()
     if not plan.listeners:
@@ -49,12 +76,12 @@ def open_gateway(
     sockets: list[socket.socket] = []
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        unshare_network()
+        sc.unshare(sc.CLONE_NEWNET)
         try:
             _build_gateway_side(plan, home)
             sockets.extend(_open(listener) for listener in plan.listeners)
         finally:
-            enter_network(home)
+            sc.setns(home, sc.CLONE_NEWNET)
         _build_sandbox_side(plan)
     except BaseException:
         for opened in sockets:

@@ -2,14 +2,18 @@
 
     DIRECTORY name … LEAVE      FILE name data      LINK name target      END
 
-Names are single names, never paths, so a reader can only create below the folder it stands in. `pack` refuses special
-files; `unpack` refuses bad names, links that leave the tree and more than it was told to take. Both are used on both
-sides: whoever reads does not trust whoever wrote.
+Names are single names, never paths, so a reader can only create below its current folder. `pack` refuses special
+files; `unpack` refuses bad names, links that leave the tree and anything beyond its limits. Both are used on both
+sides: the reader does not trust the writer.
+
+A small folder travels as a parcel, its whole stream in a memory file that one message carries, because a child inside
+the sandbox would cost more than the copy.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import struct
@@ -27,6 +31,8 @@ _WHOLE: Final = 1 << 18
 _LONGEST_LINK: Final = 4096
 _CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PARCEL_BYTES: Final = 256 << 10
+_PARCEL_ENTRIES: Final = 100
 
 
 class Refused(ValueError):
@@ -41,9 +47,9 @@ class Intake(NamedTuple):
     owner: tuple[int, int] | None = None
     """None keeps what a new file gets."""
     any_links: bool = False
-    """Take links as they are; otherwise only those that stay inside the tree."""
+    """Accept all links unchanged; otherwise only those that stay inside the tree."""
     replace: bool = True
-    """Existing files give way; otherwise they are an error."""
+    """Existing files are replaced; otherwise they are an error."""
 
 
 def pack(directory: int, output: BinaryIO) -> None:
@@ -145,7 +151,7 @@ class _Reader:
             self._leave(time_ns)
             return True
         name = os.fsdecode(self._exactly(length))
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
+        if not beneath.is_name(name):
             raise Refused(f"'{name}' is not a file name.")
         self.entries += 1
         self.bytes += size
@@ -195,7 +201,7 @@ class _Reader:
         except FileExistsError:
             if not self.intake.replace:
                 raise
-        beneath.remove_unless(parent, name, nothing)
+        beneath.remove_unless(parent, name, beneath.nothing)
         return os.open(name, _CREATE, mode, dir_fd=parent)
 
     def _file(self, name: str, mode: int, size: int, time_ns: int) -> None:
@@ -213,11 +219,11 @@ class _Reader:
         if size > _LONGEST_LINK:
             raise Refused(f"The link '{name}' is too long.")
         target = os.fsdecode(self._exactly(size))
-        if not self.intake.any_links and not stays_inside(target, len(self.stack) - 1):
-            raise Refused(f"The link '{name}' leads out of the copied tree to '{target}'.")
+        if not self.intake.any_links and not beneath.stays_inside(target, len(self.stack) - 1):
+            raise Refused(f"The link '{name}' points outside the copied tree to '{target}'.")
         parent = self.stack[-1][0]
         if self.intake.replace:
-            beneath.remove_unless(parent, name, nothing)
+            beneath.remove_unless(parent, name, beneath.nothing)
         os.symlink(target, name, dir_fd=parent)
         if self.intake.owner is not None:
             os.chown(name, *self.intake.owner, dir_fd=parent, follow_symlinks=False)
@@ -227,29 +233,60 @@ class _Reader:
             os.fchown(fd, *self.intake.owner)
 
 
-def stays_inside(target: str, depth: int) -> bool:
-    """Whether a link `depth` folders below the top of a tree leads to a place in it, whatever other such links exist.
-
-    `..` counts at the beginning only: behind a name that is itself a link it would climb from somewhere else.
-    """
-    names = [name for name in target.split("/") if name not in ("", ".")]
-    climbs = 0
-    while climbs < len(names) and names[climbs] == "..":
-        climbs += 1
-    return not target.startswith("/") and climbs <= depth and ".." not in names[climbs:] and "\0" not in target
-
-
-def nothing(mode: int) -> bool:
-    """For `beneath.remove_unless`: no type may stay."""
-    del mode
-    return False
-
-
 def _write_all(fd: int, data: bytes) -> int:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
     return len(data)
+
+
+class _TooLarge(OSError):
+    """The folder is not small."""
+
+
+class _Bounded(io.BytesIO):
+    def write(self, data: bytes) -> int:  # type: ignore[override] # `pack` writes bytes only
+        if self.tell() + len(data) > PARCEL_BYTES:
+            raise _TooLarge
+        return super().write(data)
+
+
+def pack_parcel(directory: int) -> int | None:
+    """A memory file, at its beginning, with the stream of a directory; None when it is not small or cannot be read."""
+    output = _Bounded()
+    try:
+        if _count(directory, _PARCEL_ENTRIES) > _PARCEL_ENTRIES:
+            return None
+        pack(directory, output)
+    except (OSError, Refused):
+        return None  # the long way tells why
+    parcel = os.memfd_create("parcel", os.MFD_CLOEXEC)
+    os.write(parcel, output.getbuffer())
+    os.lseek(parcel, 0, os.SEEK_SET)
+    return parcel
+
+
+def _count(directory: int, most: int) -> int:
+    """How many entries there are, as far as it matters: past `most` nothing is listed, nor any folder entered."""
+    count = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            count += 1
+            if count > most:
+                break
+            if entry.is_dir(follow_symlinks=False):
+                below = os.open(entry.name, _OPEN_DIRECTORY, dir_fd=directory)
+                try:
+                    count += _count(below, most - count)
+                finally:
+                    os.close(below)
+    return count
+
+
+def open_parcel(parcel: int) -> bytes:
+    """The stream in an untrusted memory file; closes it."""
+    with os.fdopen(parcel, "rb") as file:
+        return file.read(PARCEL_BYTES)
 
 
 def copy_bytes(source: int, target: int, size: int) -> int:

@@ -1,7 +1,7 @@
 """Control groups: what this machine lets us limit, and one group per sandbox and controller.
 
 Version 2 and version 1 hierarchies are found from the mount table. The supervisor stays outside of the groups; its
-children join through descriptors that were opened here, with the driver's rights.
+children join through descriptors that were opened here, with the driver's permissions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from benchflow.sandbox.local.inside.box_plan import group_prefix
 from benchflow.sandbox.protocol import Limits
@@ -22,7 +22,7 @@ from benchflow.sandbox.protocol import Limits
 Controller = Literal["memory", "pids", "cpu", "cpuset"]
 CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "pids", "cpu", "cpuset")
 _MEMBERS: Final = {1: "tasks", 2: "cgroup.procs"}
-"""Whoever joins has one thread. To move it alone, as version 1 can, the kernel need not hold up all others."""
+"""A joining process has one thread. Moving only that, as version 1 can, does not make the kernel stop all others."""
 _PERIOD: Final = 100_000
 _REMOVAL_SECONDS: Final = 2.0
 
@@ -36,6 +36,15 @@ class Hierarchy:
     version: Literal[1, 2]
 
 
+class Shortage(NamedTuple):
+    """Counts that only ever rise."""
+
+    at_limit: int
+    """How often the sandbox reached its own limit; version 1: how often it was short of memory that it had used up."""
+    killed: int
+    """Processes that the kernel killed for lack of memory, of the sandbox or of the machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Groups:
     """The groups of one sandbox."""
@@ -43,10 +52,24 @@ class Groups:
     folders: tuple[Path, ...] = ()
     members: tuple[int, ...] = ()
     """Descriptors to join through."""
+    memory: Path | None = None
+    """The one of them that limits memory."""
 
     def close(self) -> None:
         for fd in self.members:
             os.close(fd)
+
+    def shortage(self) -> Shortage:
+        """How short of memory the sandbox has been so far."""
+        if self.memory is None:
+            return Shortage(0, 0)
+        modern = _counters(self.memory / "memory.events")
+        if modern:
+            return Shortage(modern.get("oom", 0), modern.get("oom_kill", 0))
+        killed = _counters(self.memory / "memory.oom_control").get("oom_kill", 0)
+        most, limit = (_counters(self.memory / f"memory.{name}_in_bytes").get("", 0) for name in ("max_usage", "limit"))
+        used_up = most >= limit - limit // 16  # newer kernels count no refusals here
+        return Shortage(killed if used_up else 0, killed)
 
     def remove(self) -> None:
         """Remove the groups; a group that the kernel still empties is waited for, briefly."""
@@ -55,7 +78,7 @@ class Groups:
 
 
 def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
-    """Where groups can be made, found from the mount table and checked by asking for the right to write."""
+    """Where groups can be made, found from the mount table and checked for write permission."""
     own = _own_groups((proc / "self/cgroup").read_text())
     found: list[Hierarchy] = []
     for line in (proc / "self/mountinfo").read_text().splitlines():
@@ -83,6 +106,7 @@ def make_groups(
     """One group per hierarchy that has something to limit; nothing is left after an error."""
     folders: list[Path] = []
     members: list[int] = []
+    memory: Path | None = None
     try:
         for hierarchy in hierarchies:
             settings = _settings(hierarchy, limits, cpus)
@@ -91,6 +115,8 @@ def make_groups(
             folder = f"{hierarchy.folder}/{group_prefix(owner)}{sandbox}"
             os.mkdir(folder)
             folders.append(Path(folder))
+            if "memory" in hierarchy.controllers:
+                memory = Path(folder)
             for name, value in settings.items():
                 _write(f"{folder}/{name}", value)
             members.append(os.open(f"{folder}/{_MEMBERS[hierarchy.version]}", os.O_WRONLY | os.O_CLOEXEC))
@@ -99,7 +125,7 @@ def make_groups(
         groups.close()
         groups.remove()
         raise
-    return Groups(tuple(folders), tuple(members))
+    return Groups(tuple(folders), tuple(members), memory)
 
 
 def leftovers(hierarchies: Iterable[Hierarchy], owner: str) -> Groups:
@@ -184,6 +210,15 @@ def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
         if named:
             return Hierarchy(folder, named, 2)
     return None
+
+
+def _counters(path: Path) -> dict[str, int]:
+    """The numbers in a file by their names, a number without one by the empty name; nothing where there is no file."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {"" if len(words) == 1 else words[0]: int(words[-1]) for words in lines if words}
 
 
 def _words(path: Path) -> list[str]:

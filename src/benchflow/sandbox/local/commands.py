@@ -1,6 +1,6 @@
 """Commands in a running sandbox, from the driver's side: to their end, or as a process to talk to.
 
-Streams are pipes whose other ends the command holds; memory is bounded by `max_output`. A command is over when its own
+Streams are pipes to the command; memory is limited by `max_output`. A command has finished when its own
 process has ended: what it left running keeps no one waiting.
 """
 
@@ -11,20 +11,26 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
+from benchflow.sandbox.local.cgroups import Shortage
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
-from benchflow.sandbox.local.structured import task_group
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _CHUNK: Final = 1 << 16
 _LEFT_IN_PIPE: Final = 1 << 20
 _KILLED: Final = 137
+_FROM_OUTSIDE: Final = (
+    "A process of the sandbox was killed from outside the sandbox: by somebody on this machine, or because the machine "
+    "ran out of memory."
+)
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 
@@ -39,11 +45,13 @@ def as_argv(command: str | Sequence[str]) -> list[str]:
 class _Command:
     """A started command: its streams and the socket that tells its end."""
 
-    def __init__(self, link: Link, reply: socket.socket, tag: int, streams: dict[str, int]) -> None:
+    def __init__(self, link: Link, reply: socket.socket, tag: int, streams: dict[str, int], shortage: Shortage) -> None:
+        """`shortage` is that of memory before it started."""
         self.link = link
         self.reply = reply
         self.tag = tag
         self.streams = streams
+        self._shortage = shortage
 
     @classmethod
     async def start(
@@ -60,6 +68,7 @@ class _Command:
         ours: dict[str, int] = {}
         theirs: list[int] = []
         reply: socket.socket | None = None
+        shortage = link.groups.shortage()
         try:
             if stdin is None:
                 reader, ours["stdin"] = os.pipe2(os.O_CLOEXEC)
@@ -74,7 +83,7 @@ class _Command:
             reply = link.request(message, theirs)
             answer, _ = await next_message(reply)
             tag = expect(answer, "The sandbox ended before the command started.")["tag"]
-            return cls(link, reply, tag, ours)
+            return cls(link, reply, tag, ours, shortage)
         except BaseException:
             for fd in ours.values():
                 os.close(fd)
@@ -88,8 +97,22 @@ class _Command:
 
     async def exit_code(self) -> int:
         answer, _ = await next_message(self.reply)
-        code: int = expect(answer, "The sandbox ended while a command was running.")["exit"]
+        end = expect(answer, "The sandbox ended while a command was running.")
+        code: int = end["exit"]
+        if self._killed_from_outside(unasked=end["unasked"]):
+            raise SandboxFailure(_FROM_OUTSIDE, code="killed-from-outside")
         return 128 - code if code < 0 else code
+
+    def _killed_from_outside(self, *, unasked: bool) -> bool:
+        """Whether the machine killed the command, or a process of it for lack of memory; `unasked` when the command
+        ended by SIGKILL which nobody inside sent.
+
+        What its own memory limit kills is the command's result. The limit is counted whenever it is hit, so a kill
+        without that count was the machine's.
+        """
+        before, now = self._shortage, self.link.groups.shortage()
+        starved, at_limit = now.killed > before.killed, now.at_limit > before.at_limit
+        return (unasked or starved) and not (starved and at_limit)
 
     async def kill(self) -> None:
         """End it with everything it started."""
@@ -104,6 +127,19 @@ class _Command:
         fd = self.streams.pop(name, -1)
         if fd >= 0:
             os.close(fd)
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[TaskGroup]:
+    """A task group for jobs that fail together: one error says enough."""
+    try:
+        async with anyio.create_task_group() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from first.__cause__
 
 
 async def run_command(
@@ -188,7 +224,7 @@ def _take(fd: int, name: Stream, output: BoundedOutput, sink: OutputSink | None)
 
 
 def _drain(started: _Command, name: Stream, output: BoundedOutput, sink: OutputSink | None) -> None:
-    """What is in the pipe already; a process that lives on and writes on is not waited for."""
+    """What is already in the pipe; it does not wait for a process that keeps running and writing."""
     taken = 0
     try:
         while taken < _LEFT_IN_PIPE and (size := _take(started.streams[name], name, output, sink)):
@@ -208,6 +244,7 @@ class LocalProcess(SandboxProcess):
     def __init__(self, started: _Command) -> None:
         self._started = started
         self._code: int | None = None
+        self._trouble: SandboxFailure | None = None
         self._waiting = anyio.Lock()
 
     @classmethod
@@ -258,9 +295,16 @@ class LocalProcess(SandboxProcess):
 
     async def wait(self) -> int:
         async with self._waiting:
+            if self._trouble is not None:
+                raise self._trouble
             if self._code is None:
-                self._code = await self._started.exit_code()
-                self._started.reply.close()
+                try:
+                    self._code = await self._started.exit_code()
+                except SandboxFailure as error:
+                    self._trouble = error
+                    raise
+                finally:
+                    self._started.reply.close()
             return self._code
 
     @property

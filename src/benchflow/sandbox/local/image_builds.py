@@ -1,4 +1,8 @@
-"""Images for the local backend: builds RUN instructions in its sandboxes, on its store."""
+"""Images for the local backend: builds RUN instructions in its sandboxes, on its store.
+
+The commands of a build see this machine's certificates and proxies, taken from the variables that programs here use
+themselves. They are part of no layer and of no cache key.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ import anyio
 from benchflow.errors import UsageError
 from benchflow.sandbox.images.build.bases import missing_image
 from benchflow.sandbox.images.build.builder import BuildOptions, DockerfileBuilder
-from benchflow.sandbox.images.build.machine_settings import MachineSettings, machine_settings, with_one_user
 from benchflow.sandbox.images.build.run_step import RunStep
 from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.images.image_registry import ImageRegistry
@@ -24,7 +27,17 @@ from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpe
 if TYPE_CHECKING:
     from benchflow.sandbox.local.local_backend import LocalBackend
 
+from benchflow.files import write_atomic
+from benchflow.sandbox.protocol import Mount
+
 _SCRIPT: Final = "/dev/shm/build-script"  # noqa: S108 (memory of the sandbox itself, outside every layer)
+_TRUST: Final = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
+)  # fmt: skip
+_PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+_INSIDE: Final = "/dev/benchflow/ca-certificates.crt"
+_APT: Final = "/dev/benchflow/apt.conf"
+"""In the sandbox's own `/dev`, which is part of no layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,7 @@ class LocalImages:
         """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
         known = {item.name for item in fields(BuildOptions)}
         if unknown := sorted(set(options) - known):
-            raise UsageError(f"There is no build option {unknown[0]!r}.", code="build-option")
+            raise UsageError(f"Unknown build option {unknown[0]!r}.", code="build-option")
         chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by whoever calls
         return await DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches).build(
             context, chosen
@@ -95,7 +108,7 @@ class LocalImages:
 
 
 def _tidy(layer: Path) -> None:
-    """Take away what only held a mount while the command ran: empty files and folders that nobody wrote."""
+    """Remove mount points of the command: empty files and folders that it did not write."""
     for place in ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev", "/proc", "/sys", "/usr"):
         _remove_if_empty(layer, place)
 
@@ -117,3 +130,35 @@ def _remove_if_empty(layer: Path, place: str) -> None:
         except OSError:
             return
         parts.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """Variables and read-only files for the commands of a build."""
+
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+
+
+def with_one_user(settings: MachineSettings, folder: Path) -> MachineSettings:
+    """`settings` for a sandbox whose users are all the same one: apt must not try to become another.
+
+    The settings for apt are in a file below `folder`.
+    """
+    file = folder / "apt.conf"
+    if not file.exists():
+        write_atomic(file, 'APT::Sandbox::User "root";\n')
+    env = {**settings.env, "APT_CONFIG": _APT}
+    return MachineSettings(env, (*settings.mounts, Mount(file, _APT)))
+
+
+def machine_settings(environment: Mapping[str, str] | None = None) -> MachineSettings:
+    """This machine's certificates and proxies; certificates only where a variable here names a bundle."""
+    given = os.environ if environment is None else environment
+    env = {name: given[name] for lower in _PROXIES for name in (lower, lower.upper()) if name in given}
+    named = [name for name in _TRUST if given.get(name)]
+    bundle = next((Path(given[name]) for name in named if Path(given[name]).is_file()), None)
+    if bundle is None:
+        return MachineSettings(env)
+    env |= dict.fromkeys(_TRUST, _INSIDE)
+    return MachineSettings(env, (Mount(bundle.resolve(), _INSIDE),))

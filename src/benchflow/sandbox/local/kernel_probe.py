@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.files.atomic import write_atomic
+from benchflow.sandbox.granted_ids import granted_range
 from benchflow.sandbox.inside import syscalls
 from benchflow.sandbox.local.inside.box_plan import Identity
-from benchflow.sandbox.local.launcher import Launcher, granted_range
+from benchflow.sandbox.local.launcher import Launcher
 from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
 from benchflow.sandbox.protocol import CAPABILITIES, Limits, Missing, NetworkPolicy, SandboxSpec
 
@@ -41,6 +42,17 @@ _HOW: Final = {
     "network.public": "load the kernel module veth",
     "network.allowlist": "load the kernel module veth",
 }
+_SHARED_BY_USER: Final = (
+    "All sandboxes of this user share the user's ids, and with them the limits that the kernel keeps per user, such as "
+    "inotify instances and descriptors in flight. For root, every sandbox has ids of its own."
+)
+_SHARED_IDS: Final[dict[Identity, str]] = {
+    "identity": "All sandboxes have the same user ids, because the file system of the store cannot shift owners. They "
+    "share the limits that the kernel keeps per user, such as inotify instances. Set BENCHCUBE_STORE to a folder on "
+    "ext4, XFS or Btrfs.",
+    "range": _SHARED_BY_USER,
+    "single": _SHARED_BY_USER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,7 @@ class Probe:
     capabilities: frozenset[str]
     reason: str | None = None
     """Why no sandbox can be started; None when one was."""
+    notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Missing, ...]:
@@ -77,7 +90,7 @@ def open_launcher(
             problems.append(f"{error.strerror or error}")
     raise InfrastructureFailure(
         f"The kernel refuses the namespaces of the local sandbox ({problems[-1]}): allow user namespaces, "
-        f"give the surrounding container the rights to mount, or {_ENGINE}.",
+        f"give the surrounding container permission to mount, or {_ENGINE}.",
         code="local-unusable",
     )
 
@@ -99,21 +112,22 @@ def expected(identity: Identity) -> frozenset[str]:
 
 
 async def probe(backend: LocalBackend) -> Probe:
-    """Start sandboxes that use what can be had, and keep what worked.
+    """Start sandboxes that use the available features, and keep what worked.
 
-    Where everything has worked since this machine was started, with the same rights, it is not tried again: three
+    If everything has worked since this machine was started, with the same permissions, it is not tested again: three
     sandboxes for every command would cost more than the sandbox it wants. What did not work is always tried again.
     """
     try:
         runtime = await backend.runtime()
+        notes = tuple(note for identity, note in _SHARED_IDS.items() if identity == runtime.launcher.identity)
         known, machine = backend.store.root / KNOWN, _machine(runtime.launcher.identity)
         if _worked_before(known, machine):
-            return Probe(expected(runtime.launcher.identity))
+            return Probe(expected(runtime.launcher.identity), notes=notes)
         async with backend.create(SandboxSpec()) as sandbox:
             result = await sandbox.exec(["true"], timeout=60)
         if not result.ok:
             said = result.stderr.decode(errors="replace").strip()
-            return Probe(frozenset(), f"A sandbox starts, but no command runs in it: {said}")
+            return Probe(frozenset(), f"A sandbox starts, but cannot run a command: {said}")
     except BenchflowError as error:
         return Probe(frozenset(), str(error))
     capabilities = expected(runtime.launcher.identity)
@@ -125,13 +139,13 @@ async def probe(backend: LocalBackend) -> Probe:
         if not await _works(backend, spec):
             capabilities -= names
     if capabilities == expected(runtime.launcher.identity):
-        with contextlib.suppress(OSError):  # a store that cannot be written is told when something has to be stored
+        with contextlib.suppress(OSError):  # a store that is not writable is reported when something has to be stored
             write_atomic(known, json.dumps({"machine": machine}), sync=False)
-    return Probe(capabilities)
+    return Probe(capabilities, notes=notes)
 
 
 def _machine(identity: Identity) -> str:
-    """The machine since it was started, as this process sees it: its namespaces, rights and programs."""
+    """The machine since it was started, as this process sees it: its namespaces, permissions and programs."""
     try:
         spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("user", "mnt", "net", "cgroup")]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")

@@ -17,8 +17,9 @@ from typing import Any, Final
 import anyio
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
+from benchflow.sandbox.granted_ids import grant_range
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import IDS, Identity
+from benchflow.sandbox.local.inside.box_plan import Identity
 from benchflow.sandbox.local.layers.sandbox_store import Owner
 
 _BOOT: Final = (
@@ -114,7 +115,7 @@ class Launcher:
 
     @property
     def gone(self) -> bool:
-        """Whether the zygote or its worker has ended, whatever ended it."""
+        """Whether the zygote or its worker has ended, for any reason."""
         return self.closed or self._lost or self._process.poll() is not None
 
     def close(self) -> None:
@@ -146,36 +147,3 @@ def expect(answer: dict[str, Any] | None, gone: str) -> wire.Message:
     if "error" in answer:
         raise SandboxFailure(answer["error"], code=answer.get("kind") or "sandbox-failed")
     return answer
-
-
-def grant_range(pid: int) -> None:
-    """Map the ids that the machine granted to this user, with the set-uid tools that may do so."""
-    for tool, own, name in (("newuidmap", os.getuid(), "/etc/subuid"), ("newgidmap", os.getgid(), "/etc/subgid")):
-        start = granted_range(name)
-        if start is None:
-            raise OSError(f"{name} grants this user no {IDS} ids")
-        done = subprocess.run(
-            [tool, str(pid), "0", str(own), "1", "1", str(start), str(IDS - 1)], capture_output=True, check=False
-        )
-        if done.returncode:
-            raise OSError(f"{tool} failed: {done.stderr.decode(errors='replace').strip()}")
-
-
-def granted_range(path: str) -> int | None:
-    """The first id of a range that is large enough, granted to the current user by name or number."""
-    import pwd
-
-    uid = os.getuid()
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = ""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields = line.split(":")
-        if len(fields) == 3 and fields[0] in (name, str(uid)) and int(fields[2]) >= IDS - 1:
-            return int(fields[1])
-    return None

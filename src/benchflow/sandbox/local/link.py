@@ -1,4 +1,4 @@
-"""The driver's end of one running sandbox: requests to its supervisor, each with a reply socket of its own."""
+"""The driver's end of one running sandbox: requests to its supervisor, each with its own reply socket."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import anyio
 
 from benchflow.errors import SandboxFailure
+from benchflow.sandbox.local.cgroups import Groups
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.box_plan import Plan
 from benchflow.sandbox.local.launcher import Launcher, expect, next_message
@@ -22,22 +23,22 @@ _GONE = "The sandbox is not running."
 class Link:
     """A sandbox that is up."""
 
-    def __init__(self, control: socket.socket, process: int) -> None:
+    def __init__(self, control: socket.socket, process: int, groups: Groups) -> None:
+        self.groups = groups
+        """The control groups that commands run in."""
         self._control = control
         self._process = process
         """A descriptor of the supervisor's process."""
 
     @classmethod
-    async def open(
-        cls, launcher: Launcher, plan: Plan, groups: Sequence[int], after: anyio.Event | None = None
-    ) -> Link:
-        """Bring a sandbox up, with its layers mounted only `after` others have let go of them; after an error nothing
+    async def open(cls, launcher: Launcher, plan: Plan, groups: Groups, after: anyio.Event | None = None) -> Link:
+        """Bring a sandbox up, with its layers mounted only `after` others have released them; after an error nothing
         of it runs."""
         control, theirs = wire.channel()
         process = -1
         try:
             planned = plan._replace(waits=after is not None).to_dict()
-            reply = launcher.request({"op": "launch", "plan": planned}, (theirs.fileno(), *groups))
+            reply = launcher.request({"op": "launch", "plan": planned}, (theirs.fileno(), *groups.members))
             theirs.close()
             with reply:
                 _, fds = await cls._answer(reply)
@@ -53,7 +54,7 @@ class Link:
             if process >= 0:
                 _end(process)
             raise
-        return cls(control, process)
+        return cls(control, process, groups)
 
     @staticmethod
     async def _answer(reply: socket.socket) -> tuple[wire.Message, list[int]]:

@@ -30,14 +30,11 @@ class Uplink:
     async def open(self, link: Link) -> None:
         """Make the policy work inside; the sandbox has no other network."""
         plan = self._plan
-        listeners = [[item.role, item.transport, item.host, item.port] for item in plan.listeners]
-        routes = [str(route) for route in plan.routes]
-        message = {"op": "network", "listeners": listeners, "routes": routes, "resolv_conf": plan.resolv_conf}
-        _, fds = await link.call(message)
+        _, fds = await link.call({"op": "network", **plan.message(), "resolv_conf": plan.resolv_conf})
         if not plan.listeners:
             return
+        from benchflow.sandbox.network.addresses import permitted_networks
         from benchflow.sandbox.network.egress import Egress  # what serves a network is loaded when there is one
-        from benchflow.sandbox.network.permitted import permitted_networks
 
         sockets = [socket.socket(fileno=fd) for fd in fds]
         self._egress = Egress(self.policy, permitted=permitted_networks())

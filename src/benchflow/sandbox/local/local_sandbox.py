@@ -14,16 +14,16 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local import local_transfer as transfer
 from benchflow.sandbox.local.beside.difference import Record
-from benchflow.sandbox.local.commands import LocalProcess, run_command
-from benchflow.sandbox.local.inside.box_plan import AGENT, Attachment, Overlay, Plan
+from benchflow.sandbox.local.commands import LocalProcess, run_command, task_group
+from benchflow.sandbox.local.inside.box_plan import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.local.local_egress import Uplink
 from benchflow.sandbox.local.machine_limits import Restraints, restrain
-from benchflow.sandbox.local.structured import task_group
 from benchflow.sandbox.protocol import (
     Change,
     ExecResult,
@@ -58,9 +58,9 @@ class LocalSandbox(Sandbox):
         revert: Revert | None = None,
         after: anyio.Event | None = None,
     ) -> None:
-        """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
-        takes what is written, as a layer. Without `prepared` the environment is taken as it is. `revert`
-        chooses what of `layers` shall not show. `after` is when nobody has the layers mounted for writing any more.
+        """`layers` are on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
+        takes what is written, as a layer. Without `prepared` the environment is used unchanged. `revert`
+        chooses what of `layers` is hidden. `after` is set once the layers are no longer mounted for writing.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -97,7 +97,7 @@ class LocalSandbox(Sandbox):
 
     async def start(self) -> None:
         if self._files is not None:
-            raise SandboxFailure("The sandbox is running already.", code="already-started")
+            raise SandboxFailure("The sandbox is already running.", code="already-started")
         self._check_mounts()
         runtime = await self._backend.runtime()
         environment = await self._backend.environment(self.spec, self.user, prepared=self._prepared)
@@ -138,7 +138,7 @@ class LocalSandbox(Sandbox):
             overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
         after, self._after = self._after, None
-        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups.members, after)
+        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups, after)
         if self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
         if self._revert is None:  # such a copy is short-lived and in a hurry
@@ -277,10 +277,10 @@ class LocalSandbox(Sandbox):
         return self._backend.keep_snapshot(layers, self.spec)
 
     async def _freeze(self, group: TaskGroup, ended: anyio.Event) -> tuple[Layer, ...]:
-        """The layers as they are now, for someone else to build on once `ended` is set.
+        """The current layers, for another sandbox to build on once `ended` is set.
 
         Where no process is left inside, the written layer is shared, and this sandbox rests until someone needs it:
-        `_come_up_again` puts a new layer on top. Else the processes stand still while what was written is copied.
+        `_come_up_again` puts a new layer on top. Otherwise the processes are paused while the written layer is copied.
         """
         files = self._open_files()
         if self._resting:

@@ -22,7 +22,6 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.inside import tree_parcel as parcels
 from benchflow.sandbox.inside import tree_stream as stream
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.launcher import expect, next_message
@@ -54,7 +53,7 @@ async def upload(link: Link, source: Path, target: str, owner: str | None) -> No
 
 
 async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode: int) -> None:
-    """A new file with these bytes in place of whatever stands there."""
+    """A new file with these bytes, replacing whatever is there."""
     created = await _create(link, path, owner, mode)
     try:
         with os.fdopen(created, "wb", buffering=0, closefd=False) as file:
@@ -68,7 +67,7 @@ async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode
 
 
 async def read_file(link: Link, path: str, max_bytes: int) -> bytes:
-    """The bytes of a regular file that is not larger than told."""
+    """The bytes of a regular file within the size limit."""
     fd, _ = await _open(link, path)
     if fd is None:
         raise SandboxFailure(f"'{path}' is a folder, not a file.", code="refused")
@@ -107,7 +106,7 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
 
 
 async def _fill(link: Link, source: str, target: Path, intake: stream.Intake, parcel: bytes | None) -> None:
-    """The contents of a folder into one that is there, from its parcel where it has come as one."""
+    """Copy the contents of a folder into an existing one, from its parcel if it came as one."""
     if parcel is not None:
         try:
             _unpack(io.BytesIO(parcel), target, intake)
@@ -123,7 +122,7 @@ async def _send_parcel(link: Link, source: Path, message: wire.Message) -> bool:
     """Send a folder whole if it is small; whether it was."""
     directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        packed = parcels.pack(directory)
+        packed = stream.pack_parcel(directory)
     finally:
         os.close(directory)
     if packed is None:
@@ -136,13 +135,13 @@ async def _send_parcel(link: Link, source: Path, message: wire.Message) -> bool:
 
 
 async def dial(link: Link, port: int) -> socket.socket:
-    """A socket that is connected to a port inside; `ConnectionError` when nobody listens there."""
+    """A socket that is connected to a port inside; `ConnectionError` if nothing listens there."""
     _, fds = await link.call({"op": "dial", "port": port})
     opened = socket.socket(fileno=fds[0])
     try:
         await anyio.wait_writable(opened)
         if number := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise ConnectionRefusedError(number, f"Nothing answers on port {port} inside the sandbox.")
+            raise ConnectionRefusedError(number, f"No process responds on port {port} inside the sandbox.")
     except BaseException:
         opened.close()
         raise
@@ -154,7 +153,7 @@ async def _open(link: Link, path: str, *, parcel: bool = False) -> tuple[int | N
     answer, fds = await link.call({"op": "open", "path": path, "parcel": parcel})
     if not answer["directory"]:
         return fds[0], None
-    return None, parcels.open_parcel(fds[0]) if fds else None
+    return None, stream.open_parcel(fds[0]) if fds else None
 
 
 async def _create(link: Link, path: str, owner: str | None, mode: int) -> int:
@@ -204,7 +203,7 @@ async def _finish(reply: socket.socket) -> None:
     answer, _ = await next_message(reply)
     done = expect(answer, _GONE)
     if done["exit"] != 0:
-        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+        raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
 
 
 def _pack(source: Path, writer: int) -> None:

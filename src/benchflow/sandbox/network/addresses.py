@@ -1,16 +1,20 @@
 """Which addresses a proxy may dial: public ones, and what the operator permits.
 
 An allow-listed name must not become a way to the machine itself, its neighbours or its cloud's metadata
-service, so the address that a name resolved to is judged here, and exactly that address is dialled.
+service, so the address that a name resolved to is judged here, and exactly that address is dialled. What the operator
+permits is read from `$BENCHCUBE_PERMITTED_NETWORKS`, addresses and CIDR networks separated by commas, for instance the
+private address of a package mirror. Packages have no say in it.
 """
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
+from benchflow.errors import UsageError
 from benchflow.sandbox.network.host_rules import Address, Network
 
 _UNFIT: Final[tuple[tuple[Network, str], ...]] = tuple(
@@ -31,6 +35,7 @@ _UNFIT: Final[tuple[tuple[Network, str], ...]] = tuple(
 """Written out, for what the standard library calls public differs from one Python release to the next."""
 _GLOBAL_V6: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+VARIABLE: Final = "BENCHCUBE_PERMITTED_NETWORKS"
 
 
 def refusal(address: Address, permitted: Iterable[Network] = ()) -> str | None:
@@ -47,7 +52,7 @@ def refusal(address: Address, permitted: Iterable[Network] = ()) -> str | None:
 
 
 def _unwrapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, or the address itself."""
+    """The IPv4 address embedded in an IPv6 address, or the address itself."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -68,3 +73,18 @@ def _is_own(address: Address) -> bool:
             return bool(probe.getsockname()[0] == str(address))
     except OSError:
         return False
+
+
+def permitted_networks(environment: Mapping[str, str] | None = None) -> tuple[Network, ...]:
+    """What the operator permits; what is not a network is a `UsageError`."""
+    given = os.environ if environment is None else environment
+    networks: list[Network] = []
+    for item in given.get(VARIABLE, "").split(","):
+        if not item.strip():
+            continue
+        try:
+            networks.append(ip_network(item.strip(), strict=False))
+        except ValueError:
+            message = f"{VARIABLE}: {item.strip()!r} is neither an address nor a network."
+            raise UsageError(message, code="permitted-networks") from None
+    return tuple(networks)

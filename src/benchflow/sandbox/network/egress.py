@@ -12,14 +12,12 @@ import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from benchflow.sandbox.inside.egress_gateway import Role
 from benchflow.sandbox.network.attempt_log import Attempt, AuditLog
-from benchflow.sandbox.network.egress_plan import Role
 from benchflow.sandbox.network.host_rules import HostRules, Network
 from benchflow.sandbox.network.proxying.accepting import ConnectionServer
-from benchflow.sandbox.network.proxying.dialer import Dialer, Resolver
-from benchflow.sandbox.network.proxying.dns import NameService
-from benchflow.sandbox.network.proxying.fakenames import FakeNames
-from benchflow.sandbox.network.proxying.outbound import Outbound
+from benchflow.sandbox.network.proxying.dialer import Dialer, Outbound, Resolver
+from benchflow.sandbox.network.proxying.dns import FakeNames, NameService
 from benchflow.sandbox.network.proxying.proxy import Proxy
 from benchflow.sandbox.protocol import NetworkPolicy
 
@@ -53,8 +51,8 @@ class Egress:
         """An invalid host in the policy is an `InvalidHostError`.
 
         `resolver` replaces the machine's name service. `permitted` are networks that may be dialled although
-        they are not public: the operator's word, never a package's. `on_attempt` gets every attempt as it is
-        decided. `secret` is asked of clients of the explicit proxy (`proxy_url` has it), for sockets that
+        they are not public: set by the operator, never by a package. `on_attempt` gets every attempt as it is
+        decided. `secret` is required of clients of the explicit proxy (`proxy_url` has it), for sockets that
         others can reach too.
         """
         self._limits = limits or EgressLimits()

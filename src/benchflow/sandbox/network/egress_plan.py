@@ -1,28 +1,20 @@
 """What has to exist inside a sandbox so that its policy works: sockets, routes, name service, environment.
 
-Pure data from a `NetworkPolicy`. `gateway` builds it inside, `egress` serves the sockets outside. Every
+Pure data from a `NetworkPolicy`. `egress_gateway` builds it inside, `egress` serves the sockets outside. Every
 sandbox uses the same addresses, all from the benchmarking range 198.18.0.0/15, which never appears on the
 public internet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv4Network
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from ipaddress import IPv4Network
+from typing import Final
 
-if TYPE_CHECKING:
-    from benchflow.sandbox.protocol import NetworkPolicy
-
-Role = Literal["proxy", "transparent", "dns"]
-Transport = Literal["tcp", "udp"]
+from benchflow.sandbox.inside.egress_gateway import GATEWAY_ADDRESS, EgressPlan, Listener
+from benchflow.sandbox.protocol import NetworkPolicy
 
 FAKE_NETWORK: Final = IPv4Network("198.18.0.0/15")
 """Where the addresses come from that the name service hands out."""
-LINK_NETWORK: Final = IPv4Network("198.19.255.252/30")
-"""The wire between a sandbox and its gateway; never handed out."""
-GATEWAY_ADDRESS: Final = IPv4Address("198.19.255.253")
-SANDBOX_ADDRESS: Final = IPv4Address("198.19.255.254")
 PROXY_PORT: Final = 3128
 PROXY_USER: Final = "sandbox"
 """The user name that goes with a proxy's secret."""
@@ -32,27 +24,6 @@ PUBLIC_PORTS: Final = (22, 80, 443, 8080, 8443)
 RESOLV_CONF: Final = f"search .\nnameserver {GATEWAY_ADDRESS}\noptions timeout:2 attempts:2\n"
 
 
-class Listener(NamedTuple):
-    """A socket to be opened inside and handed to `Egress.start` together with its role."""
-
-    role: Role
-    transport: Transport
-    host: str
-    port: int
-
-
-class EgressPlan(NamedTuple):
-    """Everything a backend does inside a sandbox for one policy; empty for `none`."""
-
-    listeners: tuple[Listener, ...] = ()
-    routes: tuple[IPv4Network, ...] = ()
-    """What the sandbox routes to its gateway; everything else is unreachable at once."""
-    resolv_conf: str = ""
-    """The content of `/etc/resolv.conf`."""
-    environment: Mapping[str, str] | None = None
-    """Variables for every command; None where there is no proxy."""
-
-
 def plan_egress(policy: NetworkPolicy) -> EgressPlan:
     """What `policy` needs inside. An invalid host is a `PackageError`, so nothing starts half-filtered."""
     if policy.mode == "none":
@@ -60,7 +31,7 @@ def plan_egress(policy: NetworkPolicy) -> EgressPlan:
     ports: tuple[int, ...] = PUBLIC_PORTS
     routes: tuple[IPv4Network, ...] = (IPv4Network("0.0.0.0/0"),)
     if policy.mode == "allowlist":
-        from benchflow.sandbox.network.host_rules import HostRules  # only the driver makes plans
+        from benchflow.sandbox.network.host_rules import HostRules  # most sandboxes have no hosts to judge
 
         networks = HostRules.parse(policy.hosts).ipv4_networks
         ports = ALLOWLIST_PORTS

@@ -48,6 +48,7 @@ class CheckReport(NamedTuple):
     digest: str | None
     """None only for a folder that could not be looked into."""
     issues: tuple[Issue, ...]
+    content_digest: str | None = None
 
     @property
     def errors(self) -> int:
@@ -63,6 +64,7 @@ class CheckReport(NamedTuple):
             "path": self.path,
             "name": self.name,
             "digest": self.digest,
+            "content_digest": self.content_digest,
             "valid": self.valid,
             "issues": [issue.to_dict() for issue in self.issues],
         }
@@ -114,7 +116,7 @@ def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None 
     except Exception as error:  # noqa: BLE001 - one package must never take the others' reports with it
         message = f"the package could not be checked: {type(error).__name__}: {error}"
         return CheckReport(str(path), path.absolute().name, None, (Issue("check-failed", "error", "", message),))
-    return CheckReport(str(path), package.name, package.digest, issues)
+    return CheckReport(str(path), package.name, package.digest, issues, package.content_digest)
 
 
 def check_found(found: FoundPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:

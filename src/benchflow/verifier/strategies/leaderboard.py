@@ -40,7 +40,11 @@ async def score(run: Run) -> Verdict:
         raise TypeError(f"{run.name} is not a submission")
     inputs = await gather(run, strategy.inputs)
     view = run.scope.view
-    about = {"task": {"name": view.name, "digest": view.digest}, "step": run.scope.step, "strategy": run.name}
+    about = {
+        "task": {"name": view.name, "digest": view.digest, "content_digest": view.content_digest},
+        "step": run.scope.step,
+        "strategy": run.name,
+    }
     manifest = await anyio.to_thread.run_sync(write_bundle, run.output, inputs, about)
     try:
         if strategy.url is not None:

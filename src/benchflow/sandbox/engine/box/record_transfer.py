@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from benchflow.errors import SandboxFailure, UsageError
 from benchflow.sandbox.engine.box.file_records import Record, RecordReader
+from benchflow.sandbox.inside.beneath import is_name, stays_inside
 
 _CHUNK = 1 << 18
 
@@ -142,7 +143,7 @@ class _Receiver:
         if self._files > self._bounds.max_files:
             raise self._refuse("", f"has more than {self._bounds.max_files} files")
         parts = record.path.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        if not all(is_name(part) for part in parts):
             raise self._refuse(record.path, "has an impossible path")
         path = self._target.joinpath(*parts)
         if record.type == "d":
@@ -152,7 +153,7 @@ class _Receiver:
         elif record.type == "l":
             self._count(record)
             value = os.fsdecode(await self._reader.take(record.size))
-            if not stays_inside(record.path, value):
+            if not stays_inside(value, len(parts) - 1):
                 raise self._refuse(record.path, f"is a link that leaves the copied tree ('{value}')")
             # Links come last, so that nothing is ever written through one.
             links.append((path, value))
@@ -174,11 +175,3 @@ class _Receiver:
 
     def _refuse(self, inside: str, why: str, code: str = "refused-file") -> SandboxFailure:
         return SandboxFailure(f"'{posixpath.join(self._source, inside).rstrip('/')}' {why}.", code=code)
-
-
-def stays_inside(path: str, value: str) -> bool:
-    """Whether a link at `path`, relative to the top of a tree, points to something inside that tree."""
-    if not value or value.startswith("/"):
-        return False
-    resolved = posixpath.normpath(posixpath.join(posixpath.dirname(path), value))
-    return resolved != ".." and not resolved.startswith("../")

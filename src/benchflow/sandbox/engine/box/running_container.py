@@ -1,6 +1,6 @@
 """One running container: commands, files and processes in it, all through the anchor.
 
-A greeting of the anchor proves that the engine did its part; what is wrong before it is the engine's trouble and
+A greeting of the anchor proves that the engine did its part; a failure before it is the engine's and
 raised, what comes after it is the command's own result.
 """
 
@@ -18,14 +18,15 @@ from anyio.abc import Process
 
 from benchflow.errors import RuntimeFailure, SandboxFailure, UsageError
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
+from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_process import EngineProcess
 from benchflow.sandbox.engine.box.file_records import Record, RecordReader
-from benchflow.sandbox.engine.box.greeting import Greeting
-from benchflow.sandbox.engine.box.image_accounts import numeric_owner
 from benchflow.sandbox.engine.box.record_transfer import Bounds, Owner, receive_tree, upload_stream
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.ownership import ANCHOR
 from benchflow.sandbox.host_process import chunks, end, open_process, opened, pump, shell_code
+from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.inside.beneath import is_plain
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _GRACE_SEC: Final = 15.0
@@ -150,7 +151,7 @@ class EngineContainer:
         await self._unpack(_whole(b"".join(record.header() for record in records)))
 
     async def give(self, path: str, owner: Owner) -> None:
-        """Make all that is root's in a folder, and the folder itself, somebody else's; links are not followed."""
+        """Change the owner of a folder and of everything of root in it; links are not followed."""
         await self._anchor("give", str(owner.uid), str(owner.gid), absolute(path))
 
     async def replace_by_empty(self, path: str, *, folder: bool) -> None:
@@ -209,7 +210,7 @@ class EngineContainer:
         await self._close_processes()
 
     async def close(self) -> None:
-        """Let go of the clients of processes; the container itself is removed by whoever made it."""
+        """Release the clients of processes; the container itself is removed by its owner."""
         await self._close_processes()
 
     async def _close_processes(self) -> None:
@@ -271,7 +272,7 @@ class EngineContainer:
         return output.kept("stdout")
 
     async def _greeted(self, process: Process, greeting: Greeting) -> bytes:
-        """Read stderr up to the greeting; give what came with it, raise the engine's trouble if it does not come."""
+        """Read stderr up to the greeting and return what came with it; without one, raise the engine's failure."""
         if process.stderr is not None:
             async for data in chunks(process.stderr):
                 rest = greeting.feed(data)
@@ -313,7 +314,7 @@ class EngineContainer:
 
     @contextlib.asynccontextmanager
     async def _ended_when_left(self, greeting: Greeting) -> AsyncIterator[None]:
-        """Whoever leaves the block early takes the command inside with them.
+        """Leaving the block early also ends the command inside.
 
         It stands around the engine's client, which goes first: an engine that waits for it to read would not start
         the messenger.
@@ -351,23 +352,32 @@ class EngineContainer:
         ):
             return SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
         if "unable to find user" in lowered or "no matching entries in passwd" in lowered:
-            return SandboxFailure(f"The environment lacks the user: {last_words(words)}", code="unknown-user")
+            return SandboxFailure(f"The environment has no such user: {last_words(words)}", code="unknown-user")
         if "chdir to cwd" in lowered or "workdir" in lowered:
             return SandboxFailure("The working folder does not exist in the environment.", code="no-such-folder")
         if "resource temporarily unavailable" in lowered:
-            return SandboxFailure("The sandbox has no process left to start another.", code="sandbox-exhausted")
+            return SandboxFailure("The sandbox has reached its limit of processes.", code="sandbox-exhausted")
         return SandboxFailure(f"The engine could not run a command: {last_words(words)}", code="exec-failed")
 
 
 def absolute(path: str) -> str:
     """The path if it is absolute and without `..`; anything else is wrong usage."""
-    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+    if not path.startswith("/") or not is_plain(path):
         raise UsageError(f"'{path}' is not an absolute path without '..'.", code="unsafe-path")
     return path
 
 
+def numeric_owner(owner: str, passwd: str, group: str) -> Owner:
+    """`NAME`, `UID`, `NAME:GROUP` or `UID:GID` as numbers, by the texts of an image."""
+    try:
+        account = find_account(owner, passwd, group)
+    except UnknownUser as error:
+        raise SandboxFailure(str(error), code="unknown-user") from None
+    return Owner(account.uid, account.gid)
+
+
 def _file_failure(code: int, complaint: bytes) -> SandboxFailure:
-    words = complaint.decode(errors="replace").strip() or f"The transfer ended with {code}"
+    words = complaint.decode(errors="replace").strip() or f"The transfer failed with exit code {code}"
     known = {2: "no-such-file", 40: "refused-file", 28: "disk-full", 20: "no-such-file"}
     return SandboxFailure(f"{words}.", code=known.get(code, "transfer-failed"))
 

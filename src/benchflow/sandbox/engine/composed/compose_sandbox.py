@@ -20,7 +20,6 @@ from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.composed.compose_file import Condition, Service
 from benchflow.sandbox.engine.composed.compose_service import EngineService
-from benchflow.sandbox.engine.composed.service_sandbox import ServiceSandbox
 from benchflow.sandbox.engine.container_sandbox import EngineSandbox
 from benchflow.sandbox.protocol import (
     Change,
@@ -38,6 +37,9 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.engine_backend import EngineBackend
+
+from benchflow.sandbox.engine.container_changes import parse_diff
+from benchflow.sandbox.engine.container_sandbox import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class ComposeSandbox(InContainer):
         if name == MAIN_SERVICE:
             return self
         if name not in self._services:
-            raise UsageError(f"There is no service '{name}', only {', '.join([MAIN_SERVICE, *self._services])}.")
+            raise UsageError(f"Unknown service '{name}'; available: {', '.join([MAIN_SERVICE, *self._services])}.")
         return ServiceSandbox(self._services[name], self)
 
     async def start(self) -> None:
@@ -123,7 +125,7 @@ class ComposeSandbox(InContainer):
         """Start a service once those it depends on are as far as it wants them."""
         for name, condition in part.service.depends_on.items():
             if name == MAIN_SERVICE:
-                raise UnsupportedError(f"The service '{part.service.name}' depends on main, which is started last.")
+                raise UnsupportedError(f"The service '{part.service.name}' depends on main, which starts last.")
             await self._services[name].wait_for(condition)
         started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
         self._services[part.service.name] = started
@@ -133,7 +135,7 @@ class ComposeSandbox(InContainer):
         return await self._main.changes()
 
     async def kill_processes(self) -> None:
-        """End what runs in main; the other services are there until verification is over."""
+        """End the processes in main; the other services run until verification has ended."""
         await self._main.kill_processes()
 
     async def set_network(self, policy: NetworkPolicy) -> None:
@@ -149,7 +151,7 @@ class ComposeSandbox(InContainer):
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
-        """A copy of all services; each begins anew on a copy of its files."""
+        """A copy of all services; each is restarted on a copy of its files."""
         main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
         parts = []
         for part in self._parts:
@@ -186,7 +188,7 @@ class ComposeSandbox(InContainer):
         return main
 
     async def snapshot(self) -> Snapshot:
-        raise UnsupportedError("Several services have no common snapshot; fork them instead.", path="snapshot")
+        raise UnsupportedError("Several services cannot have a common snapshot; fork them instead.", path="snapshot")
 
     async def stop(self) -> None:
         if not self._started:
@@ -203,3 +205,49 @@ class ComposeSandbox(InContainer):
             for part in self._parts:
                 if part.own:
                     await host.remove_image(part.image.reference)
+
+
+class ServiceSandbox(InContainer):
+    """One running service. It is not forked, stopped or given a network apart from the others."""
+
+    def __init__(self, service: EngineService, whole: Sandbox) -> None:
+        self.id = service.id
+        self.spec = service.spec
+        self._service = service
+        self._whole = whole
+
+    @property
+    def container(self) -> EngineContainer:
+        return self._service.container
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self._whole.capabilities - {"fork", "snapshot"}
+
+    async def start(self) -> None:
+        """The composition has started it."""
+
+    async def changes(self) -> list[Change]:
+        return await describe(self.container, parse_diff(await self.container.diff()))
+
+    async def kill_processes(self) -> None:
+        raise UnsupportedError("A service ends with its composition.", code="service-unsupported")
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        del policy
+        raise UnsupportedError("All services share one network.", code="service-unsupported")
+
+    async def dial(self, port: int) -> socket.socket:
+        return await self._whole.dial(port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> Sandbox:
+        del mounts, network, revert
+        raise UnsupportedError("A service is forked with its composition.", code="service-unsupported")
+
+    async def snapshot(self) -> Snapshot:
+        raise UnsupportedError("A single service cannot have a snapshot.", code="service-unsupported")
+
+    async def stop(self) -> None:
+        """It ends with the composition."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from benchflow.record import Fidelity
 from benchflow.sandbox.images.dockerfile.dockerfile_words import WordError, expand, key_values, split_words
 from benchflow.sandbox.images.dockerfile.instructions import DockerfileError, Instruction, json_words
 from benchflow.sandbox.images.image_config import ImageConfig
-from benchflow.sandbox.protocol import Fidelity, Healthcheck
+from benchflow.sandbox.protocol import Healthcheck
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -33,7 +34,7 @@ class Stage:
     layers: tuple[str, ...] = ()
     """Keys in the layer store, lowest first."""
     on_host: bool = False
-    """Whether its layers lie on this machine's userland."""
+    """Whether its layers are on top of this machine's userland."""
     fidelity: Fidelity = "exact"
     args: Mapping[str, str] = field(default_factory=dict)
     """Build arguments in scope."""
@@ -42,7 +43,7 @@ class Stage:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What `$name` means now: the environment wins over build arguments."""
+        """The current value of `$name`: the environment takes precedence over build arguments."""
         return {**self.args, **self.config.env}
 
     @property

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.images.build.build_stage import Scope, Stage
 from benchflow.sandbox.images.build.copy_files import Copy, Ownership, SourceTree, hash_all
 from benchflow.sandbox.images.build.layer_writer import LayerWriter
+from benchflow.sandbox.images.build.stage_plan import unsupported
 from benchflow.sandbox.images.dockerfile.dockerfile_words import WordError, expand
 from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, ignore_rules
 from benchflow.sandbox.images.dockerfile.instructions import Instruction
-from benchflow.sandbox.images.dockerfile.stage_plan import unsupported
 from benchflow.sandbox.images.layer_tree import Branch, LayerTree
 from benchflow.sandbox.images.unpack import unpack_layer
+from benchflow.sandbox.inside.accounts import UnknownUser, find_account
 
 _REMOTE: Final = re.compile(r"[a-z][a-z0-9+.-]*://|git@")
 
@@ -39,7 +41,7 @@ class CopyRequest:
     owner: str | None
     mode: int | None
     independent: bool
-    """`--link`: the destination does not depend on what lies below."""
+    """`--link`: the destination does not depend on the layers below."""
     left_out: IgnoreRules
     unpacks: bool
     """ADD: a local archive is unpacked."""
@@ -112,7 +114,7 @@ class CopyStep:
         return cls(request, tuple(copies), owner)
 
     def fingerprint(self) -> Iterator[object]:
-        """Everything that decides what the layer will hold, given what lies below."""
+        """Everything that determines the content of the layer, given the layers below."""
         request = self.request
         yield from (request.destination, request.into_folder, request.independent, request.unpacks)
         yield from (self.owner.uid, self.owner.gid, self.owner.mode)
@@ -159,3 +161,16 @@ def _unpacked(copy: Copy, folder: Path) -> Copy:
         unpack_layer(stream, folder, whiteouts=False)
     tree = SourceTree(LayerTree([folder]), what=copy.source.name)
     return Copy(tree, tree.match("/")[0])
+
+
+def resolve_owner(owner: str, tree: LayerTree) -> tuple[int, int]:
+    """User and group ids of `USER[:GROUP]`; a number without group stands for the group of the same number."""
+    user, _, group = owner.partition(":")
+    if not group and (user or "0").isdecimal():
+        return int(user or 0), int(user or 0)
+    texts = [tree.read_text(path) or "" for path in ("/etc/passwd", "/etc/group")]
+    try:
+        account = find_account(f"{user or 0}:{group}", *texts, assumed=False)
+    except UnknownUser as error:
+        raise EnvironmentFailure(str(error), code="copy-failed") from None
+    return account.uid, account.gid

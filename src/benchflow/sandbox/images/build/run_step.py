@@ -1,18 +1,21 @@
-"""What one RUN asks for: the argument list, what it sees, and who runs it."""
+"""What one RUN asks for: the argument list, what it sees, who runs it; and the last lines it printed."""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from benchflow.sandbox.images.build.build_stage import Scope, Stage, command_words
+from benchflow.sandbox.images.build.stage_plan import unsupported
 from benchflow.sandbox.images.dockerfile.instructions import Instruction
-from benchflow.sandbox.images.dockerfile.stage_plan import unsupported
 from benchflow.sandbox.protocol import NetworkPolicy
 
 _ONLY_HEREDOC: Final = re.compile(r"\d*<<-?(['\"]?)[^<\s'\"]+\1")
+_LINES: Final = 20
+_BYTES: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class RunStep:
     """A here-document with its own interpreter line; run as a program instead of `command`."""
 
     def fingerprint(self) -> Iterator[object]:
-        """Everything that decides what the command does, given what lies below."""
+        """Everything that determines the effect of the command, given the layers below."""
         yield from (len(self.command), *self.command)
         for name, value in sorted(self.env.items()):
             yield f"{name}={value}"
@@ -57,3 +60,23 @@ def read_run(instruction: Instruction, stage: Stage, scope: Scope, network: Netw
     if not command:
         raise scope.error(instruction, "RUN names no command.")
     return RunStep(command, dict(stage.variables), stage.config.user, stage.workdir, network, script)
+
+
+class Tail:
+    """Keeps the end of what a command printed, both streams in the order they came; bounded."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+
+    def __call__(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
+        del stream
+        self._chunks.append(data[-_BYTES:])
+        self._size += len(self._chunks[-1])
+        while self._size - len(self._chunks[0]) >= _BYTES:
+            self._size -= len(self._chunks.popleft())
+
+    def text(self) -> str:
+        """At most the last twenty lines."""
+        text = b"".join(self._chunks)[-_BYTES:].decode(errors="replace")
+        return "\n".join(line.rstrip() for line in text.splitlines()[-_LINES:])

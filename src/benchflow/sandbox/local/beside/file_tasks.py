@@ -1,7 +1,7 @@
 """File work that needs the zygote's mounts and user ids, done by the worker beside it or a child of that.
 
 A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by
-descriptor, never through a link that stands in them.
+descriptor, never through a link in them.
 """
 
 from __future__ import annotations
@@ -40,19 +40,18 @@ def remove(message: wire.Message, zygote: Zygote) -> wire.Message:
 
 
 def _unmount_volume(name: str) -> None:
-    for path in (f"{rootfs.VOLUMES}/{name}", f"{rootfs.PLAIN_VOLUMES}/{name}"):
-        with contextlib.suppress(OSError):
-            sc.unmount(path)
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
+    path = f"{rootfs.VOLUMES}/{name}"
+    with contextlib.suppress(OSError):
+        sc.unmount(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     """Mount a file system of limited size, with folders in it for a sandbox to write to."""
     name, size, inodes = message["name"], message["size"], message["inodes"]
-    plain, shifted = f"{rootfs.PLAIN_VOLUMES}/{name}", f"{rootfs.VOLUMES}/{name}"
-    for path in (plain, shifted):
-        os.mkdir(path)
+    plain = f"{rootfs.VOLUMES}/{name}"
+    os.mkdir(plain)
     if zygote.identity in ("idmap", "identity"):
         image = Path(zygote.plain(message["image"]))
         volumes.mount_image(plain, image, Path(zygote.plain("store:templates")), size, inodes)
@@ -60,13 +59,12 @@ def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
         volumes.mount_memory(plain, size, inodes)
     for folder in message["folders"]:
         os.makedirs(f"{plain}/{folder}", 0o755)
-    zygote.hold(plain, shifted)
     return {"used": _used(plain)}
 
 
 def clear_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     """Make a volume as it was when it was new; one in which much was written is replaced."""
-    plain = f"{rootfs.PLAIN_VOLUMES}/{message['name']}"
+    plain = f"{rootfs.VOLUMES}/{message['name']}"
     if _used(plain)[0] - message["empty"] > _WORTH_CLEARING:
         _unmount_volume(message["name"])
         with contextlib.suppress(FileNotFoundError):
@@ -91,7 +89,7 @@ def renew(message: wire.Message, zygote: Zygote) -> wire.Message:
 def use_of_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     """Bytes and inodes taken."""
     del zygote
-    return {"used": _used(f"{rootfs.PLAIN_VOLUMES}/{message['name']}")}
+    return {"used": _used(f"{rootfs.VOLUMES}/{message['name']}")}
 
 
 def _used(path: str) -> list[int]:
@@ -179,7 +177,7 @@ def trees_of(message: wire.Message, zygote: Zygote) -> list[str] | None:
         case "use-of-volume":
             return []
         case "clear-volume":
-            return [f"{rootfs.PLAIN_VOLUMES}/{message['name']}"]
+            return [f"{rootfs.VOLUMES}/{message['name']}"]
         case "remove" | "renew":
             return [zygote.plain(location) for location in message["locations"]]
         case "changes":

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from benchflow.sandbox.local.inside.box_plan import AGENT, AGENT_ID
+from benchflow.sandbox.inside.accounts import AGENT, AGENT_ID
 
 _FORMAT: Final = "3"
 IN_PLACE: Final = ("/usr",)
@@ -100,7 +100,7 @@ def compose(target: Path, root: Path = Path("/"), *, owners: bool = True) -> Non
 def compose_folders(target: Path) -> None:
     """Write a layer with the folders of what is used in place, and nothing in them.
 
-    For a driver that is not root the machine's own folders belong to nobody it can become; these belong to
+    For a driver that is not root the machine's own folders belong to users that it cannot become; these belong to
     its root, so that packages can be installed over them.
     """
     target.mkdir(mode=0o755)

@@ -3,8 +3,9 @@
     driver ──launch──▶ zygote ──clone──▶ supervisor (process 1 of a sandbox)
            ──task────▶ worker: work on files that needs the zygote's mounts and user ids
 
-It has no environment variables, its own mount namespace with the store in it (owners shifted where the driver is root),
-and for a driver that is not root its own user namespace. It ends with the driver.
+It has no environment variables, its own mount namespace, and for a driver that is not root its own user namespace. For
+one that is root, every sandbox gets its own range of user ids, and the store with its owners shifted to that range. It
+ends with the driver.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from benchflow.sandbox.inside import beneath
 from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.inside.accounts import IDS
 from benchflow.sandbox.local.beside import worker
+from benchflow.sandbox.local.beside.id_ranges import IdRanges
 from benchflow.sandbox.local.inside import children, rootfs
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import IDS, Identity, Overlay, Plan, group_prefix
+from benchflow.sandbox.local.inside.box_plan import Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
+from benchflow.sandbox.local.inside.kill_watch import KillWatch, build_watch
 from benchflow.sandbox.local.inside.seccomp import build_filter
 from benchflow.sandbox.local.inside.supervisor import Supervisor, answer
 
-ID_BASE: Final = 2_000_000_000
-"""Where the user ids of sandboxes lie for a driver that is root: far from people, services and granted ranges."""
 _NAMESPACES: Final = (
     sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP
 )
@@ -47,8 +48,14 @@ class Blank(NamedTuple):
 
     pid: int
     inbox: socket.socket
-    held: int
-    """How many folders of the machine it sees."""
+    owners: int | None = None
+    """Its user namespace, which shifts the owners of mounts."""
+
+    def close(self) -> None:
+        """Let go of it; without a plan it ends."""
+        self.inbox.close()
+        if self.owners is not None:
+            os.close(self.owners)
 
 
 class Zygote:
@@ -68,33 +75,37 @@ class Zygote:
         """The folders in which the driver makes control groups."""
         self.entry = open_program()
         """The program through which commands enter sandboxes."""
-        self.owners: int | None = None
-        """A user namespace whose maps shift the owners of mounts."""
-        self.held: dict[str, str] = {}
-        self.sandboxes: set[int] = set()
-        """Supervisors that have not been collected yet."""
+        self.ranges: IdRanges | None = None
+        """Where sandboxes get user ids of their own."""
+        self.sandboxes: dict[int, int] = {}
+        """Supervisors that have not been collected yet, and the first user id of each."""
         self.spare: Blank | None = None
-        """For the next sandbox, made while nobody waits for it; there is never more than one."""
+        """For the next sandbox, prepared in idle time; there is never more than one."""
         self.sparing = True
         """Whether the last attempt to make one did not fail."""
+        self.watch = b""
+        """The filter that announces what can kill a process."""
         self.worker = 0
         """The process beside this one that does the file work."""
         self.to_worker: socket.socket | None = None
         """The driver's end of it, handed out once."""
 
     def prepare(self) -> None:
-        """Make the mounts; needs the rights to do so."""
+        """Create the mounts; needs permission to mount."""
         sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
         sc.mount("tmpfs", rootfs.HOLD, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=4m")
-        for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.PLAIN_VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
+        for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
             os.mkdir(path)
         if self.identity == "idmap":
-            self.owners = _shifting_namespace()
-        self.hold(self.store, rootfs.STORE)
+            self.ranges = IdRanges(self.store)
+            sc.prctl(sc.PR_SET_SECUREBITS, sc.SECBIT_NO_SETUID_FIXUP)  # see `_clone`
+        else:
+            sc.bind_alone(self.store, rootfs.STORE)
         rootfs.prime()
         for fake_root in (False, True):
             program = build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
             rehearse(program, self.identity)
+        self.watch = build_watch()
         self._rehearse_launch()
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
         self.to_worker, far = wire.channel()
@@ -104,6 +115,8 @@ class Zygote:
             self.requests.close()
             worker.run(self, far)
         far.close()
+        if self.ranges is not None:  # shows whether the file system of the store can shift owners
+            self._clone_blank().close()
 
     def _rehearse_launch(self) -> None:
         """Go through what every sandbox does first: what the interpreter learns on the way they need not copy."""
@@ -137,39 +150,13 @@ class Zygote:
             wire.send(self.requests, {"ready": True}, (self.to_worker.fileno(),))
             self.to_worker.close()
 
-    def hold(self, path: str, target: str) -> None:
-        """Mount `path` at `target` too, as sandboxes shall see it."""
-        tree = sc.open_tree(path)
-        try:
-            if self.owners is not None:
-                sc.set_mount_attributes(tree, user_namespace=self.owners)
-            sc.attach_tree(tree, target)
-        finally:
-            os.close(tree)
-
-    def locate(self, location: str) -> str:
-        """A location of a plan as a path here; a folder of the machine gets its owners shifted once."""
-        kind, colon, rest = location.partition(":")
-        if colon and kind == "store":
-            return f"{rootfs.STORE}/{rest}"
-        if colon and kind == "volume":
-            return f"{rootfs.VOLUMES}/{rest}"
-        if self.owners is None:
-            return location
-        if location not in self.held:
-            target = f"{rootfs.HOLD}/held-{len(self.held)}"
-            os.mkdir(target)
-            self.hold(location, target)
-            self.held[location] = target
-        return self.held[location]
-
     def plain(self, location: str) -> str:
         """A location as a path with the owners that are on the disk, for work of this process itself."""
         kind, colon, rest = location.partition(":")
         if colon and kind == "store":
             return f"{self.store}/{rest}"
         if colon and kind == "volume":
-            return f"{rootfs.PLAIN_VOLUMES}/{rest}"
+            return f"{rootfs.VOLUMES}/{rest}"
         return location
 
     def run(self) -> NoReturn:
@@ -209,7 +196,7 @@ class Zygote:
                 pass
         for folder in self.groups:
             _remove_groups(folder, group_prefix(os.path.basename(self.part)))
-        for name in os.listdir(rootfs.PLAIN_VOLUMES):
+        for name in os.listdir(rootfs.VOLUMES):
             tasks.remove({"volumes": [name], "locations": []}, self)
         with contextlib.suppress(OSError):  # left for the next driver
             remove_tree(self.part)
@@ -235,43 +222,51 @@ class Zygote:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
-                self.sandboxes.discard(pid)
+                first = self.sandboxes.pop(pid, 0)
+                if self.ranges is not None and first:
+                    self.ranges.give_back(first)
                 if pid == self.worker:  # nothing can be cleared away any more; the driver gets a new one of us
                     self.end()
                 if self.spare is not None and self.spare.pid == pid:
-                    self.spare.inbox.close()
+                    self.spare.close()
                     self.spare = None
 
     def _launch(self, planned: wire.Message, reply: socket.socket, fds: list[int]) -> None:
         """`fds`: reply, control, then control groups."""
         plan = Plan.from_dict(planned)
-        locations = [location for overlay in plan.overlays for location in (overlay.upper, *overlay.lowers)]
-        for location in locations:
-            self.locate(location)
-        volumes = sorted({rootfs.volume_of(location) for location in locations} - {""})
-        trees = self._trees(plan, volumes)
+        spare, self.spare = self.spare, None
+        blank = spare or self._clone_blank()
+        trees: dict[str, int] = {}
         try:
-            blank = self._take_blank()
-            with blank.inbox:
-                process = os.pidfd_open(blank.pid)
-                try:
-                    wire.send(reply, {"pid": blank.pid}, (process,))
-                finally:
-                    os.close(process)
-                wire.send(blank.inbox, {"plan": planned, "volumes": volumes}, (*fds, *trees))
+            self._open_trees(plan, blank, trees)
+            process = os.pidfd_open(blank.pid)
+            try:
+                wire.send(reply, {"pid": blank.pid}, (process,))
+            finally:
+                os.close(process)
+            wire.send(blank.inbox, {"plan": planned, "trees": list(trees)}, (*fds, *trees.values()))
         finally:
             self.sparing = True
-            for fd in trees:
+            blank.close()
+            for fd in trees.values():
                 os.close(fd)
 
-    def _take_blank(self) -> Blank:
-        """The spare one where it sees all that is needed, else a new one: folders held later are not in it."""
-        spare, self.spare = self.spare, None
-        if spare is not None and spare.held == len(self.held):
-            return spare
-        if spare is not None:
-            spare.inbox.close()
-        return self._clone_blank()
+    def _open_trees(self, plan: Plan, blank: Blank, trees: dict[str, int]) -> None:
+        """Detached mounts of all that the sandbox needs beside the store, as it shall see them: volumes and folders of
+        the machine by their location, then attachments by their target."""
+        sources: dict[str, str] = {}
+        for location in (place for overlay in plan.overlays for place in (overlay.upper, *overlay.lowers)):
+            if volume := rootfs.volume_of(location):
+                sources[f"volume:{volume}"] = f"{rootfs.VOLUMES}/{volume}"
+            elif blank.owners is not None and not location.startswith("store:"):
+                sources[location] = location
+        for location, source in sources.items():
+            tree = trees[location] = sc.open_tree(source)
+            if blank.owners is not None:
+                sc.set_mount_attributes(tree, user_namespace=blank.owners)
+        for number, item in enumerate(plan.attachments):
+            tree = trees[f"attachment:{number}"] = sc.open_tree(item.source)
+            sc.set_mount_attributes(tree, user_namespace=blank.owners, read_only=True)
 
     def _make_spare(self) -> None:
         try:
@@ -282,59 +277,77 @@ class Zygote:
     def _clone_blank(self) -> Blank:
         ours, theirs = wire.channel()
         with theirs:
-            pid = sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
+            first = self.ranges.take() if self.ranges is not None else 0
+            pid = self._clone(first)
             if pid == 0:
                 self._become_supervisor(theirs.detach())
-        self.sandboxes.add(pid)
+        self.sandboxes[pid] = first
+        owners = None
         try:
-            self._write_maps(pid)
-            ours.send(b"\0")
+            self._write_maps(pid, first)
+            if self.ranges is None:
+                wire.send(ours, {})
+            else:
+                owners = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+                self._send_store(ours, owners)
         except OSError:
-            ours.close()
+            Blank(pid, ours, owners).close()
             raise
-        return Blank(pid, ours, len(self.held))
+        return Blank(pid, ours, owners)
 
-    def _trees(self, plan: Plan, volumes: Sequence[str]) -> list[int]:
-        """Detached mounts of the volumes, which may be younger than the process that gets them, and of attachments."""
-        sources = [f"{rootfs.VOLUMES}/{name}" for name in volumes] + [item.source for item in plan.attachments]
-        trees: list[int] = []
+    def _clone(self, first: int) -> int:
+        """`os.fork` into new namespaces.
+
+        What the kernel counts per user namespace it also counts for the user who made it, up to that user's limit. So
+        the maker is for this moment the first id of the sandbox's range, with root's capabilities.
+        """
+        if self.ranges is None:
+            return sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
         try:
-            for source in sources:
-                trees.append(sc.open_tree(source))  # noqa: PERF401 - those that are open are closed after an error
-            for tree in trees[len(volumes) :]:
-                sc.set_mount_attributes(tree, user_namespace=self.owners, read_only=True)
+            os.setresuid(-1, first, -1)
+            pid = sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
         except OSError:
-            for tree in trees:
-                os.close(tree)
+            os.setresuid(-1, 0, -1)
+            self.ranges.give_back(first)
             raise
-        return trees
+        if pid:
+            os.setresuid(-1, 0, -1)
+        return pid
 
-    def _write_maps(self, pid: int) -> None:
-        outside = ID_BASE if self.identity == "idmap" else 0
+    def _send_store(self, inbox: socket.socket, owners: int) -> None:
+        """Hand the store over as the sandbox shall see it."""
+        tree = sc.open_tree(self.store)
+        try:
+            sc.set_mount_attributes(tree, user_namespace=owners)
+            wire.send(inbox, {}, (tree,))
+        finally:
+            os.close(tree)
+
+    def _write_maps(self, pid: int, first: int) -> None:
         if self.identity == "single":
             lines = "0 0 1"
         elif self.identity == "range":  # our own id and the granted ones are two ranges
             lines = f"0 0 1\n1 1 {IDS - 1}"
         else:
-            lines = f"0 {outside} {IDS}"
+            lines = f"0 {first} {IDS}"
         for name in ("uid_map", "gid_map"):
-            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, lines.encode())
-            finally:
-                os.close(fd)
+            _write(f"/proc/{pid}/{name}", lines.encode())
 
     def _become_supervisor(self, inbox: int) -> NoReturn:
         reply: socket.socket | None = None
         try:
             signal.set_wakeup_fd(-1)
-            sc.close_but({0, 1, 2, inbox, self.driver, self.lock, self.entry})
+            ranges = {self.ranges.file} if self.ranges is not None else set()
+            sc.close_but({0, 1, 2, inbox, self.driver, self.lock, self.entry} | ranges)
             requests = socket.socket(fileno=inbox)
-            if not requests.recv(1):
+            message, store = wire.receive(requests)
+            if message is None:
                 os._exit(0)
             trouble: OSError | None = None
+            watch = None
             try:
-                self._prepare_blank()
+                self._prepare_blank(store)
+                watch = KillWatch.install(self.watch)
             except OSError as error:
                 trouble = error
             message, fds = wire.receive(requests)
@@ -344,15 +357,15 @@ class Zygote:
             reply = socket.socket(fileno=fds[0])
             if trouble is not None:
                 raise trouble
-            self._supervise(Plan.from_dict(message["plan"]), message["volumes"], reply, fds)
+            self._supervise(Plan.from_dict(message["plan"]), message["trees"], reply, fds, watch)
         except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
             if reply is not None:
                 answer(reply, children.failure(error))
         finally:
             os._exit(1)
 
-    def _prepare_blank(self) -> None:
-        """Everything that needs no plan."""
+    def _prepare_blank(self, store: list[int]) -> None:
+        """Everything that needs no plan; `store` is its mount, unless it stands already."""
         if self.identity != "single":
             os.setgroups([])
         os.setresgid(0, 0, 0)
@@ -362,24 +375,27 @@ class Zygote:
         os.setsid()
         rootfs.loopback_up()
         rootfs.prepare()
-
-    def _supervise(self, plan: Plan, volumes: list[str], reply: socket.socket, fds: list[int]) -> NoReturn:
-        """`fds`: reply, control, then control groups, then the mounts of volumes and of attachments."""
-        end = len(fds) - len(plan.attachments)
-        start = end - len(volumes)
-        groups, trees = tuple(fds[2:start]), fds[end:]
-        for name, tree in zip(volumes, fds[start:end], strict=True):
-            sc.attach_tree(tree, f"{rootfs.VOLUMES}/{name}")
+        for tree in store:
+            sc.attach_tree(tree, rootfs.STORE)
             os.close(tree)
+
+    def _supervise(
+        self, plan: Plan, places: list[str], reply: socket.socket, fds: list[int], watch: KillWatch | None
+    ) -> NoReturn:
+        """`fds`: reply, control, then control groups, then the mounts of `places`, attachments last."""
+        start = len(fds) - len(places)
+        groups, trees = tuple(fds[2:start]), fds[start:]
+        layers = len(places) - len(plan.attachments)
+        roots = {place: rootfs.attach_layers(tree) for place, tree in zip(places[:layers], trees, strict=False)}
         entrance = Entrance(self.entry, [os.dup(fd) for fd in groups])
         entrance.prepare()
         control = socket.socket(fileno=fds[1])
         if plan.waits and wire.receive(control)[0] is None:
             os._exit(0)
         socket.sethostname(plan.hostname)
-        resolver = rootfs.build_root(plan, self.locate, trees)
+        resolver = rootfs.build_root(plan, roots, trees[layers:])
         rootfs.make_workdir(plan)
-        supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver)
+        supervisor = Supervisor(plan, control, entrance, groups, self.driver, resolver, watch)
         wire.send(reply, {"ready": True})
         reply.close()
         supervisor.run()
@@ -394,25 +410,6 @@ def _remove_groups(folder: int, prefix: str) -> None:
                     os.rmdir(name, dir_fd=folder)
                     break
                 time.sleep(_GROUP_PAUSE)
-
-
-def _shifting_namespace() -> int:
-    """A user namespace in which the ids of sandboxes are the canonical ones; it needs no process to live on."""
-    ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
-    pid = sc.clone_process(sc.CLONE_NEWUSER)
-    if pid == 0:
-        os.close(ready_writer)
-        os.read(ready_reader, 1)
-        os._exit(0)
-    try:
-        for name in ("uid_map", "gid_map"):
-            with open(f"/proc/{pid}/{name}", "w") as file:
-                file.write(f"0 {ID_BASE} {IDS}")
-        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready_writer)
-        os.close(ready_reader)
-        os.waitpid(pid, 0)
 
 
 def main() -> NoReturn:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
+from benchflow.sandbox.inside.accounts import AGENT
+
 Identity = Literal["idmap", "identity", "range", "single"]
 """How user ids inside relate to the machine's: shifted for a driver that is root; the same where mounts cannot be
 shifted; a range that `newuidmap` granted; or one id only, the driver's own."""
 
-IDS: Final = 65536
-"""How many user ids a sandbox has unless it has only one."""
-AGENT: Final = "agent"
-"""The unprivileged user of a sandbox."""
-AGENT_ID: Final = 1000
 SHM_BYTES: Final = 64 << 20
 """The size of `/dev/shm` where no limit asks for less."""
 

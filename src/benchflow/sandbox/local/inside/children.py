@@ -1,4 +1,4 @@
-"""What the supervisor's children do that are no commands: move a tree through a stream, prepare accounts.
+"""The work of the supervisor's children other than commands: move a tree through a stream, prepare accounts.
 
 Each first joins the sandbox's limits and gives up its privileges; its errors go to the driver.
 """
@@ -17,14 +17,14 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside import tree_stream as stream
 from benchflow.sandbox.local.inside import confinement
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import AGENT, Plan
+from benchflow.sandbox.local.inside.box_plan import Plan
 
 _BUFFER: Final = 1 << 20
 _FAILED: Final = 125
 
 
 def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
-    """End this process with the result of `work`; its error is told through `reply`."""
+    """End this process with the result of `work`; its error is reported through `reply`."""
     try:
         os._exit(work())
     except BaseException as error:  # noqa: BLE001 - nothing may return into the supervisor's loop
@@ -87,8 +87,8 @@ def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Mes
     """Add the user to the accounts if it is missing; give it its home and what root owns in the working folder."""
     _confine_transfer(plan, program, groups)
     user = message["user"]
-    account = accounts.read_account(user) if user != AGENT else accounts.add_account(user)
-    for path in (message["workdir"], *((account.home,) if user == AGENT else ())):
+    account = accounts.read_account(user) if user != accounts.AGENT else accounts.add_account(user)
+    for path in (message["workdir"], *((account.home,) if user == accounts.AGENT else ())):
         os.makedirs(path, 0o755, exist_ok=True)
         if plan.identity != "single" and path != "/":
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -123,5 +123,5 @@ def open_plain(path: str, flags: int) -> int:
         return sc.open_beneath(sc.AT_FDCWD, path, flags | careful, 0, resolve)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise stream.Refused(f"'{path}' is, or leads through, a link, which is not followed.") from None
+            raise stream.Refused(f"'{path}' is, or goes through, a link, which is not followed.") from None
         raise OSError(error.errno, f"'{path}': {os.strerror(error.errno or 0)}") from None

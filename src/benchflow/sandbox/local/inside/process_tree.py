@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.local.inside import kill_watch
 
 _ROUNDS: Final = 50
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -52,7 +53,7 @@ def kill_tagged(tag: int, children: Mapping[int, int]) -> None:
                 continue
             found = True
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                kill_watch.kill(pid)
         if not found:
             break
     if round_number >= _ROUNDS:
@@ -61,7 +62,8 @@ def kill_tagged(tag: int, children: Mapping[int, int]) -> None:
 
 def kill_all() -> None:
     """End every other process; the caller collects them."""
-    _signal_all(signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        kill_watch.kill(-1)
 
 
 def pause() -> None:
@@ -73,12 +75,10 @@ def resume() -> None:
     _signal_all(signal.SIGCONT)
 
 
-def hold_memory(most: int) -> None:
-    """End the largest process when all together use more than `most` bytes."""
+def too_large(most: int) -> int | None:
+    """The largest process when all together use more than `most` bytes."""
     sizes = {pid: _resident(pid) for pid in others()}
-    if sum(sizes.values()) > most:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(max(sizes, key=sizes.__getitem__), signal.SIGKILL)
+    return max(sizes, key=sizes.__getitem__) if sum(sizes.values()) > most else None
 
 
 def _signal_all(number: int) -> None:

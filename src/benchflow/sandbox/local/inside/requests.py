@@ -10,18 +10,14 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import beneath
-from benchflow.sandbox.inside import egress_gateway as gateway
-from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.inside import tree_parcel as parcel
 from benchflow.sandbox.inside import tree_stream as stream
+from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
 from benchflow.sandbox.local.inside import children
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside import process_tree as processes
-from benchflow.sandbox.network.egress_plan import EgressPlan, Listener
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.inside.supervisor import Supervisor
@@ -82,7 +78,7 @@ def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socke
 def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> None:
     folder = children.open_plain(path, os.O_RDONLY | os.O_DIRECTORY) if parcel_wanted else -1
     try:
-        packed = parcel.pack(folder) if parcel_wanted else None
+        packed = stream.pack_parcel(folder) if parcel_wanted else None
         try:
             wire.send(reply, {"directory": True}, () if packed is None else (packed,))
         finally:
@@ -94,7 +90,7 @@ def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> N
 
 
 def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Hand out a descriptor of a new, empty file in place of whatever stands at the path."""
+    """Return a descriptor of a new, empty file that replaces whatever is at the path."""
     del fds
     *parents, name = beneath.parts_of(message["path"]) or [""]
     if not name:
@@ -104,7 +100,7 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
     folder = fd = -1
     try:
         folder = beneath.claim_directory(root, "/" + "/".join(parents), replace_last=False)
-        beneath.remove_unless(folder, name, stream.nothing)
+        beneath.remove_unless(folder, name, beneath.nothing)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=folder)
         os.fchown(fd, uid, gid)
@@ -120,6 +116,9 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
 def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End one command with all it started."""
     del fds
+    for pid, tag in supervisor.tags.items():
+        if tag == message["tag"]:
+            supervisor.expect_end(pid)
     processes.kill_tagged(message["tag"], {**supervisor.tags, supervisor.entrance.porter: 0})
     supervisor.reap()
     wire.send(reply, {})
@@ -129,8 +128,11 @@ def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fd
 def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End everything but the supervisor."""
     del message, fds
+    supervisor.expect_end(None)
     processes.kill_all()
     supervisor.reap(until_none=True)
+    if supervisor.watch is not None:
+        supervisor.watch.forget()
     wire.send(reply, {})
     return False
 
@@ -175,20 +177,14 @@ def pause(supervisor: Supervisor, message: wire.Message, reply: socket.socket, f
 
 
 def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Replace the gateway by that of a network plan, in a child that hands its sockets out."""
+    """Replace the gateway by that of a network plan, in a child that passes its sockets out."""
     del fds
     _write_resolver(supervisor.resolver, message["resolv_conf"])
     return supervisor.fork(reply, lambda: _build_gateway(message, reply), passing=True)
 
 
 def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
-    listeners = tuple(Listener(*item) for item in message["listeners"])
-    plan = EgressPlan(listeners=listeners, routes=tuple(IPv4Network(item) for item in message["routes"]))
-    sockets = gateway.open_gateway(
-        plan,
-        unshare_network=lambda: sc.unshare(sc.CLONE_NEWNET),
-        enter_network=lambda fd: sc.setns(fd, sc.CLONE_NEWNET),
-    )
+    sockets = open_gateway(EgressPlan.from_message(message))
     wire.send(reply, {}, [opened.fileno() for opened in sockets])
     return 0
 

@@ -1,7 +1,7 @@
 """The file system of a sandbox, put together by its first process in its own mount namespace.
 
 Overlays, `/proc`, a small `/dev`, files that belong to this sandbox alone, read-only attachments; then the old root is
-gone. Mount points are claimed without following anything that stands there (`beneath`).
+gone. Mount points are claimed without following anything there (`beneath`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import functools
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from benchflow.sandbox.inside import accounts, beneath
@@ -19,10 +19,9 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.local.inside.box_plan import SHM_BYTES, Overlay, Plan
 
 HOLD: Final = "/sys"
-"""Where the zygote keeps its mounts: a folder that exists everywhere and that nobody offers to a sandbox."""
+"""Where the zygote keeps its mounts: a folder that exists everywhere and is never offered to a sandbox."""
 STORE: Final = f"{HOLD}/store"
 VOLUMES: Final = f"{HOLD}/volumes"
-PLAIN_VOLUMES: Final = f"{HOLD}/plain"
 ROOT: Final = f"{HOLD}/root"
 SCRATCH: Final = f"{HOLD}/scratch"
 _PROC: Final = f"{SCRATCH}/proc"
@@ -43,7 +42,7 @@ _PROC_HIDDEN: Final = ("kcore", "keys", "timer_list", "sched_debug", "latency_st
 
 
 def volume_of(location: str) -> str:
-    """The name of the volume that a location of a plan lies in; empty where it lies in none."""
+    """The name of the volume of a location in a plan; empty if it is in none."""
     kind, _, rest = location.partition(":")
     return rest.partition("/")[0] if kind == "volume" else ""
 
@@ -58,15 +57,34 @@ def prepare() -> None:
     _mount_dev()
 
 
-def build_root(plan: Plan, locate: Callable[[str], str], trees: Sequence[int]) -> int:
+def attach_layers(tree: int) -> str:
+    """Attach a detached mount that holds layers; gives where it stands."""
+    target = f"{SCRATCH}/layers-{tree}"
+    os.mkdir(target)
+    sc.attach_tree(tree, target)
+    os.close(tree)
+    return target
+
+
+def _locate(location: str, roots: Mapping[str, str]) -> str:
+    """A location of a plan as a path of this mount namespace."""
+    kind, colon, rest = location.partition(":")
+    if colon and kind == "store":
+        return f"{STORE}/{rest}"
+    if volume := volume_of(location):
+        return roots[f"volume:{volume}"] + rest.removeprefix(volume)
+    return roots.get(location, location)
+
+
+def build_root(plan: Plan, roots: Mapping[str, str], trees: Sequence[int]) -> int:
     """Make the sandbox's root the root of this process. Gives the descriptor its `/etc/resolv.conf` is written through.
 
-    `locate` turns the locations of a plan into paths of this mount namespace; `trees` are the detached mounts of the
-    plan's attachments, in order. Called after `prepare`.
+    `roots` says where volumes and folders of the machine are attached; `trees` are the detached mounts of the plan's
+    attachments, in order. Called after `prepare`.
     """
     os.chdir(SCRATCH)
     for number, overlay in enumerate(plan.overlays):
-        _mount_overlay(overlay, locate, f"{number}-")
+        _mount_overlay(overlay, roots, f"{number}-")
     root = os.open(ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if plan.shm_bytes != SHM_BYTES:
         options = f"mode=1777,size={plan.shm_bytes}"
@@ -89,12 +107,12 @@ def build_root(plan: Plan, locate: Callable[[str], str], trees: Sequence[int]) -
     return resolver
 
 
-def _mount_overlay(overlay: Overlay, locate: Callable[[str], str], prefix: str) -> None:
-    """Short names in the current folder stand for the layers: an option string holds 4,096 bytes, and shows inside."""
+def _mount_overlay(overlay: Overlay, roots: Mapping[str, str], prefix: str) -> None:
+    """Short names in the current folder for the layers: an option string is limited to 4,096 bytes and shown inside."""
     for name, location in (("u", overlay.upper), ("w", overlay.work)):
-        os.symlink(locate(location), prefix + name)
+        os.symlink(_locate(location, roots), prefix + name)
     for index, location in enumerate(overlay.lowers):
-        os.symlink(locate(location), f"{prefix}{index}")
+        os.symlink(_locate(location, roots), f"{prefix}{index}")
     lowers = ":".join(f"{prefix}{index}" for index in range(len(overlay.lowers)))
     options = f"lowerdir={lowers},upperdir={prefix}u,workdir={prefix}w,userxattr,volatile"
     target = ROOT
@@ -106,7 +124,7 @@ def _mount_overlay(overlay: Overlay, locate: Callable[[str], str], prefix: str) 
 
 
 def _claimed(root: int, path: str) -> str:
-    """A path for `mount` that leads to the claimed directory itself; its descriptor ends with this set-up's process."""
+    """A path for `mount` to the claimed directory itself; its descriptor is closed with this process."""
     return f"/proc/self/fd/{beneath.claim_directory(root, path, replace_all=True)}"
 
 
@@ -145,7 +163,7 @@ def _mount_dev() -> None:
 
 
 def _mount_own_files(root: int, plan: Plan) -> int:
-    """`hosts`, `hostname` and `resolv.conf` are this sandbox's, whatever the environment says."""
+    """`hosts`, `hostname` and `resolv.conf` are this sandbox's, regardless of the environment."""
     contents = {
         "hostname": f"{plan.hostname}\n",
         "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{plan.hostname}\n",
@@ -166,7 +184,7 @@ def _mount_own_files(root: int, plan: Plan) -> int:
 def make_workdir(plan: Plan) -> None:
     """The working folder exists and the sandbox's user may write there. Called inside, so links stay inside.
 
-    Whatever someone put in its place stays: commands then say that there is no such folder.
+    Anything else at its place stays: commands then report that there is no such folder.
     """
     if os.path.isdir(plan.workdir):
         return

@@ -11,11 +11,14 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _AND, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x06
+ALLOW: Final = 0x7FFF0000
+ANNOUNCE: Final = 0x7FC00000
+"""The call waits until the listener has taken note of it."""
+_KILL, _ERRNO = 0x80000000, 0x00050000
 _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 
 _NEW_NAMESPACE: Final = 0x7E020080
@@ -67,7 +70,7 @@ DENIED: Final = (
     "io_uring_register", "process_madvise", "vhangup", "syslog", "nfsservctl", "uselib", "migrate_pages", "move_pages",
     "fanotify_init", "kcmp",
 )  # fmt: skip
-"""Refused with EPERM, whoever asks."""
+"""Refused with EPERM for everyone."""
 
 _PRETENDED: Final = (
     "chown", "fchown", "lchown", "fchownat", "setgroups", "setgid", "setregid", "setresgid", "setuid", "setreuid",
@@ -76,7 +79,16 @@ _PRETENDED: Final = (
 """What a root with one user id cannot do, and package managers take for granted: it succeeds without effect."""
 
 
-class _Program:
+class Condition(NamedTuple):
+    """One of the values in the low or the high half of an argument, after a mask."""
+
+    argument: int
+    values: tuple[int, ...]
+    mask: int = 0xFFFF_FFFF
+    high: bool = False
+
+
+class Program:
     """Instructions in order; every rule ends in a return, so that the next one sees the call's number again."""
 
     def __init__(self) -> None:
@@ -96,7 +108,7 @@ class _Program:
         self.emit(_LOAD, _ARGUMENTS_OFFSET + 8 * argument)
         self.emit(_ANY_BIT, bits, 0, 1)
         self.emit(_RETURN, result)
-        self.emit(_RETURN, _ALLOW)
+        self.emit(_RETURN, ALLOW)
 
     def answer_by_value(self, number: int, argument: int, values: Iterable[int], inside: int, outside: int) -> None:
         """This call ends `inside` when an argument is one of the values, else `outside`."""
@@ -107,6 +119,29 @@ class _Program:
             self.emit(_EQUAL, value, len(wanted) - index, 0)
         self.emit(_RETURN, outside)
         self.emit(_RETURN, inside)
+
+    def choose(self, number: int, *cases: tuple[Sequence[Condition], int]) -> None:
+        """This call ends as the first case says whose conditions all hold, else it is allowed."""
+        sizes = [1 + sum(2 + len(condition.values) for condition in conditions) for conditions, _ in cases]
+        self.emit(_EQUAL, number, 0, sum(sizes) + 1)
+        for (conditions, result), size in zip(cases, sizes, strict=True):
+            left = size
+            for condition in conditions:
+                self.emit(_LOAD, _ARGUMENTS_OFFSET + 8 * condition.argument + 4 * condition.high)
+                self.emit(_AND, condition.mask)
+                left -= 2 + len(condition.values)
+                for rest in range(len(condition.values) - 1, -1, -1):
+                    self.emit(_EQUAL, condition.values[-1 - rest], rest, 0 if rest else left)
+            self.emit(_RETURN, result)
+        self.emit(_RETURN, ALLOW)
+
+    def load_number(self) -> None:
+        """What rules compare."""
+        self.emit(_LOAD, _NUMBER_OFFSET)
+
+    def answer_rest(self, result: int) -> None:
+        """All other calls end so."""
+        self.emit(_RETURN, result)
 
 
 @functools.cache
@@ -119,11 +154,11 @@ def build_filter(*, fake_root: bool = False, pin_cpus: bool = False, machine: st
     architecture = machine or os.uname().machine
     numbers = NUMBERS[architecture]
     refuse = _ERRNO | errno.EPERM
-    program = _Program()
+    program = Program()
     program.emit(_LOAD, _ARCH_OFFSET)
     program.emit(_EQUAL, AUDIT_ARCH[architecture], 1, 0)
     program.emit(_RETURN, _KILL)
-    program.emit(_LOAD, _NUMBER_OFFSET)
+    program.load_number()
     if architecture == "x86_64":  # the x32 calls would bypass every comparison below
         program.emit(_ANY_BIT, 0x40000000, 0, 1)
         program.emit(_RETURN, _ERRNO | errno.ENOSYS)
@@ -133,8 +168,8 @@ def build_filter(*, fake_root: bool = False, pin_cpus: bool = False, machine: st
     program.answer(numbers["clone3"], _ERRNO | errno.ENOSYS)  # its flags are behind a pointer; libc falls back to clone
     for name in ("clone", "unshare"):
         program.answer_if_bits(numbers[name], 0, _NEW_NAMESPACE, refuse)
-    program.answer_by_value(numbers["ioctl"], 1, _TERMINAL_INJECTION, refuse, _ALLOW)
-    program.answer_by_value(numbers["socket"], 0, _SOCKET_FAMILIES, _ALLOW, _ERRNO | errno.EAFNOSUPPORT)
+    program.answer_by_value(numbers["ioctl"], 1, _TERMINAL_INJECTION, refuse, ALLOW)
+    program.answer_by_value(numbers["socket"], 0, _SOCKET_FAMILIES, ALLOW, _ERRNO | errno.EAFNOSUPPORT)
     if pin_cpus:
         program.answer(numbers["sched_setaffinity"], refuse)
     if fake_root:
@@ -144,5 +179,5 @@ def build_filter(*, fake_root: bool = False, pin_cpus: bool = False, machine: st
         for name, argument in (("mknod", 1), ("mknodat", 2)):
             if name in numbers:
                 program.answer_if_bits(numbers[name], argument, _DEVICE_BIT, _ERRNO)
-    program.emit(_RETURN, _ALLOW)
+    program.answer_rest(ALLOW)
     return bytes(program.code)

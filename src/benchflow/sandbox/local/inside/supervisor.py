@@ -18,11 +18,12 @@ from typing import Final, NoReturn
 
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.accounts import Accounts
-from benchflow.sandbox.local.inside import children, requests
+from benchflow.sandbox.local.inside import children, kill_watch, requests
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside import process_tree as processes
 from benchflow.sandbox.local.inside.box_plan import Plan
 from benchflow.sandbox.local.inside.entrance import Entrance
+from benchflow.sandbox.local.inside.kill_watch import KillWatch
 from benchflow.sandbox.local.inside.seccomp import build_filter
 
 _WATCH_MILLISECONDS: Final = 200
@@ -41,6 +42,7 @@ class Supervisor:
         groups: tuple[int, ...],
         driver: int,
         resolver: int,
+        watch: KillWatch | None = None,
     ) -> None:
         self.plan = plan
         self.control = control
@@ -50,6 +52,8 @@ class Supervisor:
         self.driver = driver
         """Readable when the driver's process has ended."""
         self.resolver = resolver
+        self.watch = watch
+        """Knows what was killed from inside; None where the kernel does not help."""
         fake_root = plan.identity == "single"
         self.filters = (
             build_filter(fake_root=fake_root, pin_cpus=plan.pin_cpus),
@@ -58,7 +62,7 @@ class Supervisor:
         """For root, and for everybody else."""
         self.accounts = Accounts()
         self.running: dict[int, socket.socket] = {}
-        """Children and where their end is told."""
+        """Children, and where their end is reported."""
         self.tags: dict[int, int] = {}
         """Children that are commands, and the tags they carry."""
         self.passing: set[int] = set()
@@ -70,13 +74,15 @@ class Supervisor:
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         poll = select.poll()
-        for fd in (self.control.fileno(), readable, self.driver):
+        for fd in (self.control.fileno(), readable, self.driver, *((self.watch.listener,) if self.watch else ())):
             poll.register(fd, select.POLLIN)
         while True:
             watch = _WATCH_MILLISECONDS if self.plan.memory_watch and self.running else None
             events = dict(poll.poll(watch))
             if self.driver in events:
                 os._exit(0)
+            if self.watch is not None and self.watch.listener in events:
+                self.watch.serve()
             if readable in events:
                 with contextlib.suppress(BlockingIOError):
                     os.read(readable, 4096)
@@ -84,7 +90,7 @@ class Supervisor:
             if self.control.fileno() in events:
                 self._serve()
             if watch is not None:
-                processes.hold_memory(self.plan.memory_watch)
+                self._hold_memory()
 
     def _serve(self) -> None:
         message, fds = wire.receive(self.control)
@@ -101,8 +107,20 @@ class Supervisor:
             for fd in fds[1:]:
                 os.close(fd)
 
+    def _hold_memory(self) -> None:
+        pid = processes.too_large(self.plan.memory_watch)
+        if pid is not None:
+            self.expect_end(pid)
+            with contextlib.suppress(ProcessLookupError):
+                kill_watch.kill(pid)
+
+    def expect_end(self, pid: int | None) -> None:
+        """A process, or all of them, will be killed: not from outside."""
+        if self.watch is not None:
+            self.watch.expect(pid)
+
     def reap(self, *, until_none: bool = False) -> None:
-        """Collect ended processes, orphans included; wait for the last one if told to."""
+        """Reap ended processes, including orphans; wait for the last one if requested."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, 0 if until_none else os.WNOHANG)
@@ -111,15 +129,17 @@ class Supervisor:
             if pid == 0:
                 return
             self.entrance.gone(pid)
-            self.tags.pop(pid, None)
+            command = self.tags.pop(pid, None) is not None
             self.passing.discard(pid)
             reply = self.running.pop(pid, None)
             if reply is not None:
-                answer(reply, {"exit": os.waitstatus_to_exitcode(status), "cpu": usage.ru_utime + usage.ru_stime})
+                code = os.waitstatus_to_exitcode(status)
+                unasked = command and code == -signal.SIGKILL and not (self.watch is None or self.watch.suspects(pid))
+                answer(reply, {"exit": code, "cpu": usage.ru_utime + usage.ru_stime, "unasked": unasked})
                 reply.close()
 
     def fork(self, reply: socket.socket, work: Callable[[], int], *, passing: bool = False) -> bool:
-        """Run `work` in a child; its error and its end are told through `reply`, which is kept until then."""
+        """Run `work` in a child; its error and its end are reported through `reply`, which is kept until then."""
         pid = os.fork()
         if pid == 0:
             children.run(reply, work)
@@ -142,6 +162,6 @@ def answer(reply: socket.socket, message: wire.Message, fds: tuple[int, ...] = (
 
 
 def seal() -> None:
-    """From here on nothing can be imported: what stands in the sandbox is not ours."""
+    """From here on nothing can be imported: the files in the sandbox are not trusted."""
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
     sys.path, sys.meta_path, sys.path_hooks = [], [], []

@@ -1,4 +1,7 @@
-"""Resolves a name outside the sandbox, judges what it resolved to, and connects to exactly that address."""
+"""Connections to the outside: the policy's decision on a target, made once, logged, and dialled.
+
+A name is resolved outside the sandbox, what it resolved to is judged, and exactly that address is connected to.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from ipaddress import IPv4Address, ip_address
 from typing import Final
 
 from benchflow.sandbox.network.addresses import refusal
-from benchflow.sandbox.network.host_rules import Address, Network, as_address
+from benchflow.sandbox.network.attempt_log import AuditLog, Channel
+from benchflow.sandbox.network.host_rules import Address, HostRules, Network, as_address
+from benchflow.sandbox.network.proxying.connection import Stream
 from benchflow.sandbox.network.proxying.http1 import Target
 
 Resolver = Callable[[str], Awaitable[Sequence[Address]]]
@@ -88,8 +93,51 @@ class Dialer:
         return sock
 
 
+class Outbound:
+    """The only place where connections to the outside are made."""
+
+    def __init__(self, rules: HostRules | None, dialer: Dialer, audit: AuditLog, *, timeout: float) -> None:
+        """`rules` None is the public policy: every host is admitted, every protocol passes."""
+        self._rules = rules
+        self._dialer = dialer
+        self._audit = audit
+        self._timeout = timeout
+
+    @property
+    def inspects(self) -> bool:
+        """Whether a connection must show by its own words that it is meant for the host it goes to."""
+        return self._rules is not None
+
+    def admits(self, host: str) -> bool:
+        """Whether the policy lets a host in normal form be reached."""
+        return self._rules is None or self._rules.admit(host)
+
+    async def connect(self, channel: Channel, target: Target) -> Stream:
+        """A connection to `target`; `RefusedError` or `UnreachableError` otherwise. Logged in every case."""
+        if not self.admits(target.host):
+            raise self.refused(channel, target, "not on the allowlist")
+        try:
+            sock = await self._dialer.dial(target)
+        except RefusedError as error:
+            raise self.refused(channel, target, str(error)) from None
+        except UnreachableError as error:
+            self._audit.record(channel, target.host, target.port, "failed", str(error))
+            raise
+        self._audit.record(channel, target.host, target.port, "allowed")
+        return Stream(sock, timeout=self._timeout)
+
+    def refused(self, channel: Channel, target: Target, reason: str) -> RefusedError:
+        """Log a refusal and give the error to raise for it."""
+        self._audit.record(channel, target.host, target.port, "refused", reason)
+        return RefusedError(f"egress to {target.host} port {target.port} refused: {reason}")
+
+    def malformed(self, channel: Channel, reason: str) -> None:
+        """Log a request that is too broken to have a host."""
+        self._audit.record(channel, "", None, "refused", reason)
+
+
 async def system_resolver(host: str) -> Sequence[Address]:
-    """The machine's own name service, asked in threads of its own."""
+    """The machine's own name service, called in separate threads."""
     found = await asyncio.get_running_loop().run_in_executor(_threads(), _lookup, host)
     return list(dict.fromkeys(found))
 

@@ -1,6 +1,6 @@
 """The name service of a sandbox: admitted names get a fake address, all others do not exist.
 
-Nothing is asked outside: names are resolved by the proxy, when a connection is made. Packets are parsed
+No query goes outside: the proxy resolves names when a connection is made. Packets are parsed
 strictly; what is malformed gets an error or no answer.
 """
 
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Final
 
+from benchflow.sandbox.inside.egress_gateway import LINK_NETWORK
 from benchflow.sandbox.network.attempt_log import AuditLog
+from benchflow.sandbox.network.egress_plan import FAKE_NETWORK
 from benchflow.sandbox.network.host_rules import InvalidHostError, as_address, normalize_host
 from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream
-from benchflow.sandbox.network.proxying.fakenames import FakeNames
 
 NO_ERROR, FORMAT_ERROR, NO_SUCH_NAME, NOT_IMPLEMENTED = 0, 1, 3, 4
 TYPE_A: Final = 1
@@ -29,6 +31,7 @@ _MAX_NAME: Final = 255
 _MAX_PACKET: Final = 4096
 _PACKETS_PER_TURN: Final = 32
 _NEVER_PUBLIC: Final = frozenset({"localhost", "arpa"})
+MAX_NAMES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Query:
 
 
 class MalformedQueryError(Exception):
-    """A packet that is no plain query; `reply` is the answer to give, empty for silence."""
+    """A packet that is not a plain query; `reply` is the reply to send, empty for none."""
 
     def __init__(self, reply: bytes) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ def parse_query(packet: bytes) -> Query:
 
 
 def _labels(packet: bytes, at: int) -> tuple[list[bytes], int]:
-    """The labels from `at` on and where they end; an end of 0 when they are no name."""
+    """The labels from `at` on and where they end; an end of 0 if they are not a name."""
     labels: list[bytes] = []
     start = at
     while at < len(packet) and at - start < _MAX_NAME:
@@ -96,6 +99,48 @@ def _reply(header: bytes, question: bytes, code: int, record: bytes = b"") -> by
     flags = 0x8080 | (header[2] & 0x01) << 8 | code
     counts = struct.pack("!HHHHH", flags, 1 if question else 0, 1 if record else 0, 0, 0)
     return header[:2] + counts + question + record
+
+
+class FakeNames:
+    """The names of one sandbox. Bounded: the name that was not asked for the longest time makes room.
+
+    Its address is reused only after all others, so a stale one points nowhere instead of to another name.
+    """
+
+    def __init__(self, *, keep: int = MAX_NAMES) -> None:
+        self._keep = keep
+        self._addresses: OrderedDict[str, int] = OrderedDict()
+        self._names: dict[int, str] = {}
+        self._first = int(FAKE_NETWORK.network_address) + 1
+        self._last = int(LINK_NETWORK.network_address) - 1
+        self._next = self._first
+
+    def address_of(self, name: str) -> IPv4Address:
+        """The address for a name in normal form, the same one as long as it is kept."""
+        value = self._addresses.get(name)
+        if value is None:
+            value = self._free()
+            self._addresses[name] = value
+            self._names[value] = name
+        self._addresses.move_to_end(name)
+        return IPv4Address(value)
+
+    def name_of(self, address: str) -> str | None:
+        """The name that an address was handed out for."""
+        return self._names.get(int(IPv4Address(address)))
+
+    def _free(self) -> int:
+        if len(self._addresses) >= self._keep:
+            _, oldest = self._addresses.popitem(last=False)
+            del self._names[oldest]
+        while self._next in self._names:
+            self._advance()
+        value = self._next
+        self._advance()
+        return value
+
+    def _advance(self) -> None:
+        self._next = self._first if self._next == self._last else self._next + 1
 
 
 class NameService:

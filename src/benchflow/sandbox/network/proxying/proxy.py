@@ -25,11 +25,10 @@ from benchflow.sandbox.network.proxying.clienthello import (
     server_name,
 )
 from benchflow.sandbox.network.proxying.connection import ProtocolError, Stream, relay
-from benchflow.sandbox.network.proxying.dialer import RefusedError, UnreachableError
-from benchflow.sandbox.network.proxying.fakenames import FakeNames
+from benchflow.sandbox.network.proxying.dialer import Outbound, RefusedError, UnreachableError
+from benchflow.sandbox.network.proxying.dns import FakeNames
 from benchflow.sandbox.network.proxying.forward import Forwarder, answer_errors, read_request, reply
 from benchflow.sandbox.network.proxying.http1 import Target, parse_authority, request_target, values
-from benchflow.sandbox.network.proxying.outbound import Outbound
 
 _TLS_HANDSHAKE: Final = 0x16
 
@@ -77,7 +76,7 @@ class Proxy:
                 more = False
                 await self._tunnel(client, request)
             elif request.target.startswith(b"/"):
-                raise ProtocolError("this is a proxy: ask for a whole URL")
+                raise ProtocolError("this is a proxy: request a full URL")
             else:
                 more = await forwarder.forward(asked)
 

@@ -1,0 +1,265 @@
+"""`CubeDriver`: a policy plays one episode of a cube's task, on a course of one step.
+
+What a cube does runs in threads that can be left behind, so that limits of time and interrupts hold whatever it is. An
+action that fails is the agent's doing unless the machine, a connection or broken code is to blame (`trouble_of`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import anyio
+
+from benchflow.agents.protocol import Policy
+from benchflow.errors import Category, EnvironmentFailure, RuntimeFailure
+from benchflow.record import AgentEnd, JobRequest, Trajectory
+from benchflow.rewards import Attributed, RewardError, Scored, Unscored, attributed
+from benchflow.rewards.attribution import MAX_REASON
+from benchflow.rewards.numbers import finite, shown
+from benchflow.rollout.course import Checkpoint, Course, Past
+from benchflow.rollout.lifecycle import Draft, Driver
+from benchflow.rollout.plan import time_for_agents
+from cube.core import Action, EnvironmentOutput, Observation, StepError
+from cube.task import Task
+
+DEFAULT_MAX_STEPS: Final = 100
+GRACE_SEC: Final = 5.0
+"""How long an action that is under way when the agent's time is over may take, so that its state can be scored."""
+CLOSE_SEC: Final = 10.0
+"""How long a task or a benchmark may take to close before it is left behind."""
+MACHINE: Final = frozenset(
+    {
+        "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError",
+        "BrokenPipeError", "BlockingIOError", "MemoryError", "BrokenProcessPool", "gaierror", "herror",
+        "URLError", "RemoteDisconnected", "BadStatusLine", "IncompleteRead", "IncompleteReadError",
+        "ConnectError", "ConnectTimeout", "ReadError", "ReadTimeout", "WriteError", "WriteTimeout", "PoolTimeout",
+        "NetworkError", "TransportError", "RemoteProtocolError", "ProtocolError", "MaxRetryError",
+        "NewConnectionError", "NameResolutionError", "SSLError", "ClientConnectionError", "ClientConnectorError",
+        "ClientOSError", "ServerDisconnectedError", "ServerTimeoutError", "ConnectionClosed", "ConnectionClosedError",
+        "TargetClosedError",
+    }
+)  # fmt: skip
+"""Connections and the machine, under the names that Python and the usual libraries have for them."""
+BROKEN: Final = frozenset(
+    {"ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "SystemError"}
+)
+"""Code that no argument makes work."""
+_PLAIN: Final = frozenset({"OSError", "TimeoutError"})
+"""The machine's when they are Python's own; a browser calls it a TimeoutError when the agent clicks on nothing."""
+_OF_ARGUMENTS: Final = frozenset(
+    {errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY, errno.EXDEV, errno.EBUSY, errno.ESPIPE}
+)
+"""What the system says of paths and values that it was given."""
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+_Calls = SimpleQueue[Callable[[], None] | None]
+
+
+class CubeDriver(Driver):
+    """One episode: reset, act until done or out of steps, evaluate; the task is closed whatever happens."""
+
+    def __init__(
+        self,
+        spawn: Callable[[], Task[Any]],
+        policy: Policy,
+        request: JobRequest,
+        draft: Draft,
+        trajectory: Trajectory,
+        *,
+        began: float,
+    ) -> None:
+        """`spawn` makes the live task; `began` is when the rollout did, on the clock of the event loop."""
+        super().__init__(Course())
+        self._spawn: Final = spawn
+        self._policy: Final = policy
+        self._request: Final = request
+        self._draft: Final = draft
+        self._trajectory: Final = trajectory
+        self._thread: Final = OwnThread(draft.task.name)
+        self._began: Final = began
+        self._timed_out = False
+
+    async def take_step(self, step: Checkpoint) -> Past:
+        del step  # a cube's task has one
+        draft, run = self._draft, self._thread.run
+        with draft.timed("environment"), attributed("environment", "environment"):
+            task = await run(self._spawn)
+        try:
+            with draft.timed("environment"), attributed("environment", "environment"):
+                observation, _ = await run(task.reset)
+                self._trajectory("user_message", text=observation.to_markdown())
+            with draft.timed("agent"), attributed("agent", "agent"):
+                output = await self._play(task, observation)
+            with draft.timed("verify"), attributed("verifier", "verify"):
+                reward = output.reward if output is not None and output.done else (await run(task.evaluate))[0]
+                if finite(reward) is None:
+                    raise RewardError(f"The cube gave the reward {shown(reward)}, which is not a finite number.")
+                return Past(Scored(reward))
+        finally:
+            with anyio.move_on_after(CLOSE_SEC, shield=True):
+                await run(task.close)
+            self._thread.close()
+
+    async def _play(self, task: Task[Any], observation: Observation) -> EnvironmentOutput | None:
+        policy = self._policy
+        try:
+            policy.reset()
+            return await self._act(task, observation, self._agents_until())
+        finally:
+            self._draft.add_agent(AgentEnd(None, self._timed_out), policy.usage)
+
+    def _agents_until(self) -> float:
+        """When an agent that begins now has to end; a deadline of the whole leaves time to evaluate."""
+        whole, limit = self._request.timeout_sec, self._request.agent_timeout_sec
+        latest = math.inf if whole is None else self._began + time_for_agents(whole, whole)
+        return latest if limit is None else min(latest, anyio.current_time() + limit)
+
+    async def _act(self, task: Task[Any], observation: Observation, until: float) -> EnvironmentOutput | None:
+        """The output of the last action; None when there was none."""
+        output: EnvironmentOutput | None = None
+        for _ in range(self._request.max_steps or task.metadata.recommended_max_steps or DEFAULT_MAX_STEPS):
+            with anyio.CancelScope(deadline=until) as limit:
+                actions = await self._policy.act(observation, task.action_set)
+            self._timed_out = limit.cancelled_caught or anyio.current_time() >= until
+            if self._timed_out or not actions:
+                break
+            for action in actions:
+                self._trajectory("tool_call", tool=action.name, arguments=action.arguments, tool_call_id=action.id)
+            output = await self._step(task, actions, until)
+            observation = output.obs
+            error = output.error.exception_str if output.error else None
+            self._trajectory("tool_result", text=observation.to_markdown(), reward=output.reward, error=error)
+            trouble = trouble_of(output.error) if output.error else None
+            if trouble is not None:
+                raise Attributed(trouble)
+            if output.done:
+                break
+        return output
+
+    async def _step(self, task: Task[Any], actions: list[Action], until: float) -> EnvironmentOutput:
+        """One step; one that does not end leaves a state that nobody can score."""
+        with attributed("environment", "agent"):
+            with anyio.CancelScope(deadline=until + GRACE_SEC):
+                return await self._thread.run(task.step, actions)
+            self._timed_out = True
+            called = ", ".join(action.name for action in actions)
+            raise EnvironmentFailure(
+                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time limit.",
+                code="timeout",
+            )
+
+
+def trouble_of(error: StepError) -> Unscored | None:
+    """The verdict on a failed action that is not the agent's doing; None when it is."""
+    category = _category(error)
+    if category is None:
+        return None
+    code = "tool-crashed" if error.error_type in BROKEN else "tool-failed"
+    reason = " ".join(f"An action of the cube failed: {error.error_type}: {error.exception_str}".split())
+    return Unscored(category, "agent", code, reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3]}...")
+
+
+def _category(error: StepError) -> Category | None:
+    name = error.error_type
+    if name in MACHINE or (name in _PLAIN and not _from_library(error) and _errno(error) not in _OF_ARGUMENTS):
+        return "infrastructure"
+    if name in BROKEN:
+        return "environment"
+    return next((kind.category for kind in _kinds(RuntimeFailure) if kind.__name__ == name), None)
+
+
+def _from_library(error: StepError) -> bool:
+    """Whether the trace names the class with a module, as it does for all that are not built in."""
+    return re.search(rf"^[\w.]+\.{re.escape(error.error_type)}(:|$)", error.stack_trace, re.MULTILINE) is not None
+
+
+def _errno(error: StepError) -> int | None:
+    found = re.match(r"\[Errno (\d+)\]", error.exception_str)
+    return int(found[1]) if found else None
+
+
+def _kinds(root: type[RuntimeFailure]) -> Iterator[type[RuntimeFailure]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _kinds(kind)
+
+
+class OwnThread:
+    """Runs calls of foreign code in order, in one thread as long as none of them is cancelled.
+
+    A call that is cancelled is not waited for. Nothing can end its thread: it continues until the call returns or the
+    process ends, which does not wait for it either. The next call gets a new thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name: Final = name
+        self._calls: _Calls | None = None
+
+    async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """What the function returns or raises. Cancelling leaves it, and its thread, behind at once."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def call() -> None:
+            outcome = _outcome(function, arguments)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_answer, answer, outcome)
+
+        self._open().put(call)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """The thread ends after the call it is in; safe to call again, and before another `run`."""
+        if self._calls is not None:
+            self._calls.put(None)
+            self._calls = None
+
+    def _open(self) -> _Calls:
+        if self._calls is None:
+            self._calls = SimpleQueue()
+            threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True).start()
+        return self._calls
+
+
+def _serve(calls: _Calls) -> None:
+    while (call := calls.get()) is not None:
+        call()
+
+
+def _outcome(function: Callable[[*Arguments], T], arguments: tuple[*Arguments]) -> Callable[[asyncio.Future[T]], None]:
+    """Call; how to hand over what comes of it. What would end the process or the loop is a failure of the call."""
+    try:
+        result = function(*arguments)
+    except StopIteration as error:
+        failure: Exception = _told(error)
+    except Exception as error:  # noqa: BLE001  # the caller's to judge, in the caller's thread
+        failure = error
+    except BaseException as error:  # noqa: BLE001  # SystemExit, for instance, is not for foreign code to say here
+        failure = _told(error)
+    else:
+        return lambda answer: answer.set_result(result)
+    return lambda answer: answer.set_exception(failure)
+
+
+def _told(error: BaseException) -> RuntimeError:
+    failure = RuntimeError(f"it raised {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
+
+
+def _answer(answer: asyncio.Future[T], hand_over: Callable[[asyncio.Future[T]], None]) -> None:
+    if not answer.done():
+        hand_over(answer)

@@ -1,0 +1,193 @@
+"""Records as plain JSON values and back, by their types alone.
+
+`plain` writes a frozen dataclass: fields without a default always, fields with one only when they differ from it.
+`read` is the way back and checks every value, so that a damaged document is a `ValueError` and never a wrong record. A
+field marked `FLAT` has no key of its own: the keys of its value stand beside those of the record around it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Final, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+FLAT: Final = types.MappingProxyType({"flat": True})
+"""Metadata of a field whose value is written between the other fields."""
+Reader = Callable[[Any], Any]
+Record = TypeVar("Record")
+_READERS: Final[dict[Any, Reader]] = {}
+
+
+def plain(value: Any) -> Any:
+    """A value of records as JSON has it."""
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    own = getattr(value, "to_plain", None)
+    return own() if own is not None else _plain_record(value)
+
+
+def read(kind: type[Record], value: Any) -> Record:
+    """The record that `plain` wrote; raises `ValueError` with the key that is wrong."""
+    found: Record = _reader(cast("Hashable", kind))(value)
+    return found
+
+
+def register(kind: Any, reader: Reader) -> None:
+    """Read values of this type by a function of its own; raises `ValueError` for what is none."""
+    _READERS[kind] = reader
+
+
+def cleaned(record: Record, clean: Callable[[str], str]) -> Record:
+    """The record with every free text passed through `clean`; words of a fixed vocabulary stay as they are."""
+    changes = {}
+    for name, is_text in _text_fields(cast("Hashable", type(record))):
+        value = getattr(record, name)
+        new = _cleaned_value(value, clean) if is_text or not isinstance(value, str) else value
+        if new != value:
+            changes[name] = new
+    return replace(record, **changes) if changes else record  # type: ignore[type-var] # every record is a dataclass
+
+
+def _cleaned_value(value: Any, clean: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, tuple):
+        return tuple(_cleaned_value(item, clean) for item in value)
+    if isinstance(value, Mapping):
+        return {clean(key): _cleaned_value(item, clean) for key, item in value.items()}
+    return cleaned(value, clean) if is_dataclass(value) else value
+
+
+@cache
+def _text_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """The fields of a record, each with whether a text in it is free."""
+    return tuple((name, hint in (str, str | None)) for name, hint in get_type_hints(kind).items())
+
+
+def _plain_record(record: Any) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for name, default, flat in _written_fields(cast("Hashable", type(record))):
+        value = getattr(record, name)
+        if flat:
+            written.update(plain(value))
+        elif default is MISSING or value != default:
+            written[name] = plain(value)
+    return written
+
+
+@cache
+def _written_fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    return tuple(
+        (
+            field.name,
+            field.default if field.default_factory is MISSING else field.default_factory(),
+            bool(field.metadata.get("flat")),
+        )
+        for field in fields(kind)
+    )
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    if kind in _READERS:
+        return _READERS[kind]
+    if kind is Any:
+        return lambda value: value
+    if isinstance(kind, NewType):
+        return _reader(kind.__supertype__)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _record_reader(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _one_of(frozenset(arguments))
+    if origin in (Union, types.UnionType):
+        return _optional(arguments)
+    if origin is tuple:
+        return _listed(_reader(arguments[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapped(_reader(arguments[1]))
+    return _scalar(kind)
+
+
+def _record_reader(kind: type) -> Reader:
+    known = tuple(_read_fields(kind))
+
+    def reader(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        given: dict[str, Any] = {}
+        for name, read_field, required, flat in known:
+            if flat:
+                given[name] = read_field(value)
+            elif name in value:
+                try:
+                    given[name] = read_field(value[name])
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+            elif required:
+                raise ValueError(f"{name} is missing")
+        return kind(**given)
+
+    return reader
+
+
+def _read_fields(kind: type) -> Iterator[tuple[str, Reader, bool, bool]]:
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        required = field.default is MISSING and field.default_factory is MISSING
+        yield field.name, _reader(hints[field.name]), required, bool(field.metadata.get("flat"))
+
+
+def _one_of(known: frozenset[Any]) -> Reader:
+    def reader(value: Any) -> Any:
+        if isinstance(value, dict | list) or value not in known:
+            raise _wrong(value, f"one of {', '.join(sorted(map(str, known)))}")
+        return value
+
+    return reader
+
+
+def _optional(arguments: tuple[Any, ...]) -> Reader:
+    """A value of one type, or null; records have no other unions but those with a reader of their own."""
+    [inner] = [argument for argument in arguments if argument is not type(None)]
+    read_inner = _reader(inner)
+    return lambda value: None if value is None else read_inner(value)
+
+
+def _listed(read_item: Reader) -> Reader:
+    def reader(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _wrong(value, "a list")
+        return tuple([read_item(item) for item in value])
+
+    return reader
+
+
+def _mapped(read_item: Reader) -> Reader:
+    def reader(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        return {key: read_item(item) for key, item in value.items()}
+
+    return reader
+
+
+def _scalar(kind: Any) -> Reader:
+    accepted = {str: (str,), bool: (bool,), int: (int,), float: (int, float)}[kind]
+
+    def reader(value: Any) -> Any:
+        if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+            raise _wrong(value, f"a {kind.__name__}")
+        return value
+
+    return reader
+
+
+def _wrong(value: Any, wanted: str) -> ValueError:
+    return ValueError(f"{str(value)[:60]!r} is not {wanted}")

@@ -1,0 +1,223 @@
+"""A job as a reader sees it: what was asked for, and of its results those that count. Nothing here changes a job.
+
+`results.jsonl` is read once, line by line. A line that is damaged is named by its number and left out; whatever it said
+is not known, so it counts as work that is missing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.record.codec import FLAT, read
+from benchflow.record.identity import Settings, WorkKey
+from benchflow.record.json_files import encoded_line, whole_lines
+from benchflow.record.layout import JobPlaces
+from benchflow.record.result import Result
+
+JOB_SCHEMA: Final = "benchcube.job.v2"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a job is asked to do."""
+
+    sources: tuple[str, ...]
+    """Paths of packages or folders above them, and `cube:NAME`."""
+    agent: str
+    model: str | None = None
+    attempts: int = 1
+    sandbox: str = "auto"
+    base_image: str | None = None
+    max_steps: int | None = None
+    max_cost_usd: float | None = None
+    agent_timeout_sec: float | None = None
+    timeout_sec: float | None = None
+    """The deadline of a whole rollout."""
+    keep_workspace: bool = True
+    """Whether what agents leave is kept, so that it can be scored again."""
+
+    def settings(self) -> Settings:
+        """What besides the task and the attempt decides an outcome."""
+        return Settings(
+            agent=self.agent,
+            model=self.model,
+            sandbox=self.sandbox,
+            base_image=self.base_image,
+            max_steps=self.max_steps,
+            max_cost_usd=self.max_cost_usd,
+            agent_timeout_sec=self.agent_timeout_sec,
+            timeout_sec=self.timeout_sec,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """`job.json`: the request as it was given, and how much work it is."""
+
+    name: str
+    request: JobRequest = field(metadata=FLAT)
+    planned: int
+    """Rollouts: tasks times attempts."""
+    created_at: str
+    upgraded: bool = False
+    """Whether the job was written by an older version: it can be looked at, and not gone on with."""
+
+    def to_dict(self) -> dict[str, Any]:
+        request = {**asdict(self.request), "sources": list(self.request.sources)}
+        return {
+            "schema": JOB_SCHEMA,
+            "name": self.name,
+            **request,
+            "planned": self.planned,
+            "created_at": self.created_at,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Self:
+        """The record of a document, also of an older schema; raises `ValueError` when it is not one."""
+        if not isinstance(document, dict):
+            raise ValueError("it is not a JSON object")
+        if document.get("schema") != JOB_SCHEMA:
+            from benchflow.record.version1 import upgraded_job
+
+            return replace(read(cls, upgraded_job(document)), upgraded=True)
+        return replace(read(cls, document), upgraded=False)
+
+
+class Counted(NamedTuple):
+    """A result and the rollout it is of."""
+
+    rollout: str
+    result: Result
+
+    def to_dict(self) -> dict[str, Any]:
+        """A line of `results.jsonl`."""
+        return {**self.result.to_dict(), "rollout": self.rollout}
+
+
+class DamagedLine(NamedTuple):
+    """A line of `results.jsonl` that cannot be read."""
+
+    number: int
+    reason: str
+
+
+@dataclass(slots=True)
+class JobResults:
+    """The results of a job that count, by key, in the order their keys came."""
+
+    latest: dict[WorkKey, Counted] = field(default_factory=dict)
+    damaged: list[DamagedLine] = field(default_factory=list)
+    lines: int = 0
+    """How many results there are, with those that no longer count."""
+
+    def add(self, rollout: str, result: Result) -> None:
+        """Take in the next line: of several tries at one item a scored one counts, else the last.
+
+        Of a rollout that was scored again, the newest verdict is its result.
+        """
+        self.lines += 1
+        known = self.latest.get(result.key)
+        if known is None or known.rollout == rollout or known.result.error is not None or result.error is None:
+            self.latest[result.key] = Counted(rollout, result)
+
+    def __iter__(self) -> Iterator[Counted]:
+        return iter(self.latest.values())
+
+
+def read_results(path: Path) -> JobResults:
+    """All whole lines of a `results.jsonl`; none when there is no such file."""
+    results = JobResults()
+    for number, line in whole_lines(path):
+        try:
+            document = json.loads(line)
+            result = Result.from_dict(document)
+            rollout = document["rollout"]
+            if not isinstance(rollout, str):
+                raise ValueError("rollout is not a name")
+        except (ValueError, KeyError, RecursionError) as error:
+            results.damaged.append(DamagedLine(number, " ".join(str(error).split())))
+        else:
+            results.add(rollout, result)
+    return results
+
+
+class Job:
+    """One job, to look at it, running or not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder: Final = folder
+        self.places: Final = JobPlaces(folder)
+        self._record: JobRecord | None = None
+        self._results: JobResults | None = None
+
+    @classmethod
+    def find(cls, jobs_dir: Path, name: str) -> Self:
+        """The job by its name below `jobs_dir`, or by its path; one that is not there is a `UsageError`."""
+        folder = Path(name) if "/" in name else jobs_dir / safe_job_name(name)
+        if not JobPlaces(folder).job.is_file():
+            known = ", ".join(list_jobs(jobs_dir)) or "none"
+            raise UsageError(f"{jobs_dir} has no job '{name}'; available: {known}.", code="no-job")
+        return cls(folder)
+
+    @property
+    def record(self) -> JobRecord:
+        """What was asked for; read once. Raises `InfrastructureFailure`."""
+        if self._record is None:
+            try:
+                self._record = JobRecord.from_dict(json.loads(self.places.job.read_bytes()))
+            except (OSError, ValueError) as error:
+                message = f"{self.places.job} cannot be read: {error}."
+                raise InfrastructureFailure(message, code="job-damaged") from error
+        return self._record
+
+    @property
+    def results(self) -> JobResults:
+        """The results that count; read once."""
+        if self._results is None:
+            self._results = read_results(self.places.results)
+        return self._results
+
+    @property
+    def running(self) -> bool:
+        """Whether a process holds the job's lock."""
+        try:
+            with self.places.lock.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def summary(self) -> dict[str, Any] | None:
+        """`summary.json` as it was written last; None when there is none that can be read."""
+        try:
+            summary = json.loads(self.places.summary.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return summary if isinstance(summary, dict) else None
+
+
+def result_line(rollout: str, result: Result) -> bytes:
+    """A result as a line of `results.jsonl`."""
+    return encoded_line(Counted(rollout, result).to_dict())
+
+
+def list_jobs(jobs_dir: Path) -> list[str]:
+    """Names of the jobs in a folder, oldest first."""
+    folders = [path.parent for path in jobs_dir.glob("*/job.json")]
+    return [folder.name for folder in sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))]
+
+
+def safe_job_name(name: str) -> str:
+    """The name, if it can be a folder's and stays one."""
+    if not name or name in (".", "..") or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
+        raise UsageError(f"'{name}' is not a valid job name: it must be a plain folder name.", code="job-name")
+    return name

@@ -1,0 +1,132 @@
+"""Where things lie: the names inside a rollout's folder and inside a job's, each written down here only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+RESCORES: Final = "rescores"
+
+
+@dataclass(frozen=True, slots=True)
+class StepFolder:
+    """What one step of a rollout, one branch of it, or a rollout without steps leaves."""
+
+    path: Path
+
+    @property
+    def agent(self) -> Path:
+        """Output of the agent."""
+        return self.path / "agent"
+
+    @property
+    def verifier(self) -> Path:
+        """Everything the verifier left."""
+        return self.path / "verifier"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path / "artifacts"
+
+    @property
+    def workspace(self) -> Path:
+        """What the agent changed, packed."""
+        return self.path / "workspace.tar.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFolder(StepFolder):
+    """The folder of one rollout, or of a later verdict on it."""
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def config(self) -> Path:
+        """What runs, without anything secret."""
+        return self.path / "config.json"
+
+    @property
+    def trajectory(self) -> Path:
+        return self.path / "trajectory.jsonl"
+
+    @property
+    def user_rounds(self) -> Path:
+        return self.path / "user_rounds.jsonl"
+
+    @property
+    def rewards(self) -> Path:
+        """The rewards as events."""
+        return self.path / "rewards.jsonl"
+
+    @property
+    def rescores(self) -> Path:
+        return self.path / RESCORES
+
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        """Folders with files that came out of sandboxes."""
+        names = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
+        return tuple(self.path / name for name in names)
+
+    def step(self, name: str | None) -> StepFolder:
+        """The folder of a step; the rollout's own for a task without steps."""
+        return self if name is None else StepFolder(self.path / "steps" / name)
+
+    def branch(self, name: str) -> StepFolder:
+        return StepFolder(self.path / "branches" / name)
+
+    def round(self, number: int, *, step: str | None = None, branch: str | None = None) -> Path:
+        """What the verification between two rounds left."""
+        parts = (part for part in (branch, step, str(number)) if part is not None)
+        return self.path.joinpath("rounds", *parts)
+
+    def newest(self) -> RolloutFolder:
+        """Where the newest verdict lies: in one of the rescores, else here."""
+        done = sorted(path for path in self.rescores.glob("[0-9]*") if RolloutFolder(path).result.is_file())
+        return RolloutFolder(done[-1]) if done else self
+
+    def next_rescore(self) -> tuple[RolloutFolder, int]:
+        """The place of the next rescore, and its number."""
+        taken = [int(path.name) for path in self.rescores.glob("[0-9]*") if path.name.isdigit()]
+        number = max(taken, default=0) + 1
+        return RolloutFolder(self.rescores / f"{number:04}"), number
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlaces:
+    """The folder of a job."""
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """What was asked for."""
+        return self.path / "job.json"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def rescore(self) -> Path:
+        """The last pass of `rescore`, and whether it came to its end."""
+        return self.path / "rescore.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that runs the job."""
+        return self.path / ".lock"
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    def rollout(self, name: str) -> RolloutFolder:
+        return RolloutFolder(self.rollouts / name)

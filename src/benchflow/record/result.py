@@ -1,0 +1,277 @@
+"""The result of a rollout: `result.json`, and a line of `results.jsonl`, which adds the name of the rollout's folder.
+
+Every part has a type. A field without a default is always written, one with a default only when it says something. The
+JSON schema of the document is made from these types (`schemas`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Final, Literal, Self
+
+from benchflow.errors import Category, Issue
+from benchflow.record.codec import FLAT, plain, read
+from benchflow.record.identity import TaskId, WorkKey
+from benchflow.record.outcome import HasOutcome, Outcome, PartOutcome, Status
+
+RESULT_SCHEMA: Final = "benchcube.result.v2"
+
+Rung = Literal["separate", "shared", "system", "services", "open"]
+Fidelity = Literal["exact", "built", "substituted"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPart:
+    """Which task."""
+
+    name: str
+    path: str
+    """As it was called."""
+    digest: str | None
+    """Of every file of the package."""
+    content_digest: str | None
+    """The same without evidence."""
+    ordinal: int = 1
+
+    @property
+    def id(self) -> TaskId:
+        return TaskId(self.name, self.content_digest, self.ordinal)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnd:
+    """How an agent ended."""
+
+    exit_code: int | None
+    timed_out: bool
+    stop_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPart:
+    """Who worked, and how it ended."""
+
+    name: str
+    model: str | None
+    exit_code: int | None
+    timed_out: bool
+    stop_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPart:
+    """Where it ran."""
+
+    name: str | None
+    base: str | None
+    fidelity: Fidelity | None
+    """`exact`: the image that the package names, or the machine where it names none; `built`: from its Dockerfile;
+    `substituted`: on another image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What of the agent's the verifier saw, and who decided that."""
+
+    rung: Rung
+    chosen_by: Literal["declared", "user", "proof", "default"]
+    proof: str | None
+    """The digest of the proof, where one decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldChange:
+    """A change of the agent's that the verifier did not see, with all below it."""
+
+    path: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotCarriedOver:
+    """How many changes the verifier did not see, and the first of them."""
+
+    total: int
+    changes: tuple[WithheldChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierPart:
+    """How the verdict was reached."""
+
+    strategy: str
+    """The type of the strategy."""
+    name: str
+    isolation: Isolation
+    exit_code: int | None
+    diagnostics: tuple[Issue, ...]
+    opt_outs: tuple[str, ...]
+    not_carried_over: NotCarriedOver
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerifier:
+    """How the verdict on a step was reached."""
+
+    strategy: str
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What became of one declared path."""
+
+    source: str
+    destination: str
+    status: Literal["collected", "missing", "refused", "skipped"]
+    files: int | None = None
+    bytes: int | None = None
+    reason: str | None = None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord(HasOutcome):
+    """One step of a multi-step task."""
+
+    name: str
+    outcome: PartOutcome = field(metadata=FLAT)
+    passed: bool | None = None
+    """Whether `min_reward` was reached; None without one."""
+    agent: AgentEnd | None = None
+    verifier: StepVerifier | None = None
+    artifacts: tuple[Artifact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOption:
+    """The answer that leads into a branch."""
+
+    id: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRecord(HasOutcome):
+    """One way a rollout went, or could have gone; its own folder is `branches/<id>`."""
+
+    id: str
+    parent: str
+    """The line of work it leaves, `main` or a branch."""
+    round: int
+    request: str
+    option: BranchOption
+    outcome: PartOutcome = field(metadata=FLAT)
+    step: str | None = None
+    agent: AgentEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Whether what the agent left was kept, and how much of it, or why not."""
+
+    kept: bool
+    reason: str | None = None
+    entries: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAudit:
+    """What the trajectory proves about the tools that were called."""
+
+    forbidden_tool_calls: Mapping[str, int]
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupFailure:
+    """Something that could not be ended after the verdict, which stands."""
+
+    what: str
+    category: Category
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierScore:
+    """What a rollout was scored before it was scored again."""
+
+    status: Status
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RescoreNote:
+    """Which verifier scored a kept workspace again, and where the new verdict lies."""
+
+    verifier_digest: str
+    package_digest: str | None
+    changed: tuple[str, ...] = ()
+    """Parts of the package, beside its verifier, that differ from when the rollout was made."""
+    pass_number: int | None = None
+    """The pass of `bench eval rescore`; None where a job scored it again by itself."""
+    key: WorkKey | None = None
+    """What the work would be now; None when more than the verifier has changed."""
+    number: int | None = None
+    folder: str | None = None
+    at: str | None = None
+    before: EarlierScore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What besides the verdict is known of a rollout."""
+
+    branches: tuple[BranchRecord, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    workspace: Workspace | None = None
+    audit: ToolAudit | None = None
+    rescore: RescoreNote | None = None
+    cleanup: tuple[CleanupFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(HasOutcome):
+    """One attempt of one agent at one task."""
+
+    task: TaskPart
+    agent: AgentPart
+    sandbox: SandboxPart
+    attempt: int
+    outcome: Outcome = field(metadata=FLAT)
+    verifier: VerifierPart | None
+    timing: Mapping[str, float]
+    """Seconds by phase, and `total`."""
+    usage: Mapping[str, float]
+    steps: tuple[StepRecord, ...] = ()
+    notes: Notes = field(default=Notes(), metadata=FLAT)
+    key: WorkKey
+    started_at: str
+    finished_at: str
+
+    def __post_init__(self) -> None:
+        if self.attempt < 1:
+            raise ValueError(f"attempt: attempts count from 1, and this is {self.attempt}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document, in the order people read it."""
+        document = {"schema": RESULT_SCHEMA, **plain(self)}
+        document["timing"] = {name: round(seconds, 6) for name, seconds in self.timing.items()}
+        document["usage"] = {name: value for name, value in self.usage.items() if isfinite(value)}
+        return document
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Self:
+        """The result of a document, also of an older schema; raises `ValueError` when it is not one."""
+        if not isinstance(document, dict):
+            raise ValueError(f"not a {RESULT_SCHEMA} document")
+        if document.get("schema") != RESULT_SCHEMA:
+            from benchflow.record.version1 import upgraded_result
+
+            document = upgraded_result(document)
+        return read(cls, document)

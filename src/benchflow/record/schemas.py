@@ -1,0 +1,116 @@
+"""JSON schemas of what is written down, made from the types; those that ship lie beside this module.
+
+`python -m benchflow.record.schemas` writes them anew; a test holds the shipped ones against the types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_type_hints
+
+from benchflow.record.job import JOB_SCHEMA, JobRecord
+from benchflow.record.outcome import Outcome
+from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
+from benchflow.record.reward_log import RewardLine
+from benchflow.record.trajectory import Event
+
+Document = Literal["result", "job", "event", "reward"]
+DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
+    "result": (Result, RESULT_SCHEMA),
+    "job": (JobRecord, JOB_SCHEMA),
+    "event": (Event, None),
+    "reward": (RewardLine, None),
+}
+"""`result.json`, `job.json`, a line of `trajectory.jsonl`, a line of `rewards.jsonl`."""
+_REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
+
+
+def schema_file(document: Document) -> Path:
+    return Path(__file__).with_name(f"{document}.schema.json")
+
+
+def schema(document: Document) -> dict[str, Any]:
+    """The schema that ships."""
+    found: dict[str, Any] = json.loads(schema_file(document).read_bytes())
+    return found
+
+
+def generated(document: Document) -> dict[str, Any]:
+    """The schema as the types say it."""
+    from pydantic import TypeAdapter
+
+    kind, name = DOCUMENTS[document]
+    made = _event() if kind is Event else TypeAdapter(kind).json_schema(mode="serialization")
+    shared = made.get("$defs", {})
+    for nested in (StepRecord, BranchRecord):
+        if nested.__name__ in shared:
+            _flatten(nested, shared[nested.__name__], shared)
+    if is_dataclass(kind):
+        _flatten(kind, made, shared)
+    if name is not None:
+        made["properties"] = {"schema": {"const": name}, **made["properties"]}
+        made["required"] = ["schema", *made["required"]]
+    title = name or made["title"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_untitled(made)}
+
+
+def _untitled(made: Any) -> Any:
+    """Without the titles that only spell a key again."""
+    if isinstance(made, list):
+        return [_untitled(item) for item in made]
+    if not isinstance(made, dict):
+        return made
+    return {key: _untitled(value) for key, value in made.items() if key != "title" or isinstance(value, dict)}
+
+
+def _event() -> dict[str, Any]:
+    """Of a `TypedDict`, which pydantic reads on Python 3.11 only from another library."""
+    from pydantic import TypeAdapter
+
+    properties = {name: TypeAdapter(hint).json_schema() for name, hint in get_type_hints(Event).items()}
+    required = [name for name in properties if name in Event.__required_keys__]
+    return {"title": "Event", "type": "object", "properties": properties, "required": required}
+
+
+def _flatten(kind: Any, made: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Put the keys of flat fields among those of the record, as the codec writes them."""
+    hints = get_type_hints(kind)
+    made.setdefault("required", [])
+    for field in fields(kind):
+        if field.name == "upgraded":
+            del made["properties"][field.name]
+        if not field.metadata.get("flat"):
+            continue
+        del made["properties"][field.name]
+        made["required"] = [name for name in made["required"] if name != field.name]
+        if is_dataclass(hints[field.name]):
+            inner = shared.pop(hints[field.name].__name__)
+            made["properties"] |= inner["properties"]
+            made["required"] += inner.get("required", [])
+        else:
+            made["properties"] |= _outcome_properties()
+            made["required"] += ["status", "reward", "rewards", "error"]
+            made["oneOf"] = list(_outcomes(of_part=hints[field.name] != Outcome))
+            for unused in ("Score", "NoOutcome"):
+                shared.pop(unused, None)
+
+
+def _outcome_properties() -> dict[str, Any]:
+    error = {"anyOf": [{"$ref": "#/$defs/ErrorRecord"}, {"type": "null"}]}
+    return {"status": {"type": "string"}, "reward": {"type": ["number", "null"]}, "rewards": _REWARDS, "error": error}
+
+
+def _outcomes(*, of_part: bool) -> Iterator[dict[str, Any]]:
+    null = {"type": "null"}
+    yield {"properties": {"status": {"const": "scored"}, "reward": {"type": "number"}, "error": null}}
+    yield {"properties": {"status": {"const": "unscored"}, "reward": null, "error": {"type": "object"}}}
+    if of_part:
+        yield {"properties": {"status": {"enum": ["not-reached", "taken", "not-run"]}, "reward": null, "error": null}}
+
+
+if __name__ == "__main__":
+    for one in DOCUMENTS:
+        schema_file(one).write_text(json.dumps(generated(one), indent=1) + "\n", encoding="utf-8")

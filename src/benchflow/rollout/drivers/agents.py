@@ -1,0 +1,126 @@
+"""`AgentDriver`: agents take the steps of a rollout in turns; their work is frozen, kept and verified.
+
+begin ──> turns (and branches) ──> freeze, keep, audit ──> verify
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from benchflow.record import AgentEnd, Artifact, Workspace
+from benchflow.record.reward_log import write_rewards
+from benchflow.rewards import Verdict, attributed
+from benchflow.rollout.course import Checkpoint, Course, Past
+from benchflow.rollout.drivers.branches import BranchTree
+from benchflow.rollout.drivers.conversation import Conversation
+from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, confirms
+from benchflow.rollout.lifecycle import Draft, Driver
+from benchflow.rollout.phases.begin import begin, is_imported
+from benchflow.rollout.phases.freeze import collect, end_processes
+from benchflow.rollout.phases.keep import keep
+from benchflow.rollout.plan import StepPlan, make_user
+from benchflow.rollout.policies import audit
+
+
+class AgentDriver(Driver):
+    """The steps of one rollout, in order, in one environment."""
+
+    def __init__(self, context: TurnContext, draft: Draft) -> None:
+        super().__init__(Course.of(context.plan.view))
+        self._context: Final = context
+        self._draft: Final = draft
+        self._branches: Final = BranchTree(context, self._gatekeeper) if context.plan.branches else None
+
+    async def walk(self) -> Verdict:
+        try:
+            verdict = await super().walk()
+        finally:
+            if self._branches is not None:
+                self._draft.note(branches=tuple(self._branches.nodes))
+        self._log_reward(verdict)
+        return verdict
+
+    async def take_step(self, step: Checkpoint) -> Past:
+        context, draft, name = self._context, self._draft, step.name
+        plan = context.plan.steps[self.course.number]
+        with draft.timed("environment"), attributed("environment", "environment"):
+            await begin(context.environment, plan)
+        with draft.timed("agent"), attributed("agent", "agent"):
+            end = await self._interact(plan)
+            with attributed("sandbox", "agent"):
+                artifacts = await self._freeze(plan)
+            self._audit()
+        with draft.timed("verify"), attributed("verifier", "verify"):
+            place = context.folder.step(name).verifier
+            checked = await context.verifier.verify(place, rollout=context.folder.path, step=name)
+        if name is not None:
+            self._log_reward(checked.verdict, name)
+        return Past(checked.verdict, checked.record(), end, artifacts)
+
+    async def _interact(self, step: StepPlan) -> AgentEnd:
+        context = self._context
+        place = context.folder.step(step.name).agent
+        agents = OpenAgents(context, step, context.environment.sandbox, place, self._gatekeeper())
+        user = make_user(context.package, context.plan, context.config, context.machine)
+        conversation = Conversation(context, agents, user)
+        try:
+            try:
+                await conversation.run()
+            finally:
+                await agents.close()
+                end = agents.tally.end()
+                self._draft.add_agent(end, agents.tally.usage)
+            if self._branches is not None:
+                await self._branches.grow(step, conversation.points)
+        finally:
+            if conversation.points:
+                with anyio.CancelScope(shield=True):
+                    for point in conversation.points:
+                        await point.base.stop()
+        return end
+
+    def _gatekeeper(self) -> Gatekeeper:
+        context = self._context
+        declared = context.plan.view.prompt_plan.user_runtime.confirmation_policy
+        return Gatekeeper(context.config.on_ask_user, needs_human=confirms(declared))
+
+    async def _freeze(self, step: StepPlan) -> tuple[Artifact, ...]:
+        """End the agents' processes, copy out artifacts, and keep the workspace."""
+        environment, draft = self._context.environment, self._draft
+        await end_processes(environment, step.name)
+        target = self._context.folder.step(step.name).artifacts
+        conventional = is_imported(self._context.plan.view)
+        found = await collect(environment.sandbox, step.artifacts, target, conventional=conventional)
+        artifacts = tuple(replace(item, step=step.name) for item in found)
+        draft.note(artifacts=draft.notes.artifacts + artifacts)
+        await self._keep(step)
+        return artifacts
+
+    async def _keep(self, step: StepPlan) -> None:
+        """Keep the workspace, if that is wanted. Of several steps the first that was not kept counts, else the sum."""
+        context, known = self._context, self._draft.notes.workspace
+        found = Workspace(kept=False, reason="It was not asked for.")
+        if context.config.keep_workspace:
+            place = context.folder.step(step.name).workspace
+            found = await keep(context.environment, step.name, place, context.redactor, without=context.installed)
+        if known is not None and not known.kept:
+            return
+        if not found.kept and step.name is not None:
+            found = replace(found, reason=f"step {step.name}: {found.reason}")
+        elif found.kept and known is not None:
+            entries, size = (found.entries or 0) + (known.entries or 0), (found.bytes or 0) + (known.bytes or 0)
+            found = replace(found, entries=entries, bytes=size)
+        self._draft.note(workspace=found)
+
+    def _audit(self) -> None:
+        found = audit(self._context.plan.view.namespace.agent_policy, self._context.trajectory.calls)
+        if found is not None:
+            self._draft.note(audit=found.record())
+            found.enforce()
+
+    def _log_reward(self, verdict: Verdict, step: str | None = None) -> None:
+        context = self._context
+        write_rewards(context.folder.rewards, verdict, context.redactor, step=step, final=step is None)

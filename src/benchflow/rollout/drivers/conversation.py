@@ -1,0 +1,194 @@
+"""A conversation: declared turns in order, then free rounds as long as the user has something to say.
+
+Between rounds the workspace may be verified on a fork for the user's eyes (soft verification); the agent goes on in
+its own sandbox and sees nothing of it. Each round is a line of `user_rounds.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+
+from benchflow.errors import BenchflowError, InfrastructureFailure
+from benchflow.rewards import Scored
+from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, TurnOutcome
+from benchflow.rollout.plan import PlannedTurn
+from benchflow.rollout.users import BaseUser, RoundResult
+from benchflow.sandbox.protocol import Sandbox
+
+FOLLOW_UP: Final = "User follow-up:"
+MAX_VERIFIER_OUTPUT: Final = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """A turn in which the agent asked, and the state it began from."""
+
+    position: int
+    """Which round it was."""
+    prompt: str
+    base: Sandbox
+    """A fork of the sandbox as it was before the turn."""
+    asked: tuple[Asked, ...]
+    user: BaseUser | None
+    last: RoundResult | None
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One line of conversation with the agents of a sandbox."""
+
+    context: TurnContext
+    agents: OpenAgents
+    user: BaseUser | None
+    branch: str | None = None
+    """Id of the branch this is; None for the main line."""
+    points: list[BranchPoint] = field(default_factory=list)
+    """Where it could have gone another way; whoever takes them stops their sandboxes."""
+
+    async def run(self, *, start: int = 0, prompt: str | None = None, last: RoundResult | None = None) -> None:
+        """Play from round `start` on; `prompt` is what is said there when it is known already."""
+        if self.user is not None and start == 0 and self.branch is None:
+            with _user_boundary():
+                await self.user.setup(self.agents.step.prompt, self._solution())
+        for number, turn, declared in self._schedule(start):
+            said = prompt if prompt is not None else await self._next_prompt(number, turn, last, declared=declared)
+            prompt = None
+            if said is None:
+                return
+            last = await self._round(number, turn, said, last)
+            if self.agents.exhausted:
+                return
+
+    def _solution(self) -> str | None:
+        return self.context.solution(self.agents.step) if self.context.config.oracle_access else None
+
+    def _schedule(self, start: int) -> Iterator[tuple[int, PlannedTurn, bool]]:
+        """Declared turns, then rounds with the role that came last, as many as the user may take."""
+        turns = self.agents.step.turns
+        for number in range(start, len(turns)):
+            yield number, turns[number], True
+        if self.user is not None:
+            for number in range(max(start, len(turns)), self.context.plan.max_rounds):
+                yield number, turns[-1], False
+
+    async def _next_prompt(
+        self, number: int, turn: PlannedTurn, last: RoundResult | None, *, declared: bool
+    ) -> str | None:
+        user = self.user
+        if user is None:
+            return turn.prompt
+        instruction = turn.prompt if declared else self.agents.step.prompt
+        with _user_boundary():
+            said = await user.run(number, instruction, last)
+        if not (declared and user.follows_scenes):
+            return said
+        return turn.prompt if said in (None, turn.prompt) else f"{turn.prompt}\n\n{FOLLOW_UP}\n{said}"
+
+    async def _round(self, number: int, turn: PlannedTurn, said: str, last: RoundResult | None) -> RoundResult:
+        role = turn.role.name if turn.scene is not None else None
+        previous = last.role if last is not None else None
+        handed = previous is not None and role is not None and previous != role
+        prompt = said + _handoff_note(last) if handed and self.context.plan.handoff == "metadata" else said
+        base = await self.agents.sandbox.fork() if self.context.plan.branches else None
+        user = self.user.branch() if self.user is not None and base is not None else None
+        kept = False
+        try:
+            where: dict[str, Any] = {"branch": self.branch, "step": self.agents.step.name}
+            if self.user is not None or len(self.agents.step.turns) > 1:
+                where["round"] = number
+            outcome = await self.agents.take_turn(turn, prompt, **where)
+            if base is not None and outcome.asked:
+                self.points.append(BranchPoint(number, said, base, outcome.asked, user, last))
+                kept = True
+        finally:
+            if base is not None and not kept:
+                with anyio.CancelScope(shield=True):
+                    await base.stop()
+        result = RoundResult(
+            round=number,
+            trajectory=outcome.events,
+            n_tool_calls=outcome.tool_calls,
+            scene=turn.scene,
+            role=role,
+            handoff_from=previous if handed else None,
+            handoff_to=role if handed else None,
+            **(await self._soft_verified(number)),
+        )
+        if self.user is not None or len(self.agents.step.turns) > 1:
+            self._log(result, prompt, outcome)
+        return result
+
+    async def _soft_verified(self, number: int) -> dict[str, Any]:
+        """What a verification of this very moment says, for a user that has another round to look at it."""
+        context, step = self.context, self.agents.step
+        last_round = number + 1 >= max(context.plan.max_rounds, len(step.turns))
+        if self.user is None or not self.user.wants_rewards or last_round or self.agents.exhausted:
+            return {}
+        if context.environment.services is not None:
+            return {"verifier_error": "rounds are not verified while services of the environment are running"}
+        place = context.folder.round(number, step=step.name, branch=self.branch)
+        copy = await self.agents.sandbox.fork()
+        try:
+            checked = await context.verifier.verify(
+                place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await copy.stop()
+        output = place / "test-stdout.txt"
+        text = output.read_text(errors="replace")[-MAX_VERIFIER_OUTPUT:] if output.is_file() else None
+        if isinstance(checked.verdict, Scored):
+            return {"rewards": checked.verdict.record()["rewards"], "verifier_output": text}
+        return {"verifier_error": checked.verdict.reason, "verifier_output": text}
+
+    def _log(self, result: RoundResult, prompt: str, outcome: TurnOutcome) -> None:
+        usage = outcome.result.usage
+        record: dict[str, Any] = {
+            "round": result.round,
+            "step": self.agents.step.name,
+            "branch": self.branch,
+            "scene": result.scene,
+            "role": result.role,
+            "handoff_from": result.handoff_from,
+            "handoff_to": result.handoff_to,
+            "prompt": prompt,
+            "rewards": dict(result.rewards) if result.rewards is not None else None,
+            "verifier_error": result.verifier_error,
+            "stop_reason": outcome.result.stop_reason,
+            "n_tool_calls": result.n_tool_calls,
+            "n_trajectory_events": len(result.trajectory),
+            "wall_sec": round(outcome.wall_sec, 3),
+            "tokens": _tokens(usage),
+        }
+        optional = ("step", "branch", "handoff_from", "handoff_to")
+        kept = {key: value for key, value in record.items() if value is not None or key not in optional}
+        self.context.rounds.append(self.context.redactor.data(kept))
+
+
+def _tokens(usage: Mapping[str, float]) -> float | None:
+    known = [usage[name] for name in ("input_tokens", "output_tokens") if name in usage]
+    return sum(known) if known else None
+
+
+def _handoff_note(last: RoundResult | None) -> str:
+    """What the next role is told of the one before it: that it was there, and how much it did."""
+    if last is None:
+        return ""
+    return f"\n\nHandoff from {last.role} (scene {last.scene}): {last.n_tool_calls} tool calls in its last turn."
+
+
+@contextmanager
+def _user_boundary() -> Iterator[None]:
+    """A user that raises is trouble of whoever runs the rollout, not of the agent."""
+    try:
+        yield
+    except BenchflowError:
+        raise
+    except Exception as error:  # a user is the caller's own code
+        message = f"The user of this rollout failed: {type(error).__name__}: {error}"
+        raise InfrastructureFailure(message[:2000], code="user-failed") from error

@@ -1,0 +1,295 @@
+"""Turns: the agents that are open in a sandbox, what each is given, who answers its questions, and one deadline.
+
+An agent stays open between its turns, so that it remembers them; one that has ended or overrun is opened anew. Whoever
+asks before it does something is answered by the caller's handler; in doubt by nobody, and that is a refusal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio
+
+from benchflow.agents.permission_requests import refusal
+from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, TurnResult
+from benchflow.environment import Environment
+from benchflow.files.redaction import Redactor
+from benchflow.record import AgentEnd, Event, JsonLines, RolloutFolder, Trajectory
+from benchflow.rewards import attributed
+from benchflow.rollout.config import RolloutConfig
+from benchflow.rollout.phases.freeze import keeps_processes
+from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
+from benchflow.sandbox.envvars import resolve_variables
+from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.sandbox.task_policy import mcp_servers
+from benchflow.task.package import TaskPackage
+from benchflow.verifier import Verifier
+
+GRACE_SEC: Final = 30.0
+"""How much longer than its time an agent may take to end its turn by itself."""
+CLOSE_SEC: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What all turns of a rollout share: the plan, the environment, where records go, how agents are made."""
+
+    config: RolloutConfig
+    package: TaskPackage
+    plan: RolloutPlan
+    environment: Environment
+    verifier: Verifier
+    folder: RolloutFolder
+    trajectory: Trajectory
+    rounds: JsonLines
+    redactor: Redactor
+    machine: Mapping[str, str] = field(repr=False)
+    agents_until: float | None = None
+    """When the agents of all steps have to end, on the clock of the event loop."""
+    installed: frozenset[Change] = frozenset()
+    """What differs from the environment because agents were installed, before any of them began."""
+
+    def make_agent(self, name: str, model: str | None) -> Agent:
+        return make_agent(self.config, name, model, self.machine)
+
+    def agent_context(
+        self, step: StepPlan, turn: PlannedTurn, sandbox: Sandbox, logs: Path, ask: PermissionHandler | None
+    ) -> AgentContext:
+        """What a role is given as long as it is open in a sandbox: variables and files of its own scope only."""
+        view, role = self.plan.view, turn.role
+        is_oracle = role.agent == ORACLE
+        user = step.agent.user
+        limits = self.config.limits
+        return AgentContext(
+            sandbox=sandbox,
+            workdir=sandbox.spec.workdir,
+            user=str(user) if user is not None else None,
+            env=self._agent_env(role.env, is_oracle=is_oracle),
+            events=self.trajectory,
+            log_folder=logs,
+            model=role.model,
+            reasoning_effort=role.reasoning_effort,
+            limits=replace(limits, idle_timeout_sec=role.idle_timeout_sec or limits.idle_timeout_sec),
+            ask=ask,
+            forbidden_tools=self.plan.forbidden_tools,
+            mcp_servers=tuple(mcp_servers(view, self.machine)),
+            skills_dir=turn.skills_dir,
+            package_dir=view.task_dir,
+            oracle_dir=self._oracle_dir(step) if is_oracle else None,
+            oracle_env=self._oracle_env() if is_oracle else {},
+            keep_processes=keeps_processes(view, step.name),
+            redactor=self.redactor,
+        )
+
+    def _agent_env(self, role_env: Mapping[str, str], *, is_oracle: bool) -> dict[str, str]:
+        if is_oracle:
+            return {}
+        own = resolve_variables(role_env, self.machine, path="agents.roles.env")
+        return {**self.plan.secrets.of("agent"), **self.config.agent_env, **own}
+
+    def _oracle_env(self) -> dict[str, str]:
+        declared = resolve_variables(self.plan.view.config.oracle.env, self.machine, path="oracle.env")
+        return {**self.plan.secrets.of("oracle"), **declared}
+
+    def _oracle_dir(self, step: StepPlan) -> Path | None:
+        own = step.view.oracle_dir if step.view is not None else None
+        return own or self.plan.view.oracle_dir
+
+    def solution(self, step: StepPlan) -> str | None:
+        """The oracle's script as text, for users that were granted it."""
+        folder = self._oracle_dir(step)
+        script = folder / "solve.sh" if folder is not None else None
+        return script.read_text(errors="replace") if script is not None and script.is_file() else None
+
+
+def make_agent(config: RolloutConfig, name: str, model: str | None, machine: Mapping[str, str]) -> Agent:
+    """The agent of a role, not started; an unknown one is a `UsageError`."""
+    if config.make_agent is not None:
+        return config.make_agent(name, model)
+    from benchflow.agents.registry import create_agent
+
+    return create_agent(name, model, environ=machine)
+
+
+def confirms(policy: str | Mapping[str, str] | None) -> bool:
+    """Whether a confirmation policy wants a human to be asked; what its keys cover cannot be told, so all is asked."""
+    return bool(policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request and its answer: the id of an option, or None when the request was cancelled."""
+
+    request: PermissionRequest
+    answer: str | None
+    by: Literal["handler", "policy", "branch", "failure"]
+
+
+@dataclass(slots=True)
+class Gatekeeper:
+    """The permission handler of one line of work, as agents are given it.
+
+    It keeps the agent's option ids and kinds as they are and remembers every request with its answer. It refuses when
+    the caller's handler raises, gives an id that was not offered, or is missing although a human has to confirm.
+    """
+
+    handler: PermissionHandler | None = None
+    needs_human: bool = False
+    decisions: list[str] = field(default_factory=list)
+    """Answers that a branch has decided on, for the first requests of its first turn."""
+    asked: list[Asked] = field(default_factory=list)
+    """Requests of the current turn."""
+
+    def active(self) -> bool:
+        """Whether agents are made to ask at all."""
+        return self.handler is not None or self.needs_human or bool(self.decisions)
+
+    def begin_turn(self) -> None:
+        """Forget the requests of the last turn."""
+        self.asked = []
+
+    def end_turn(self) -> None:
+        """What was decided for the turn and not asked does not count for the next."""
+        self.decisions.clear()
+
+    async def __call__(self, request: PermissionRequest) -> str | None:
+        asked = await self._answer(request)
+        self.asked.append(asked)
+        return asked.answer
+
+    async def _answer(self, request: PermissionRequest) -> Asked:
+        offered = {option.id for option in request.options}
+        refused = refusal(request, "").option_id
+        if self.decisions:
+            decided = self.decisions.pop(0)
+            return Asked(request, decided if decided in offered else refused, "branch")
+        if self.handler is None:
+            return Asked(request, refused, "policy")
+        try:
+            answer = await self.handler(request)
+        except Exception:  # noqa: BLE001 - a handler of the caller that fails is a refusal, never an approval
+            return Asked(request, refused, "failure")
+        if answer is not None and answer not in offered:
+            return Asked(request, refused, "failure")
+        return Asked(request, refused if answer is None else answer, "handler")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """One turn: how it ended, what happened, what was asked."""
+
+    result: TurnResult
+    events: list[Event]
+    wall_sec: float
+    asked: tuple[Asked, ...] = ()
+
+    @property
+    def tool_calls(self) -> int:
+        return sum(event["type"] == "tool_call" for event in self.events)
+
+
+@dataclass(slots=True)
+class AgentTally:
+    """What the agents of a step came to, added up."""
+
+    exit_code: int | None = None
+    timed_out: bool = False
+    stop_reason: str | None = None
+    usage: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: TurnResult) -> None:
+        self.stop_reason = result.stop_reason
+        self.timed_out = self.timed_out or result.timed_out
+        if result.exit_code is not None:
+            self.exit_code = result.exit_code
+        for name, value in result.usage.items():
+            self.usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
+
+    def end(self) -> AgentEnd:
+        return AgentEnd(self.exit_code, self.timed_out, self.stop_reason)
+
+
+class OpenAgents:
+    """One line of work in one sandbox."""
+
+    def __init__(
+        self, context: TurnContext, step: StepPlan, sandbox: Sandbox, logs: Path, gatekeeper: Gatekeeper
+    ) -> None:
+        """The deadline of the step begins now."""
+        self.context: Final = context
+        self.step: Final = step
+        self.sandbox: Final = sandbox
+        self.tally: Final = AgentTally()
+        self.gatekeeper: Final = gatekeeper
+        self._logs: Final = logs
+        self._several: Final = len({turn.role.name for turn in step.turns}) > 1
+        self._open: dict[str, Agent] = {}
+        own = None if step.timeout_sec is None else anyio.current_time() + step.timeout_sec
+        limits = [limit for limit in (own, context.agents_until) if limit is not None]
+        self._deadline: Final = min(limits, default=None)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the time of the step is over."""
+        return self._deadline is not None and anyio.current_time() >= self._deadline
+
+    def _time_left(self, turn: PlannedTurn) -> float | None:
+        limits = [turn.role.timeout_sec]
+        if self._deadline is not None:
+            limits.append(max(self._deadline - anyio.current_time(), 0.0))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    async def take_turn(self, turn: PlannedTurn, prompt: str, **where: Any) -> TurnOutcome:
+        """Prompt a role and wait until its turn is over; `where` is added to every event of the turn."""
+        trajectory = self.context.trajectory
+        began = anyio.current_time()
+        self.gatekeeper.begin_turn()
+        role = turn.role.name if turn.scene is not None else None
+        with trajectory.context(scene=turn.scene, role=role, **where), trajectory.collected() as events:
+            trajectory("user_message", text=prompt)
+            with attributed("agent", "agent"):
+                result = await self._prompt(turn, prompt)
+        self.gatekeeper.end_turn()
+        self.tally.add(result)
+        return TurnOutcome(result, events, anyio.current_time() - began, tuple(self.gatekeeper.asked))
+
+    async def _prompt(self, turn: PlannedTurn, prompt: str) -> TurnResult:
+        result: TurnResult | None = None
+        agent = await self._opened(turn)
+        limit = self._time_left(turn)
+        with anyio.move_on_after(None if limit is None else limit + GRACE_SEC):
+            result = await agent.prompt(prompt, timeout=limit)
+        if result is None:
+            self.context.trajectory("agent_timeout", reason="did not end by itself", timeout_sec=limit)
+            result = TurnResult("timeout", timed_out=True)
+        if result.timed_out or result.stop_reason == "exited":
+            await self._shut(turn.role.name)
+        return result
+
+    async def _opened(self, turn: PlannedTurn) -> Agent:
+        role = turn.role
+        agent = self._open.get(role.name)
+        if agent is None:
+            agent = self.context.make_agent(role.agent, role.model)
+            logs = self._logs / role.name if self._several else self._logs
+            ask = self.gatekeeper if self.gatekeeper.active() else None
+            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask)
+            self._open[role.name] = agent  # before it is up, so that a cancelled start is closed too
+            await agent.start(settings)
+        return agent
+
+    async def _shut(self, role: str) -> None:
+        agent = self._open.pop(role, None)
+        if agent is None:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SEC):
+            await agent.close()
+
+    async def close(self) -> None:
+        """End all agents, also while being cancelled; what they placed in the sandbox is gone then."""
+        for role in list(self._open):
+            await self._shut(role)

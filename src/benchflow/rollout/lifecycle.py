@@ -1,0 +1,228 @@
+"""The life of a rollout, whoever drives it: phases and their times, the step loop, the deadline, the record at the end.
+
+`Driver` walks a course, one verdict per step. `Draft` collects what is known on the way. `carry_out` turns whatever
+happens, failures and cancellation included, into one result and its `result.json`. Results are made here only.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+
+from benchflow.errors import UnsupportedError, UsageError
+from benchflow.files.redaction import NO_SECRETS, Redactor
+from benchflow.record import (
+    AgentEnd,
+    AgentPart,
+    CleanupFailure,
+    EarlierScore,
+    Notes,
+    Phase,
+    RescoreNote,
+    Result,
+    RolloutFolder,
+    SandboxPart,
+    TaskPart,
+    WorkKey,
+    outcome_of,
+    write_document,
+)
+from benchflow.record.codec import cleaned
+from benchflow.record.trajectory import timestamp
+from benchflow.rewards import Attributed, Unscored, Verdict, attribute
+from benchflow.rollout.course import Checkpoint, Course, Past
+from benchflow.rollout.redaction import redact_folder
+
+OnPhase = Callable[[str], None]
+_HARDLY_ANY: Final = 1 << 20
+"""A disk with fewer free bytes is full."""
+
+
+class Driver(ABC):
+    """Takes the steps of a course, each to its verdict."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+
+    @abstractmethod
+    async def take_step(self, step: Checkpoint) -> Past:
+        """The step under way, from its beginning to its verdict. What fails on the way leaves as `Attributed`."""
+
+    async def walk(self) -> Verdict:
+        """The step loop: until the course is over. A step that fails ends it, and is raised as the verdict on all."""
+        while (step := self.course.under_way) is not None:
+            try:
+                past = await self.take_step(step)
+            except Attributed as error:
+                verdict = self.course.ended_by(error.verdict)
+                self.course = self.course.after(error.verdict)
+                raise Attributed(verdict) from error.__cause__
+            self.course = self.course.after(past)
+        return self.course.total()
+
+
+class Draft:
+    """A result in the making: what is known so far, and which phase is under way."""
+
+    def __init__(
+        self,
+        task: TaskPart,
+        agent: AgentPart,
+        sandbox: SandboxPart,
+        key: WorkKey,
+        attempt: int,
+        on_phase: OnPhase | None = None,
+    ) -> None:
+        """`on_phase` is told which phase begins."""
+        self.task = task
+        self.agent = agent
+        self.sandbox = sandbox
+        self.key = key
+        self.notes = Notes()
+        self.redactor: Redactor = NO_SECRETS
+        self.driver: Driver | None = None
+        """Who drives the course, once somebody does."""
+        self.phase: Phase = "plan"
+        self.started_at: Final = timestamp()
+        self._attempt: Final = attempt
+        self._usage: Counter[str] = Counter()
+        self._timing: dict[str, float] = {}
+        self._began: Final = time.monotonic()
+        self._on_phase: Final = on_phase
+
+    def note(self, **notes: Any) -> None:
+        """Set fields of the notes."""
+        self.notes = replace(self.notes, **notes)
+
+    @contextmanager
+    def timed(self, phase: Phase) -> Iterator[None]:
+        """The block is (part of) a phase."""
+        self.phase = phase
+        if self._on_phase is not None:
+            self._on_phase(phase)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._timing[phase] = self._timing.get(phase, 0.0) + time.monotonic() - began
+
+    def add_agent(self, end: AgentEnd, usage: Mapping[str, float]) -> None:
+        """How an agent of this rollout ended, and what it used; the last exit code counts, and any timeout."""
+        self.agent = replace(
+            self.agent,
+            exit_code=end.exit_code,
+            timed_out=self.agent.timed_out or end.timed_out,
+            stop_reason=end.stop_reason or self.agent.stop_reason,
+        )
+        for name, value in usage.items():
+            self._usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
+
+    async def clean_up(self, what: str, end: Callable[[], Awaitable[None]]) -> None:
+        """End something; a failure is noted, and neither changes the verdict nor keeps the rest from ending."""
+        try:
+            await end()
+        except Exception as error:  # noqa: BLE001  # whatever a backend raises when it ends
+            failure = attribute(error, "sandbox", self.phase)
+            note = CleanupFailure(what, failure.category, failure.code, failure.reason)
+            self.note(cleanup=(*self.notes.cleanup, note))
+
+    def result(self, verdict: Verdict) -> Result:
+        """The finished result, without anything secret."""
+        clean = self.redactor.text
+        return Result(
+            task=self.task,
+            agent=cleaned(self.agent, clean),
+            sandbox=self.sandbox,
+            attempt=self._attempt,
+            timing={**self._timing, "total": time.monotonic() - self._began},
+            usage=dict(self._usage),
+            notes=cleaned(self.notes, clean),
+            key=self.key,
+            started_at=self.started_at,
+            finished_at=timestamp(),
+            **_scoring(self.driver.course if self.driver is not None else Course(), verdict, clean),
+        )
+
+
+def rescored(old: Result, course: Course, verdict: Verdict, note: RescoreNote, redactor: Redactor) -> Result:
+    """The result of a rollout whose work was scored again: the old one with the new score, and what it was before."""
+    before = EarlierScore("unscored" if old.error is not None else "scored", old.reward)
+    scoring = _scoring(course, verdict, redactor.text)
+    if not course.past:
+        scoring["steps"] = old.steps
+    return replace(old, **scoring, notes=replace(old.notes, rescore=replace(note, at=timestamp(), before=before)))
+
+
+def _scoring(course: Course, verdict: Verdict, clean: Callable[[str], str]) -> dict[str, Any]:
+    """The parts of a result that come from its verdicts."""
+    verifier = next((past.verifier for past in reversed(course.past) if past.verifier is not None), None)
+    return {
+        "outcome": outcome_of(verdict, clean),
+        "verifier": cleaned(verifier, clean) if verifier is not None else None,
+        "steps": tuple(cleaned(step, clean) for step in course.records()),
+    }
+
+
+async def carry_out(
+    draft: Draft,
+    folder: RolloutFolder,
+    work: Callable[[], Awaitable[Verdict]],
+    *,
+    timeout_sec: float | None = None,
+    durable: bool = True,
+    raise_refusals: bool = False,
+) -> Result:
+    """Do the work and write its record. Raises only when it is cancelled, which is recorded first.
+
+    With `raise_refusals` wrong usage and what the sandbox cannot honour are raised instead of recorded. `durable` waits
+    until the record has reached the disk.
+    """
+    try:
+        with anyio.move_on_after(timeout_sec) as deadline:
+            verdict = await work()
+        if deadline.cancelled_caught:
+            message = f"The rollout exceeded its limit of {timeout_sec:g} s."
+            verdict = Unscored("infrastructure", draft.phase, "deadline", message)
+    except Attributed as error:
+        if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
+            raise error.__cause__ from None
+        verdict = error.verdict
+    except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others
+        verdict = attribute(error, "infrastructure", draft.phase)
+    except BaseException as error:
+        if folder.path.is_dir():
+            _write(draft, folder, attribute(error, "infrastructure", draft.phase), durable=durable)
+        raise
+    return _write(draft, folder, verdict, durable=durable)
+
+
+def _write(draft: Draft, folder: RolloutFolder, verdict: Verdict, *, durable: bool) -> Result:
+    """Write the record after a last look for secrets; when that fails, the failure is the result."""
+    try:
+        with draft.timed("record"):
+            if draft.redactor.values:
+                for output in folder.outputs:
+                    redact_folder(draft.redactor, output)
+            result = draft.result(_located(verdict, folder))
+            write_document(folder.result, result.to_dict(), sync=durable)
+            return result
+    except OSError as error:
+        return draft.result(_located(attribute(error, "infrastructure", "record"), folder))
+
+
+def _located(verdict: Verdict, folder: RolloutFolder) -> Verdict:
+    """A full disk by its place, where it is the one that the records are on."""
+    if not isinstance(verdict, Unscored) or verdict.code != "disk-full":
+        return verdict
+    place = next(parent for parent in folder.path.absolute().parents if parent.is_dir())
+    if shutil.disk_usage(place).free > _HARDLY_ANY:
+        return verdict
+    return replace(verdict, reason=f"No space is left on the disk of {place}.")

@@ -1,0 +1,173 @@
+"""Tells a process that was killed from inside its sandbox from one that was killed from outside.
+
+The kernel does not say who sent SIGKILL. But whoever is inside needs a system call for it, and all of them carry a
+filter that announces such calls to the supervisor, which notes the target and lets them continue. A command that ended
+by SIGKILL without such a call, and that the supervisor did not end itself, was killed from outside, or by the memory
+limit of its sandbox, which the driver can see.
+
+What is announced: signals that are sent, and everything that makes the kernel send one later (the end of a parent or a
+child, timers, files, processor time, tracing). A signal number that lies in memory, where it could be changed after a
+look at it, counts as SIGKILL. What was noted holds until no process is left: a call may take effect long after it was
+announced. In doubt the kill came from inside, so an agent gains nothing by killing itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+from typing import Final
+
+from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.local.inside.seccomp import ALLOW, ANNOUNCE, Condition, Program
+
+_KILL: Final = int(signal.SIGKILL)
+_PTRACE_KILL: Final = 8
+_PTRACE_OPTIONS: Final = (0x4200, 0x4206)  # PTRACE_SETOPTIONS, PTRACE_SEIZE: may ask for the end of the traced
+_CPU_TIME: Final = (0, 15)  # RLIMIT_CPU, RLIMIT_RTTIME
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_NOTICE: Final = struct.Struct("<QIIiIQ6Q")
+_ANSWER: Final = struct.Struct("<QqiI")
+_CONTINUE: Final = 1
+
+NUMBERS: Final[dict[str, dict[str, int]]] = {
+    "x86_64": {
+        "clone": 56, "kill": 62, "fcntl": 72, "ptrace": 101, "rt_sigqueueinfo": 129, "prctl": 157, "setrlimit": 160,
+        "tkill": 200, "timer_create": 222, "tgkill": 234, "mq_notify": 244, "rt_tgsigqueueinfo": 297, "prlimit64": 302,
+    },
+    "aarch64": {
+        "fcntl": 25, "timer_create": 107, "ptrace": 117, "kill": 129, "tkill": 130, "tgkill": 131,
+        "rt_sigqueueinfo": 138, "setrlimit": 164, "prctl": 167, "mq_notify": 184, "clone": 220,
+        "rt_tgsigqueueinfo": 240, "prlimit64": 261,
+    },
+}  # fmt: skip
+_PIDFD_SEND_SIGNAL: Final = 424
+_SENDERS: Final = (("tkill", 1), ("tgkill", 2), ("rt_sigqueueinfo", 1), ("rt_tgsigqueueinfo", 2))
+"""Calls that send a signal, and which argument says which."""
+_SENDING: Final = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+"""Calls whose first argument is whom they end: a process, or a thread, which stands for its own."""
+_OWN: Final = ("prctl", "timer_create", "mq_notify", "clone", "setrlimit", "prlimit64")
+"""Calls that can end nobody but the caller's own process, now or later."""
+_PASS: Final = struct.unpack("<4I", os.urandom(16))
+"""What the supervisor's own calls carry in arguments that `kill` does not have: they are not announced to itself."""
+
+
+def build_watch(machine: str | None = None) -> bytes:
+    """The filter program that announces calls by which a process can end by SIGKILL."""
+    numbers = NUMBERS[machine or os.uname().machine]
+    kills = (_KILL,)
+    program = Program()
+    program.load_number()
+    own = tuple(Condition(3 + word // 2, (value,), high=bool(word % 2)) for word, value in enumerate(_PASS))
+    program.choose(numbers["kill"], (own, ALLOW), ((Condition(1, kills),), ANNOUNCE))
+    for name, argument in _SENDERS:
+        program.choose(numbers[name], ((Condition(argument, kills),), ANNOUNCE))
+    program.choose(_PIDFD_SEND_SIGNAL, ((Condition(1, kills),), ANNOUNCE))
+    program.choose(numbers["clone"], ((Condition(0, kills, mask=0xFF),), ANNOUNCE))  # the parent's signal at its end
+    program.choose(numbers["prctl"], ((Condition(0, (sc.PR_SET_PDEATHSIG,)), Condition(1, kills)), ANNOUNCE))
+    program.choose(numbers["fcntl"], ((Condition(1, (fcntl.F_SETSIG,)), Condition(2, kills)), ANNOUNCE))
+    requests = Condition(0, (_PTRACE_KILL, *_PTRACE_OPTIONS))
+    program.choose(numbers["ptrace"], ((requests,), ANNOUNCE), ((Condition(3, kills),), ANNOUNCE))
+    program.choose(numbers["setrlimit"], ((Condition(0, _CPU_TIME),), ANNOUNCE))
+    program.choose(numbers["prlimit64"], (_is_null(2), ALLOW), ((Condition(1, _CPU_TIME),), ANNOUNCE))
+    for name, argument in (
+        ("timer_create", 1),
+        ("mq_notify", 1),
+    ):  # the signal's number lies behind a pointer, or is fixed
+        program.choose(numbers[name], (_is_null(argument), ALLOW), ((), ANNOUNCE))
+    program.answer_rest(ALLOW)
+    return bytes(program.code)
+
+
+def _is_null(argument: int) -> tuple[Condition, Condition]:
+    return Condition(argument, (0,)), Condition(argument, (0,), high=True)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL by the supervisor itself."""
+    first, second, third, fourth = _PASS
+    sc.kill_with(pid, _KILL, first | second << 32, third | fourth << 32)
+
+
+class KillWatch:
+    """What is known of kills in one sandbox."""
+
+    def __init__(self, listener: int) -> None:
+        self.listener = listener
+        """Readable when a call waits to be let through."""
+        self._targets: set[int] = set()
+        """Processes that somebody inside, or the supervisor, may have killed."""
+        self._any = False
+        """Whether that may be any process."""
+
+    @classmethod
+    def install(cls, program: bytes) -> KillWatch | None:
+        """Watch everything this process starts from now on; None where the kernel cannot.
+
+        Before Linux 5.16 a crash could end a process that shared memory with the crashed one, without any call.
+        """
+        major, minor = (int(part) for part in os.uname().release.split(".")[:2])
+        if (major, minor) < (5, 16):
+            return None
+        try:
+            return cls(sc.install_listener(program))
+        except OSError:
+            return None
+
+    def suspects(self, pid: int) -> bool:
+        """Whether this process may have been killed from inside, or by the supervisor."""
+        return self._any or pid in self._targets
+
+    def forget(self) -> None:
+        """No process is left that could still kill one."""
+        self._targets.clear()
+        self._any = False
+
+    def expect(self, pid: int | None) -> None:
+        """A process may be killed from now on; None for any of them."""
+        if pid is None:
+            self._any = True
+        else:
+            self._targets.add(pid)
+
+    def serve(self) -> None:
+        """Note the call that waits, and let it through."""
+        notice = bytearray(_NOTICE.size)
+        try:
+            fcntl.ioctl(self.listener, _RECEIVE, notice)
+        except OSError:  # the caller has ended meanwhile
+            return
+        number, caller, _, call, _, _, *arguments = _NOTICE.unpack(notice)
+        self.expect(_target(call, arguments, caller))
+        try:
+            fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
+        except OSError:
+            return
+
+
+def _target(call: int, arguments: list[int], caller: int) -> int | None:
+    """The one process that a call can end; None for what reaches any: groups, descriptors, files, tracing."""
+    names = {number: name for name, number in NUMBERS[sc.MACHINE].items()}
+    name = names.get(call, "")
+    first = arguments[0] & 0xFFFF_FFFF
+    if name in _SENDING:
+        return process_of(first)
+    if name in _OWN and not (name == "prlimit64" and first):  # what is set for others they hand down
+        return process_of(caller)
+    return None
+
+
+def process_of(thread: int) -> int | None:
+    """The process that a thread belongs to."""
+    try:
+        fd = os.open(f"/proc/{thread}/status", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fields = os.read(fd, 4096).partition(b"\nTgid:\t")[2].split()
+        return int(fields[0]) if fields else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

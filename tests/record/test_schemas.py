@@ -1,0 +1,34 @@
+"""What ships as a schema is what the types say."""
+
+import json
+
+import jsonschema
+import pytest
+
+from benchflow.record import JobRecord, JobRequest, schema
+from benchflow.record.codec import plain
+from benchflow.record.reward_log import reward_lines
+from benchflow.record.schemas import DOCUMENTS, generated
+from benchflow.rewards import Scored
+
+
+@pytest.mark.parametrize("document", list(DOCUMENTS))
+def test_the_shipped_schema_is_the_generated_one(document):
+    assert schema(document) == json.loads(json.dumps(generated(document))), "run: python -m benchflow.record.schemas"
+    jsonschema.Draft202012Validator.check_schema(schema(document))
+
+
+def test_job_documents_and_reward_lines_fit_their_schemas():
+    job = JobRecord("job", JobRequest(("tasks",), "oracle", max_cost_usd=0.5), 3, "now")
+    jsonschema.validate(job.to_dict(), schema("job"))
+    assert JobRecord.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+    for line in reward_lines(Scored(0.5, metrics={"speed": 1.0}), step="one"):
+        jsonschema.validate(plain(line), schema("reward"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"status": "unscored"}, {"reward": None}, {"error": {"category": "x"}}, {"sandbox": {"name": "local"}}]
+)
+def test_a_document_that_contradicts_itself_does_not_fit(make_result, change):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**make_result().to_dict(), **change}, schema("result"))
