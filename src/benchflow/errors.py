@@ -4,8 +4,8 @@
     ├── UsageError                     wrong usage, or nothing to work on (exit 2)
     ├── PackageError                   a package that cannot be used (category package)
     │   └── IssuesError                one that is refused with a list of issues
-    ├── UnsupportedError               a declared feature that the runtime cannot honour (category unsupported)
-    └── RuntimeFailure                 trouble while something ran
+    ├── UnsupportedError               a declared feature that the runtime does not support (category unsupported)
+    └── RuntimeFailure                 a failure while something ran
         ├── EnvironmentFailure         image, build, start, healthcheck (category environment)
         ├── SandboxFailure             the sandbox itself (category sandbox)
         ├── AgentFailure               an agent that could not start or lost its model (category agent)
@@ -114,7 +114,7 @@ class UnsupportedError(BenchflowError):
 
 
 class RuntimeFailure(BenchflowError):
-    """Trouble while something ran; never a reward."""
+    """A failure while something ran; never a reward."""
 
 
 class EnvironmentFailure(RuntimeFailure):

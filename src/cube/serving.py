@@ -28,7 +28,7 @@ def main() -> int:
         job = json.loads(leash.readline())
         listener = socket.create_server((host, port))
         app, close = app_for(job, host)
-    except Exception as error:  # noqa: BLE001  # told to whoever started this process, in one line
+    except Exception as error:  # noqa: BLE001  # reported to the parent process, in one line
         answer.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         answer.flush()
         return 1

@@ -1,4 +1,4 @@
-"""A job in words: tables and lines for people, from a summary."""
+"""A job as text: tables and lines, from a summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchflow.record.identity import TaskId, labels
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The result table of a job and what it adds up to."""
+    """The result table of a job and its totals."""
     yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(summary["results"]))
     yield ""
     rollouts = _count(summary["total"], "rollout")
@@ -31,7 +31,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Two jobs by task, and what their difference is worth."""
+    """Two jobs by task, and the significance of their difference."""
     first, second = comparison["first"], comparison["second"]
     rows = [
         (

@@ -28,7 +28,7 @@ _MOST_LEVELS: Final = 10
 def load_rubric(path: Path, *, file: str | None = None) -> Rubric:
     """The rubric in a file: JSON when it is named `.json`, else TOML. `file` names it in errors.
 
-    Raises `PackageError` (`invalid-rubric`) with the key that is wrong.
+    Raises `PackageError` (`invalid-rubric`) with the wrong key.
     """
     name = file or path.name
     try:

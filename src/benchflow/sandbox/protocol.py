@@ -383,7 +383,7 @@ class BackendStatus:
     capabilities: frozenset[str]
     missing: tuple[Missing, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else whoever relies on the isolation should know, one sentence each."""
+    """What else users of the isolation should know, one sentence each."""
 
 
 class SandboxBackend(ABC):

@@ -282,7 +282,7 @@ class Session:
 
 
 async def _exit_code(process: SandboxProcess) -> int | SandboxFailure:
-    """How it ended: by itself, or by trouble of its sandbox, which is not the agent's result."""
+    """How it ended: on its own, or by a failure of its sandbox, which is not the agent's result."""
     try:
         return await process.wait()
     except SandboxFailure as error:
@@ -338,7 +338,7 @@ class Watch:
     def _breach(self, now: float) -> Cut | None:
         limits, turn = self._limits, self._client.turn
         if self._timeout is not None and now - self._began >= self._timeout:
-            return Cut("timeout", "its time is over", self._timeout)
+            return Cut("timeout", "it reached its time limit", self._timeout)
         idle = limits.idle_timeout_sec
         if idle is not None and not self._client.busy and now - self._client.last_sign >= idle:
             return Cut("timeout", f"it was silent for {idle:g} s", idle)

@@ -1,4 +1,4 @@
-"""Looking at jobs: `bench eval list`, `show` and `compare`. None of them changes anything."""
+"""Reading jobs: `bench eval list`, `show` and `compare`. None of them changes anything."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
 def compare_command(
     first: str, second: str, fail_if_worse: bool, same_digest: bool, jobs_dir: Path, as_json: bool
 ) -> int:
-    """Compare two jobs over the tasks that both have scored; ends with 1 when there are none.
+    """Compare two jobs on the tasks that both have scored; exits with 1 if there are none.
 
     Tasks pair by name. One whose content differs between the jobs is marked `changed`.
     """

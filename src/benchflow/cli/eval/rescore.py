@@ -1,4 +1,4 @@
-"""`bench eval rescore`: the rollouts of a job scored again by the verifiers as they are now."""
+"""`bench eval rescore`: scores the rollouts of a job again with the current verifiers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
 
 
 class _Changes(Watching):
-    """Says of every rollout what it was scored before."""
+    """Shows the previous score of every rollout."""
 
     def describe(self, item: WorkItem, result: Result) -> str:
         if not isinstance(item, RescoreItem) or not counts(result):

@@ -106,7 +106,7 @@ def run_command(
 @jobs_dir_option
 @json_option
 def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir: Path, as_json: bool) -> int:
-    """Continue a job: run what was cut short, and what failures left unscored."""
+    """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
     planned, tasks = plan_job(request)

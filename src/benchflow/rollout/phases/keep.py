@@ -1,8 +1,8 @@
 """Keep: the workspace an agent left is packed beside its record, so that it can be scored again.
 
 `keep` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
-mode, owner and time, and `workspace.json` with what was deleted. Secrets are taken out. Whatever cannot be kept is said
-as a reason, and never fails a rollout. `restore` is the way back.
+mode, owner and time, and `workspace.json` with what was deleted. Secrets are removed. If a workspace cannot be
+kept, the record has the reason; this never fails a rollout. `restore` is the inverse.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restore: a kept workspace is put back into a started environment: files, links, deletions, modes, owners and times.
+"""Restore: a kept workspace is restored in a started environment: files, links, deletions, modes, owners and times.
 
 The archive is read as data that may be damaged: names stay below the folder they belong to, sizes are bounded.
 """
@@ -33,7 +33,7 @@ class _Staged:
     deleted: list[str] = field(default_factory=list)
     owners: dict[tuple[int, int], list[str]] = field(default_factory=lambda: defaultdict(list))
     modes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Modes that a copy does not carry."""
+    """Modes that a copy does not preserve."""
     above: list[str] = field(default_factory=list)
     """Folders of the environment that hold what was kept, and stay as they are."""
     times: dict[Path, float] = field(default_factory=dict)

@@ -213,7 +213,7 @@ def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
 
 
 def _counters(path: Path) -> dict[str, int]:
-    """The numbers in a file by their names, a number without one by the empty name; nothing where there is no file."""
+    """The numbers in a file by their names, a number without one by the empty name; empty if there is no such file."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:

@@ -64,7 +64,7 @@ class LocalImages:
         known = {item.name for item in fields(BuildOptions)}
         if unknown := sorted(set(options) - known):
             raise UsageError(f"Unknown build option {unknown[0]!r}.", code="build-option")
-        chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by whoever calls
+        chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by the caller
         return await DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches).build(
             context, chosen
         )

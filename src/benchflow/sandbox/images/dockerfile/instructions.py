@@ -222,7 +222,7 @@ def _heredocs(rest: str, line: int, reader: _Reader) -> list[Heredoc]:
 
 
 def json_words(value: str, *, file: str, line: int) -> tuple[str, ...] | None:
-    """The strings of a JSON array; None when `value` is no JSON array and so the shell form."""
+    """The strings of a JSON array; None if `value` is not a JSON array, which means the shell form."""
     if not value.startswith("["):
         return None
     try:

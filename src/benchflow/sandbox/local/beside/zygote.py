@@ -343,22 +343,22 @@ class Zygote:
             message, store = wire.receive(requests)
             if message is None:
                 os._exit(0)
-            trouble: OSError | None = None
+            failure: OSError | None = None
             watch = None
             try:
                 self._prepare_blank(store)
                 watch = KillWatch.install(self.watch)
             except OSError as error:
-                trouble = error
+                failure = error
             message, fds = wire.receive(requests)
             if message is None:
                 os._exit(0)
             requests.close()
             reply = socket.socket(fileno=fds[0])
-            if trouble is not None:
-                raise trouble
+            if failure is not None:
+                raise failure
             self._supervise(Plan.from_dict(message["plan"]), message["trees"], reply, fds, watch)
-        except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
+        except BaseException as error:  # noqa: BLE001 - reported to the driver; the process ends either way
             if reply is not None:
                 answer(reply, children.failure(error))
         finally:
