@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import libcst as cst
 from mutmut import __main__ as mutmut
@@ -30,6 +32,7 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path("mutants")
+_MADE_BY = WORK / "made-by"
 LIST = Path("tests/mutation-survivors.toml")
 _KILLED = {"killed", "timeout"}
 _SURVIVED = {"survived", "no tests"}
@@ -90,7 +93,11 @@ def _reduce_operators() -> None:
         (kind, swap.get(operator, operator)) for kind, operator in mutators.mutation_operators
     ]
     skip = file_mutation.MutationVisitor._skip_node_and_children
-    file_mutation.MutationVisitor._skip_node_and_children = lambda self, node: is_prose(node) or skip(self, node)
+    file_mutation.MutationVisitor._skip_node_and_children = lambda self, node: (
+        is_prose(node) or (skip(self, node) and not is_property(node))
+    )
+    arrange = file_mutation.function_trampoline_arrangement
+    file_mutation.function_trampoline_arrangement = lambda *arguments, **named: _arrange(arrange, *arguments, **named)
 
 
 def is_prose(node: cst.CSTNode) -> bool:
@@ -100,6 +107,23 @@ def is_prose(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.FormattedString):
         return any(isinstance(part, cst.FormattedStringText) and " " in part.value for part in node.parts)
     return isinstance(node, cst.ConcatenatedString) and (is_prose(node.left) or is_prose(node.right))
+
+
+def is_property(node: cst.CSTNode) -> bool:
+    """Whether a function is a property and nothing else, so that its rules can be mutated like those of a method."""
+    if not isinstance(node, cst.FunctionDef) or len(node.decorators) != 1:
+        return False
+    decorator = node.decorators[0].decorator
+    return isinstance(decorator, cst.Name) and decorator.value == "property"
+
+
+def _arrange(arrange: Any, function: cst.FunctionDef, mutants: Any, class_name: str | None) -> Any:
+    """Mutants of a property as plain methods, and the switch between them as the property."""
+    if not is_property(function):
+        return arrange(function, mutants, class_name)
+    before, nodes, after, names = arrange(function.with_changes(decorators=[]), mutants, class_name)
+    nodes[0] = nodes[0].with_changes(decorators=[*function.decorators, *nodes[0].decorators])
+    return before, nodes, after, names
 
 
 def _one_string(node: cst.BaseString) -> Iterator[cst.BaseString]:
@@ -119,7 +143,15 @@ def _one_argument(node: cst.Call) -> Iterator[cst.Call]:
 
 
 def _forget_what_is_outdated() -> None:
-    """Tests are copied anew, files that are gone are removed, and which test runs what is found out again."""
+    """Tests are copied anew, files that are gone are removed, and which test runs what is found out again.
+
+    Mutants have numbers, which mean others once they are made in another way: then everything begins anew.
+    """
+    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    if WORK.exists() and (not _MADE_BY.exists() or _MADE_BY.read_text() != made_by):
+        shutil.rmtree(WORK)
+    WORK.mkdir(exist_ok=True)
+    _MADE_BY.write_text(made_by)
     shutil.rmtree(WORK / "tests", ignore_errors=True)
     (WORK / "mutmut-stats.json").unlink(missing_ok=True)
     for copy in (WORK / "src").rglob("*.py"):

@@ -15,6 +15,8 @@ import pytest
 from benchflow.evaluation.store import JobStore
 from benchflow.record import AgentPart, JobRecord, JobRequest, Result, SandboxPart, Score, TaskPart
 from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.protocol import SandboxBackend
+from benchflow.testing import InMemoryBackend
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +31,29 @@ def local_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def backend(local_store: Path) -> Iterator[LocalBackend]:
+def backend(local_backend: LocalBackend) -> LocalBackend:
+    """Where sandboxes of a test come from; folders of tests that need no real ones have their own."""
+    return local_backend
+
+
+@pytest.fixture
+def memory_backend() -> Iterator[InMemoryBackend]:
+    """Sandboxes without processes or disk, for rules that need no real one; a test stops what it starts."""
+    made = InMemoryBackend()
+    yield made
+    assert made.started == [], "a test left a sandbox behind"
+
+
+@pytest.fixture
+def memory_or_local(request: pytest.FixtureRequest) -> SandboxBackend:
+    """Real sandboxes for tests that are marked `sandbox`, else those in memory."""
+    real = request.node.get_closest_marker("sandbox") is not None
+    chosen: SandboxBackend = request.getfixturevalue("local_backend" if real else "memory_backend")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def local_backend(local_store: Path) -> Iterator[LocalBackend]:
     """One backend for all tests of a process; nothing of a test may be left in it."""
     identity = os.environ.get("BENCHCUBE_TEST_IDENTITY")
     opened = LocalBackend(local_store, identity=identity)  # type: ignore[arg-type]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
 from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, task_package
-from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
-from benchflow.sandbox.services import RunningServices
 from benchflow.task.package import TaskPackage
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.services import RunningServices
 
 
 class Environment:
@@ -74,9 +75,13 @@ class Environment:
         try:
             await self.sandbox.start()
             if self.preparation.services is not None:
+                from benchflow.sandbox.services import RunningServices
+
                 self.services = RunningServices(self.sandbox, self.preparation.services)
                 await self.services.start()
             if self.preparation.healthcheck is not None:
+                from benchflow.sandbox.healthcheck import wait_healthy
+
                 await wait_healthy(self.sandbox, self.preparation.healthcheck, user="root")
         except BaseException:
             with anyio.CancelScope(shield=True):

@@ -1,16 +1,16 @@
-"""Every way to fail, in one tree, each with the record it is rendered from.
+"""The tree of errors; each carries the record it is rendered from.
 
     BenchflowError                     code, and where: file, line, path
     ├── UsageError                     wrong usage, or nothing to work on (exit 2)
     ├── PackageError                   a package that cannot be used (category package)
     │   └── IssuesError                one that is refused with a list of issues
     ├── UnsupportedError               a declared feature that the runtime does not support (category unsupported)
-    └── RuntimeFailure                 a failure while something ran
+    └── RuntimeFailure                 a failure at run time
         ├── EnvironmentFailure         image, build, start, healthcheck (category environment)
         ├── SandboxFailure             the sandbox itself (category sandbox)
         ├── AgentFailure               an agent that could not start or lost its model (category agent)
-        ├── VerifierFailure            a verifier that gave no valid reward (category verifier)
-        ├── JudgeFailure               a judge that gave no usable answer (category judge)
+        ├── VerifierFailure            a verifier that produced no valid reward (category verifier)
+        ├── JudgeFailure               a judge that returned no usable answer (category judge)
         └── InfrastructureFailure      the machine: disk, engine, network (category infrastructure)
 
 Packages below `benchflow` derive their own errors from these.
@@ -39,12 +39,12 @@ Category = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One problem: a stable code, where it is, and one clear sentence."""
+    """One problem: a stable code, its location, and one clear sentence."""
 
     code: str
     severity: Severity
     path: str
-    """Dotted key with `[i]` for list items, a pair that drifted (`verifier|tests`), or empty."""
+    """Dotted key with `[i]` for list items, a pair that differs (`verifier|tests`), or empty."""
     message: str
     file: str | None = None
     """Relative to the package."""
@@ -92,7 +92,7 @@ class PackageError(BenchflowError):
 
 
 class IssuesError(PackageError):
-    """Something that is refused for one or more reasons: `issues` holds them all, the message is the first."""
+    """Something refused for one or more reasons: `issues` lists them all, the message is the first."""
 
     def __init__(self, issues: tuple[Issue, ...]) -> None:
         first = issues[0]
@@ -114,7 +114,7 @@ class UnsupportedError(BenchflowError):
 
 
 class RuntimeFailure(BenchflowError):
-    """A failure while something ran; never a reward."""
+    """A failure at run time; never a reward."""
 
 
 class EnvironmentFailure(RuntimeFailure):

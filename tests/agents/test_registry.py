@@ -13,9 +13,9 @@ from benchflow.agents import (
     create_agent,
     create_policy,
     list_agents,
-    registry,
 )
-from benchflow.errors import UsageError
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.plugins import AGENTS
 from benchflow.record import ALWAYS_WIN
 
 
@@ -37,7 +37,7 @@ def test_agents_that_win_over_roles_exist():
 @pytest.mark.parametrize("name", ["orakel", "", ":", "unknown:argument", "ORACLE"])
 def test_an_unknown_name_lists_the_known_ones(create, name):
     with pytest.raises(
-        UsageError, match=r"Unknown agent '.*'\. Known agents: oracle, nop, script, acp, model"
+        UsageError, match=r"Unknown agent '.*'; choose one of oracle, nop, script, acp, model"
     ) as caught:
         create(name)
     assert caught.value.code == "unknown-agent"
@@ -91,12 +91,12 @@ class Plugins:
 def plugins(monkeypatch):
     monkeypatch.setitem(sys.modules, "plugin_for_tests", Plugins)
     points = [
-        EntryPoint("mine", "plugin_for_tests:kind", registry.GROUP),
-        EntryPoint("wrong", "plugin_for_tests:wrong", registry.GROUP),
-        EntryPoint("gone", "no_such_module:kind", registry.GROUP),
-        EntryPoint("oracle", "plugin_for_tests:kind", registry.GROUP),
+        EntryPoint("mine", "plugin_for_tests:kind", AGENTS.group),
+        EntryPoint("wrong", "plugin_for_tests:wrong", AGENTS.group),
+        EntryPoint("gone", "no_such_module:kind", AGENTS.group),
+        EntryPoint("oracle", "plugin_for_tests:kind", AGENTS.group),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == AGENTS.group else [])
 
 
 def test_a_plugin_is_an_agent_like_any_other(plugins):
@@ -111,6 +111,7 @@ def test_a_plugin_cannot_take_over_a_built_in_name(plugins):
 
 @pytest.mark.parametrize(("name", "said"), [("wrong", "is not an AgentKind"), ("gone", "cannot be loaded")])
 def test_a_broken_plugin_is_reported_and_harms_no_other(plugins, name, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(InfrastructureFailure, match=said) as caught:
         create_agent(name)
+    assert caught.value.code == "plugin-invalid"
     assert said in next(info.description for info in list_agents() if info.name == name)

@@ -23,7 +23,7 @@ def test_a_new_package_checks_once_its_markers_are_filled_in(invoke, tmp_path, p
     assert (code, err) == (0, "")
     folder = tmp_path / "rotate-logs"
     markers = sum(len(MARKER.findall(path.read_text())) for path in folder.rglob("*") if path.is_file())
-    assert f"{markers} markers" in out
+    assert f"{markers} placeholders" in out
     code, out, _ = invoke("tasks", "check", "rotate-logs", "--json")
     assert code == 1
     issues = json.loads(out)["tasks"][0]["issues"]

@@ -109,7 +109,7 @@ def test_an_agent_is_not_sent_to_an_unfinished_package(bench, package):
     assert refused.returncode == 1
     error = json.loads(refused.stdout)["error"]
     assert (error["category"], error["code"], error["phase"]) == ("package", "marker-left", "plan")
-    assert error["message"].startswith("task.md:6: there is still a marker to fill in: [REPLACE: what the agent")
+    assert error["message"].startswith("task.md:6: placeholder not filled in: [REPLACE: what the agent")
     assert not refused.stderr
 
 
@@ -119,7 +119,7 @@ def test_an_author_tries_an_unfinished_package_and_is_told_what_is_left(bench, p
     folder = package("draft", verifier, prompt="Write [REPLACE: what]")
     done = bench(*command, folder, "--agent", "oracle", "--json")
     assert done.returncode == 0
-    assert f"warning: {folder}/task.md:6: there is still a marker to fill in: [REPLACE: what]" in done.stderr
+    assert f"warning: {folder}/task.md:6: placeholder not filled in: [REPLACE: what]" in done.stderr
     assert f"(and 1 more: bench tasks check {folder})" in done.stderr
 
 

@@ -29,12 +29,78 @@ def lost(task, category="infrastructure"):
     return Sample(TaskId(task, None), None, category=category)
 
 
+T_TABLE = {
+    1: {0.975: 12.70620474, 0.9: 3.07768354},
+    2: {0.975: 4.30265273, 0.9: 1.88561808},
+    3: {0.975: 3.18244631, 0.995: 5.84090931, 0.9: 1.63774435, 0.6: 0.27667066},
+    4: {0.975: 2.77644511, 0.995: 4.60409487, 0.9: 1.53320627, 0.6: 0.27072229},
+    5: {0.975: 2.57058184, 0.995: 4.03214298, 0.9: 1.47588405, 0.6: 0.26718087},
+    9: {0.975: 2.26215716, 0.995: 3.24983554, 0.9: 1.38302874},
+    30: {0.975: 2.04227246, 0.995: 2.74999565, 0.9: 1.31041503},
+    1000: {0.975: 1.96233908, 0.995: 2.58075470, 0.9: 1.28239872},
+}
+
+
+@pytest.mark.parametrize("freedom", T_TABLE)
+def test_t_quantiles_agree_with_the_tables(freedom):
+    for probability, expected in T_TABLE[freedom].items():
+        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=5e-6)
+
+
 @pytest.mark.parametrize(
-    ("freedom", "expected"),
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423), (1000, 1.9623)],
+    ("share", "size", "low", "high"),
+    [(0.5, 10, 0.236593, 0.763407), (1.0, 10, 0.722467, 1.0), (0.0, 10, 0.0, 0.277533), (0.4, 20, 0.218807, 0.613419)],
 )
-def test_t_quantiles_agree_with_the_tables(freedom, expected):
-    assert t_quantile(0.975, freedom) == pytest.approx(expected, rel=2e-3)
+def test_wilson_intervals_agree_with_the_tables(share, size, low, high):
+    assert wilson(share, size) == pytest.approx((low, high), abs=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_a_rate_of_nothing_or_everything_counts_tasks_and_not_attempts(rate):
+    estimate = proportion({str(task): [rate] * 50 for task in range(10)})
+    assert (estimate.low, estimate.high) == wilson(rate, 10)
+    assert (estimate.tasks, estimate.results) == (10, 500)
+
+
+def test_a_rate_of_one_task_counts_as_one():
+    estimate = proportion({"a": [1.0, 0.0, 1.0, 0.0]})
+    assert (estimate.value, estimate.low, estimate.high) == (0.5, *wilson(0.5, 1))
+
+
+def test_tasks_of_one_rate_do_not_show_that_attempts_say_more():
+    estimate = proportion({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    assert (estimate.low, estimate.high) == wilson(0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("by_task", "size"),
+    [
+        ({"a": [1.0] * 4, "b": [0.0] * 4, "c": [1.0] * 4}, 3),
+        ({"a": [1.0, 1.0, 1.0, 0.0], "b": [0.0, 0.0, 0.0, 1.0]}, 4),
+        ({"a": [1.0, 1.0, 0.0], "b": [1.0, 0.0, 0.0]}, 6),
+        ({"a": [1.0] * 9 + [0.0], "b": [1.0] * 6 + [0.0] * 4}, 8.333333333),
+    ],
+)
+def test_the_size_of_a_sample_is_what_the_spread_of_tasks_leaves_of_it(by_task, size):
+    estimate = proportion(by_task)
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(estimate.value, size))
+
+
+def test_the_interval_of_a_mean_is_students():
+    estimate = mean({"a": [0.0, 0.0], "b": [1.0], "c": [1.0]})
+    half = 4.30265273 * math.sqrt((4 + 1 + 1) / 9 / 2 / 3)
+    assert (estimate.low, estimate.high) == pytest.approx((2 / 3 - half, 2 / 3 + half))
+    assert (estimate.tasks, estimate.results) == (3, 4)
+
+
+def test_an_interval_leaves_out_what_no_reward_can_be():
+    within = summarise([scored("a", 0.0), scored("b", 1.0), scored("c", 1.0)])["mean_reward"]
+    assert (within["low"], within["high"]) == (0.0, 1.0)
+    wider = summarise([scored("a", -1.0), scored("b", 2.0), scored("c", 2.0)])["mean_reward"]
+    assert (wider["low"], wider["high"]) == (-1.0, 2.0)
+    narrow = summarise([scored(str(task), 0.5 + 0.01 * (task % 2)) for task in range(20)])["mean_reward"]
+    assert 0.5 < narrow["low"] < narrow["value"] < narrow["high"] < 0.51
+    assert (within["tasks"], within["results"]) == (3, 3)
 
 
 def test_the_unit_of_a_mean_is_the_task():
@@ -92,9 +158,31 @@ def test_pass_at_k_and_pass_hat_k():
     assert pass_at_k(counts, 5).value is None
 
 
-def test_the_ks_go_up_to_the_attempts_made():
-    summary = summarise([scored("a", reward) for reward in (1, 0, 1, 0, 0, 1)])
-    assert list(summary["pass_at_k"]) == ["1", "2", "4", "6"]
+def test_chances_have_intervals_that_are_chances():
+    counts = [(4, 1), (4, 4), (4, 0)]
+    at = pass_at_k(counts, 2)
+    assert (at.low, at.high, at.tasks, at.results) == (0.0, 1.0, 3, 12)
+    near = pass_hat_k([(10, 5), (10, 6)] * 10, 1)
+    assert 0.5 < near.low < near.value < near.high < 0.6
+    assert pass_at_k([(4, 1)], 1).to_dict() == {"value": 0.25, "low": None, "high": None, "tasks": 1, "results": 4}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "ks"),
+    [(1, ["1"]), (2, ["1", "2"]), (3, ["1", "2", "3"]), (4, ["1", "2", "4"]), (6, ["1", "2", "4", "6"])],
+)
+def test_the_ks_go_up_to_the_attempts_made(attempts, ks):
+    summary = summarise([scored("a", 1.0) for _ in range(attempts)] + [scored("b", 0.0)])
+    assert list(summary["pass_at_k"]) == list(summary["pass_hat_k"]) == ks
+
+
+def test_a_reward_from_the_threshold_on_is_a_pass():
+    outcomes = [scored("a", 0.5), scored("b", 0.49), scored("c", -1.0), lost("d")]
+    summary = summarise(outcomes, pass_threshold=0.5)
+    assert (summary["pass_threshold"], summary["pass_rate"]["value"]) == (0.5, pytest.approx(1 / 3))
+    assert summary["pass_at_k"]["1"]["value"] == summary["pass_hat_k"]["1"]["value"] == pytest.approx(1 / 3)
+    assert summarise(outcomes)["pass_rate"]["value"] == 0.0
+    assert summarise([lost("d", None)])["unscored_by"] == {"infrastructure": 1}
 
 
 def test_metrics_and_usage_are_summed_up():

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -162,16 +163,75 @@ def test_an_unknown_job_names_the_known(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InfrastructureFailure, match="Cannot create"):
+    with pytest.raises(InfrastructureFailure, match=r"Cannot create .*: Not a directory") as caught:
         JobStore.create(tmp_path / "file", record())
+    assert caught.value.code == "store-unwritable"
+
+
+def test_a_job_whose_record_cannot_be_written_leaves_nothing(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(InfrastructureFailure, match=r"Cannot create .*: File too large") as caught:
+            JobStore.create(tmp_path, record())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.code == "store-unwritable"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_summary_that_cannot_be_written_is_one_sentence(tmp_path):
+    store = JobStore.create(tmp_path, record())
+    (tmp_path / "job" / "summary.json").mkdir()
+    with pytest.raises(InfrastructureFailure, match=r"Cannot write .*bench eval resume job$"):
+        store.write_summary({"total": 1})
+    store.close()
 
 
 def test_a_full_disk_is_an_infrastructure_failure(tmp_path, result):
     store = JobStore.create(tmp_path, record())
     store._log = Path("/dev/full").open("r+b", buffering=0)  # noqa: SIM115  # closed with the store
-    with pytest.raises(InfrastructureFailure, match="No space left"):
+    with pytest.raises(InfrastructureFailure, match=r"No space left .*bench eval resume job$") as caught:
         store.append(result(), "r")
+    assert caught.value.code == "disk-full"
     store.close()
+    store.close()
+
+
+def test_half_a_line_is_taken_back_when_the_rest_cannot_be_written(tmp_path, result):
+    """A limit on the size of files ends a write in the middle, as a disk that fills up does."""
+    store = JobStore.create(tmp_path, record())
+    store.append(result(1), "r1")
+    path = tmp_path / "job" / "results.jsonl"
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))
+    try:
+        with pytest.raises(InfrastructureFailure, match="bench eval resume job") as caught:
+            store.append(result(2), "r2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.code == "store-unwritable"
+    assert path.read_bytes() == before
+    assert [name for name, _ in store.results] == ["r1"], "what is not on the disk does not count"
+    store.append(result(3), "r3")
+    store.close()
+    assert [name for name, _ in Job.find(tmp_path, "job").results] == ["r1", "r3"]
+
+
+@pytest.mark.parametrize("tail", [1, 65535, 65536, 65537, 200_000])
+def test_a_torn_line_of_any_length_is_cut(tmp_path, result, tail):
+    store = JobStore.create(tmp_path, record())
+    store.append(result(), "r")
+    store.close()
+    path = tmp_path / "job" / "results.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"x" * tail)
+    JobStore.open(tmp_path, "job").close()
+    assert path.read_bytes() == whole
+    path.write_bytes(b"x" * tail)
+    JobStore.open(tmp_path, "job").close()
+    assert path.read_bytes() == b""
 
 
 def test_a_job_that_was_closed_cannot_be_written(tmp_path, result):

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from benchflow.record import Pair, Settings, TaskId, identify, labels, pair, work_key
+from benchflow.record import Pair, Settings, TaskId, always_wins, identify, labels, pair, work_key
 
 X, Y = TaskId("p", "sha256:xxxxxxxxxx"), TaskId("p", "sha256:yyyyyyyyyy")
 
@@ -19,6 +19,26 @@ def test_a_label_says_no_more_than_it_must():
     second = replace(X, ordinal=2)
     assert list(labels([TaskId("q", "d"), X, second]).values()) == ["q", "p", "p #2"]
     assert list(labels([X, second, Y]).values()) == ["p@xxxxxxxx", "p@xxxxxxxx #2", "p@yyyyyyyy"]
+
+
+def test_a_task_alone_is_labelled_by_its_name():
+    assert (X.label(), X.label(alone=False)) == ("p", "p@xxxxxxxx")
+    assert TaskId("p", None, 3).label(alone=False) == "p #3"
+
+
+@pytest.mark.parametrize("agent", ["oracle", "nop", "script", "script:./solve.sh", "oracle:a:b"])
+def test_agents_that_play_every_role(agent):
+    assert always_wins(agent)
+
+
+@pytest.mark.parametrize("agent", ["acp:oracle", "model", "oracles", ""])
+def test_agents_that_leave_roles_to_the_document(agent):
+    assert not always_wins(agent)
+
+
+def test_the_order_of_keys_in_a_setting_does_not_count():
+    one, other = {"name": "a", "turns": 1}, {"turns": 1, "name": "a"}
+    assert Settings("x", scenes=(one,)).digest() == Settings("x", scenes=(other,)).digest()
 
 
 def test_tasks_of_two_jobs_pair_by_name_equal_content_first():

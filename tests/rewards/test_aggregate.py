@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
-from benchflow.rewards import AggregatePolicy, RewardError, aggregate, parse_policy
+from benchflow.rewards import AggregatePolicy, RewardError, RewardRange, aggregate, parse_policy
 from benchflow.rewards.aggregate import METHODS
 
 scores = st.floats(0, 1)
@@ -121,7 +121,7 @@ def test_no_metrics_have_no_reward() -> None:
 
 
 def test_a_sum_that_overflows_is_refused() -> None:
-    with pytest.raises(RewardError):
+    with pytest.raises(RewardError, match="the weighted_sum of the metrics overflows"):
         AggregatePolicy("weighted_sum", weights={"a": 1e308, "b": 1e308}).apply({"a": 1.0, "b": 1.0})
 
 
@@ -131,6 +131,91 @@ def test_the_package_wins_and_the_map_fills_what_it_leaves_open() -> None:
     merged = declared.over(own)
     assert merged.to_dict() == {"method": "threshold", "threshold": 0.9, "weights": {"a": 1.0, "b": 3.0}}
     assert merged.apply({"a": 0.0, "b": 1.0}) == 0.0
+
+
+def test_a_policy_keeps_what_it_says_and_takes_everything_else() -> None:
+    full = AggregatePolicy("mean", {"a": 1.0}, 0.25, ("a",), "min")
+    other = AggregatePolicy("max", {"b": 2.0}, 0.75, ("b",), "product")
+    assert full.over(other) == full
+    assert AggregatePolicy().over(other) == other
+    assert full.over(None) is full
+
+
+WRONG = {
+    "a list": ([], "", "must be a mapping, not []"),
+    "an unknown key": ({"treshold": 1}, ".treshold", "criteria, fallback,"),
+    "another field": ({"field": "score"}, ".field", "must be 'reward', not 'score'"),
+    "another primary": ({"primary": "score"}, ".primary", "must be 'reward', not 'score'"),
+    "no such method": ({"method": "median"}, "", "mean, weighted_mean,"),
+    "a method that is a number": ({"method": 1}, "", "not 1"),
+    "no such fallback": ({"fallback": "median"}, "", "not 'median'"),
+    "weights of nothing": ({"weights": {}}, "", "weights must map"),
+    "weights as a list": ({"weights": [1]}, "", "weights must map"),
+    "a weight below 0": ({"weights": {"a": -0.1}}, "", "the weight of 'a'"),
+    "a weight that is true": ({"weights": {"a": True}}, "", "the weight of 'a'"),
+    "a weight of a number": ({"weights": {1: 1}}, "", "the weight of 1"),
+    "a threshold above 1": ({"threshold": 1.1}, "", "the threshold"),
+    "a threshold below 0": ({"threshold": -0.1}, "", "the threshold"),
+    "a threshold as a text": ({"threshold": "1"}, "", "the threshold"),
+    "criteria as a text": ({"criteria": "ab"}, "", "criteria must be a list"),
+    "no criteria": ({"criteria": []}, "", "criteria must be a list"),
+    "a criterion without a name": ({"criteria": ["a", ""]}, "", "criteria must be a list"),
+    "a criterion that is a number": ({"criteria": ["a", 1]}, "", "criteria must be a list"),
+    "a criterion twice": ({"criteria": ["a", "a"]}, "", "criteria must be unique"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_policy_is_refused_at_its_key(case: str) -> None:
+    value, key, words = WRONG[case]
+    with pytest.raises(PackageError) as caught:
+        parse_policy(value, path="outputs.aggregate_policy", file="verifier.md")
+    assert (caught.value.path, caught.value.file) == (f"outputs.aggregate_policy{key}", "verifier.md")
+    assert caught.value.code == "invalid-aggregate"
+    assert str(caught.value).startswith(f"outputs.aggregate_policy{key if 'unknown' not in case else ''}")
+    assert words in str(caught.value)
+
+
+def test_a_policy_may_name_the_reward_as_its_field_and_the_ends_of_a_threshold() -> None:
+    policy = parse_policy({"field": "reward", "primary": "reward", "threshold": 0, "weights": {"a": 0}})
+    assert (policy.threshold, policy.weights) == (0.0, {"a": 0.0})
+    assert parse_policy({"threshold": 1, "criteria": ("a",)}).criteria == ("a",)
+    assert parse_policy({}) == AggregatePolicy()
+
+
+NO_REWARD = {
+    "no method": (AggregatePolicy(), {"a": 1.0}, "aggregate.method", "no aggregate method"),
+    "no metrics": (AggregatePolicy("mean"), {}, "metrics", "mean"),
+    "a sum without weights": (AggregatePolicy("weighted_sum"), {"a": 1.0}, "aggregate.weights", "weighted_sum"),
+    "weights of nothing": (AggregatePolicy("weighted_mean", {"a": 0.0}), {"a": 1.0}, "aggregate.weights", "up to 0"),
+    "other weights": (AggregatePolicy("mean", {"b": 1.0}), {"a": 1.0}, "metrics", "missing ['b']; not declared ['a']"),
+    "a criterion missing": (AggregatePolicy("mean", criteria=("a", "b")), {"a": 1.0}, "metrics", ": missing ['b']"),
+    "a metric too many": (
+        AggregatePolicy("mean", criteria=("a",)),
+        {"a": 1.0, "b": 1.0},
+        "metrics",
+        ": not declared ['b']",
+    ),
+    "a sum above the range": (
+        AggregatePolicy("weighted_sum", {"a": 2.0}),
+        {"a": 1.0},
+        "the weighted_sum of the metrics",
+        "outside",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_REWARD)
+def test_metrics_without_a_reward_are_refused_at_their_key(case: str) -> None:
+    policy, metrics, path, words = NO_REWARD[case]
+    with pytest.raises(RewardError) as caught:
+        policy.apply(metrics)
+    assert caught.value.path == path
+    assert words in str(caught.value)
+
+
+def test_a_wider_range_takes_a_larger_sum() -> None:
+    assert AggregatePolicy("weighted_sum", {"a": 2.0}).apply({"a": 1.0}, RewardRange(0, 2)) == 2.0
 
 
 def test_the_fallback_yields_to_a_method_of_the_map() -> None:

@@ -44,6 +44,9 @@ FOREIGN = [
     (OSError(errno.EMFILE, "Too many open files"), ("infrastructure", "out-of-descriptors")),
     (BlockingIOError(errno.EAGAIN, "fork"), ("infrastructure", "out-of-processes")),
     (PermissionError(errno.EACCES, "denied"), ("infrastructure", "os-error")),
+    (OSError("without a number"), ("infrastructure", "os-error")),
+    (OSError(errno.ENOMEM, "Cannot allocate"), ("infrastructure", "out-of-memory")),
+    (OSError(errno.ENFILE, "Too many open files"), ("infrastructure", "out-of-descriptors")),
     (MemoryError(), ("infrastructure", "out-of-memory")),
     (asyncio.CancelledError(), ("cancelled", "cancelled")),
     (GeneratorExit(), ("cancelled", "cancelled")),
@@ -90,7 +93,7 @@ def test_a_block_that_ends_well_changes_nothing() -> None:
 
 def test_a_cancellation_is_told_in_one_plain_sentence() -> None:
     error = asyncio.CancelledError("Cancelled via cancel scope 7f00; reason: <Task pending coro=<run()>>")
-    assert attribute(error, "agent", "agent").reason == "It was cancelled before it finished."
+    assert attribute(error, "agent", "agent").reason == "Cancelled before it finished."
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), asyncio.CancelledError()])
@@ -120,7 +123,9 @@ class UnprintableError(Exception):
 def test_a_reason_is_one_bounded_line_whatever_was_raised() -> None:
     assert attribute(UnprintableError(), "agent", "agent").reason == "UnprintableError"
     assert attribute(ValueError("a\n  b\tc"), "agent", "agent").reason == "ValueError: a b c"
-    assert len(attribute(ValueError("x" * 10_000), "agent", "agent").reason) == MAX_REASON
+    longest = attribute(errors.AgentFailure("x" * 10_000), "agent", "agent").reason
+    assert longest == "x" * (MAX_REASON - 3) + "..."
+    assert attribute(errors.AgentFailure("x" * MAX_REASON), "agent", "agent").reason == "x" * MAX_REASON
     assert attribute(errors.PackageError(""), "agent", "agent").reason == "PackageError"
 
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
-from benchflow.rewards import Factor, RewardError, Scored, Unscored, parse_hybrid, read_reward, write_reward
+from benchflow.rewards import (
+    Factor,
+    RewardError,
+    RewardRange,
+    Scored,
+    Unscored,
+    parse_hybrid,
+    read_reward,
+    write_reward,
+)
 
 PRODUCT = {"combine": "product", "factors": {"tests": {"source": "exact"}, "style": {"source": "prose"}}}
 SUM = {
@@ -21,14 +30,37 @@ def test_a_product_records_every_factor_with_its_source() -> None:
     assert verdict.reward == 0.5
     assert verdict.factors == (Factor("tests", "exact", 1.0), Factor("style", "prose", 0.5))
     assert verdict.metrics == {"tests": 1.0, "style": 0.5}
-    assert verdict.document["metadata"]["factors"][1]["source"] == "prose"
-    assert verdict.details["details"]["tests"]["metrics"] == {"unit": 1.0}
+    record = {
+        "source": "hybrid",
+        "combine": "product",
+        "factors": [
+            {"name": "tests", "source": "exact", "reward": 1.0, "weight": None},
+            {"name": "style", "source": "prose", "reward": 0.5, "weight": None},
+        ],
+    }
+    assert verdict.document == {
+        "reward": 0.5,
+        "metrics": {"tests": 1.0, "style": 0.5},
+        "aggregate": {"method": "product"},
+        "metadata": record,
+    }
+    assert verdict.details == {
+        **record,
+        "details": {"tests": Scored(1.0, metrics={"unit": 1.0}).to_dict(), "style": Scored(0.5).to_dict()},
+    }
 
 
 def test_a_weighted_sum_uses_the_declared_weights() -> None:
     verdict = parse_hybrid(SUM).reward({"tests": Scored(1.0), "style": Scored(0.5)})
     assert verdict.reward == 0.875
     assert [factor.weight for factor in verdict.factors] == [0.75, 0.25]
+    assert verdict.document["aggregate"] == {"method": "weighted_sum", "weights": {"tests": 0.75, "style": 0.25}}
+
+
+def test_a_factor_may_weigh_nothing_and_a_wider_range_takes_a_larger_sum() -> None:
+    factors = {"a": {"source": "x", "weight": 0}, "b": {"source": "y", "weight": 2}}
+    policy = parse_hybrid({"combine": "weighted_sum", "factors": factors})
+    assert policy.reward({"a": Scored(1.0), "b": Scored(1.0)}, RewardRange(0, 2)).reward == 2.0
 
 
 @pytest.mark.parametrize("declared", [PRODUCT, SUM])
@@ -51,7 +83,7 @@ def test_the_reward_stays_inside_the_unit_and_grows_with_its_factors(declared: d
 
 def test_a_sum_above_the_range_is_refused() -> None:
     heavy = {"combine": "weighted_sum", "factors": {n: {"source": n, "weight": 1} for n in ("a", "b")}}
-    with pytest.raises(RewardError, match="outside"):
+    with pytest.raises(RewardError, match="^the weighted_sum of the factors is 2.0, outside"):
         parse_hybrid(heavy).reward({"a": Scored(1.0), "b": Scored(1.0)})
 
 
@@ -69,6 +101,15 @@ WRONG = {
     "a mean": ({**PRODUCT, "combine": "mean"}, "hybrid.combine"),
     "an unknown key": ({**PRODUCT, "weights": {}}, "hybrid.weights"),
     "one factor": ({"combine": "product", "factors": {"a": {"source": "x"}}}, "hybrid.factors"),
+    "a factor without a name": (
+        {**PRODUCT, "factors": {"": {"source": "x"}, "b": {"source": "x"}}},
+        "hybrid.factors",
+    ),
+    "a factor with an empty source": (
+        {**PRODUCT, "factors": {"a": {"source": ""}, "b": {"source": "x"}}},
+        "hybrid.factors.a.source",
+    ),
+    "factors as a list": ({**PRODUCT, "factors": ["a", "b"]}, "hybrid.factors"),
     "a factor without a source": (
         {**PRODUCT, "factors": {"a": {}, "b": {"source": "x"}}},
         "hybrid.factors.a.source",
@@ -97,3 +138,15 @@ def test_a_wrong_declaration_is_refused_at_its_key(case: str) -> None:
         path,
         "verifier.md",
     )
+    assert str(caught.value).startswith(f"{path} ")
+    assert WORDS.get(case, "") in str(caught.value)
+
+
+WORDS = {
+    "a list": "must be a mapping, not []",
+    "no combination": "one of product, weighted_sum, not None",
+    "a mean": "not 'mean'",
+    "an unknown key": "combine, factors",
+    "a factor without a name": "must have names, not ''",
+    "an unknown key of a factor": "source, weight",
+}

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchflow.errors import Issue
 from benchflow.rewards import (
     EpisodePolicy,
     RewardError,
@@ -100,6 +102,11 @@ SETTLED = {
         EpisodePolicy(),
         0.9,
     ),
+    "a response beside another terminal reward": (
+        [{"reward": 0.9, "is_valid": True, "metadata": {"events": [{"reward": 0.4}]}}],
+        EpisodePolicy(),
+        0.9,
+    ),
     "the last reward that is not null": (
         [
             {"reward": 0.3, "finished": False},
@@ -134,10 +141,16 @@ REFUSED = {
         [{"reward": 1, "granularity": "step"}],
         EpisodePolicy(),
         "reward-missing",
-        "no reward that counts",
+        "the episode has no reward",
     ),
     "no reward at all": ([{"reward": None}], EpisodePolicy("last_non_null"), "reward-missing", "no reward"),
     "no end": ([{"reward": 1}], LATCH, "episode-unfinished", "no event finishes"),
+    "a response without an end": (
+        [{"reward": 0.7, "is_valid": True, "metadata": {"events": [{"reward": 0.7}]}}],
+        LATCH,
+        "episode-unfinished",
+        "no event finishes",
+    ),
     "an invalid response": (
         [{"reward": 0, "is_valid": False}],
         EpisodePolicy(),
@@ -206,17 +219,76 @@ def test_an_episode_is_refused(case: str) -> None:
 
 
 def test_nothing_after_the_end_counts() -> None:
-    records = [{"reward": 0, "finished": True}, {"reward": 1, "finished": True}]
+    records = [{"reward": 0, "finished": True}, {"reward": 1, "finished": True}, {"reward": 1}]
     scored = settled(records, LATCH)
     assert scored.reward == 0.0
-    assert len(scored.events) == 2
-    assert [issue.code for issue in scored.diagnostics] == ["after-finish"]
+    assert len(scored.events) == 3
+    (note,) = scored.diagnostics
+    assert note == Issue("after-finish", "warning", "", note.message)
+    assert note.message.startswith("2 events ")
+    assert settled(records[:1], LATCH).diagnostics == ()
+
+
+def test_an_episode_is_recorded_as_ors_reports_it() -> None:
+    records = [{"reward": 0.25, "type": "dense", "step": 4}, {"reward": 0.5, "finished": True, "source": "env"}]
+    scored = settled(records, EpisodePolicy("last_non_null"))
+    response = {
+        "reward": 0.5,
+        "is_valid": True,
+        "metadata": {
+            "items": [],
+            "events": [asdict(event) for event in scored.events],
+            "error": None,
+            "space": "output",
+            "granularity": "terminal",
+        },
+    }
+    assert ors_response(Scored(0.5, events=scored.events)) == response
+    source = {"source": "ors-episode", "strategy": "ors-episode"}
+    assert scored.document == {"reward": 0.5, "metadata": {**source, "ors": response}}
+    assert scored.details == {
+        **source,
+        "ors_response": response,
+        "aggregate": {"reward": 0.5, "method": "ors-last-non-null"},
+    }
+    assert [(event.type, event.step, event.source) for event in scored.events] == [
+        ("dense", 4, "ors-tool-output"),
+        ("terminal", None, "env"),
+    ]
+
+
+PLACES = {
+    "is_valid": {"reward": 0, "is_valid": False},
+    "events": {"events": {}},
+    "items": {"events": [], "items": "a"},
+    "items.a": {"events": [], "items": {"a": 2}},
+    "step": {"reward": 1, "step": True},
+    "finished": {"reward": 1, "finished": 1},
+    "type": {"reward": 1, "finished": True, "granularity": "step"},
+    "reward": {"step": 1},
+    "event 1: reward": {"reward": 7},
+    "event 1: space": {"reward": 1, "space": "x"},
+    "event 1: granularity": {"reward": 1, "granularity": "x"},
+    "source": {"reward": 1, "source": ""},
+    "tool_call_id": {"reward": 1, "tool_call_id": 7},
+    "timestamp": {"reward": 1, "timestamp": True},
+}
+
+
+@pytest.mark.parametrize("path", PLACES)
+def test_what_is_wrong_with_a_record_is_named_by_its_key(path: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        read_episode([PLACES[path]])
+    assert caught.value.path == path
 
 
 def test_a_wider_range_takes_penalties() -> None:
     wide = RewardRange(-1, 1)
     episode = read_episode([{"reward": -0.1, "type": "dense"}, {"reward": 1, "finished": True}], wide)
     assert settle_episode(episode, EpisodePolicy("sum"), reward_range=wide).reward == pytest.approx(0.9)
+    bundle = read_episode([{"events": [{"reward": -0.5}], "reward": -0.25}], wide)
+    assert settle_episode(bundle, reward_range=wide).reward == -0.25
+    assert [event.reward for event in tool_output_events([{"reward": -0.5}], reward_range=wide)] == [-0.5]
 
 
 def test_an_episode_leaves_canonical_files_with_its_response(tmp_path: Path) -> None:

@@ -151,10 +151,10 @@ REFUSED = {
     "empty text beside a good json": ("", {"reward": 1}, {}, "reward-invalid", "reward.txt is empty"),
     "json that is torn": (None, b'{"reward": 1', {}, "reward-invalid", "not JSON"),
     "json that is not unicode": (None, b'{"reward": 1, "a\xff": 1}', {}, "reward-invalid", "not UTF-8"),
-    "json number": (None, b"0.5", {}, "reward-invalid", "an object is needed"),
+    "json number": (None, b"0.5", {}, "reward-invalid", "must be an object"),
     "json null": (None, b"null", {}, "reward-invalid", "not null"),
-    "json list": (None, [1], {}, "reward-invalid", "an object is needed"),
-    "json text": (None, b'"1"', {}, "reward-invalid", "an object is needed"),
+    "json list": (None, [1], {}, "reward-invalid", "must be an object"),
+    "json text": (None, b'"1"', {}, "reward-invalid", "must be an object"),
     "empty object": (None, {}, {}, "reward-invalid", "neither a `reward` nor metrics"),
     "metrics without an aggregate": (None, {"metrics": {"a": 1}}, {}, "reward-invalid", "neither a `reward`"),
     "an aggregate without metrics": (
@@ -400,6 +400,121 @@ def test_a_wrong_value_is_named_with_its_file_and_key(tmp_path: Path) -> None:
     assert (caught.value.file, caught.value.path) == ("reward.json", "metrics.speed")
 
 
+PLACES = {
+    "text outside the range": ("7", None, {}, "reward.txt", "", "reward.txt is 7.0, outside"),
+    "text that is empty": ("", None, {}, "reward.txt", "", "reward.txt is empty"),
+    "text without the metrics of the criteria": (
+        "1",
+        None,
+        {"policy": KIT},
+        "reward.json",
+        "",
+        "the declared criteria",
+    ),
+    "json that is torn": (None, b"{", {}, "reward.json", "", "reward.json is not JSON"),
+    "an empty object": (None, {}, {}, "reward.json", "reward", "reward.json: there is neither"),
+    "reward": (None, {"reward": True}, {}, "reward.json", "reward", "reward.json: reward must be"),
+    "space": (None, {"reward": 1, "space": "x"}, {}, "reward.json", "space", "reward.json: space "),
+    "granularity": (
+        None,
+        {"reward": 1, "granularity": "x"},
+        {},
+        "reward.json",
+        "granularity",
+        "reward.json: granularity ",
+    ),
+    "metrics": (None, {"reward": 1, "metrics": []}, {}, "reward.json", "metrics", "reward.json: metrics must map"),
+    "a loose metric": (None, {"reward": 1, "a": 2}, {}, "reward.json", "a", "reward.json: a is 2.0"),
+    "rubric": (None, {"reward": 1, "rubric": {}}, {}, "reward.json", "rubric", "reward.json: rubric must be a list"),
+    "a line of the rubric": (
+        None,
+        {"reward": 1, "rubric": [{"score": 1}, 7]},
+        {},
+        "reward.json",
+        "rubric[1]",
+        "reward.json: rubric[1] must be an object",
+    ),
+    "the score of a line": (
+        None,
+        {"reward": 1, "rubric": [{"score": 2}]},
+        {},
+        "reward.json",
+        "rubric[0].score",
+        "reward.json: rubric[0].score is 2.0",
+    ),
+    "the space of a line": (
+        None,
+        {"reward": 1, "rubric": [{"score": 1, "space": "x"}]},
+        {},
+        "reward.json",
+        "rubric[0].space",
+        "reward.json: rubric[0].space ",
+    ),
+    "a key of the aggregate": (
+        None,
+        {"a": 1, "aggregate": {"treshold": 1}},
+        {},
+        "reward.json",
+        "aggregate.treshold",
+        "reward.json: aggregate has an unknown key",
+    ),
+    "the method": (
+        None,
+        {"a": 1, "aggregate": {}},
+        {},
+        "reward.json",
+        "aggregate.method",
+        "reward.json: aggregate must name a method",
+    ),
+    "criteria without metrics": (
+        None,
+        {"reward": 1},
+        {"policy": KIT},
+        "reward.json",
+        "metrics",
+        "reward.json: the declared criteria need",
+    ),
+    "a text against the reward": (
+        "0",
+        {"reward": 1},
+        {},
+        "reward.json",
+        "reward",
+        "reward.json: the reward is 1.0 by reward, but 0.0 by reward.txt",
+    ),
+    "an aggregate against the reward": (
+        None,
+        {"reward": 1, "metrics": {"a": 0}},
+        {"policy": MEAN},
+        "reward.json",
+        "reward",
+        "reward.json: the reward is 1.0 by reward, but 0.0 by aggregate",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_what_is_wrong_is_named_with_its_file_and_key(case: str, tmp_path: Path) -> None:
+    text, document, options, file, path, words = PLACES[case]
+    with pytest.raises(RewardError) as caught:
+        read_reward(folder(tmp_path, text, document), **options)
+    assert (caught.value.file, caught.value.path) == (file, path)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_line_of_the_rubric_is_named_by_its_first_name_or_its_place(tmp_path: Path) -> None:
+    lines = [
+        {"score": 1, "name": "a", "id": "b"},
+        {"score": 1, "name": "", "id": "b", "criterion": "c"},
+        {"score": 1, "name": 7, "criterion": "c", "title": "d"},
+        {"score": 1, "title": "d", "reason": 7},
+        {"score": 1},
+    ]
+    scored = read_reward(folder(tmp_path, None, {"reward": 1, "rubric": lines}))
+    assert [item.name for item in scored.items] == ["a", "b", "c", "d", "rubric[4]"]
+    assert {(item.space, item.reason) for item in scored.items} == {("output", None)}
+
+
 @pytest.mark.parametrize("name", ["reward.txt", "reward.json"])
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe", "socket", "dangling link"])
 def test_anything_but_a_regular_file_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
@@ -428,7 +543,7 @@ def test_anything_but_a_regular_file_is_refused_at_once(name: str, kind: str, tm
 def test_an_oversized_file_is_refused_without_reading_it(name: str, tmp_path: Path) -> None:
     with (tmp_path / name).open("wb") as stream:
         stream.truncate(1 << 40)
-    with pytest.raises(RewardError, match="more than the 1,048,576 allowed") as caught:
+    with pytest.raises(RewardError, match="at most 1,048,576 are allowed") as caught:
         read_reward(tmp_path)
     assert caught.value.code == "reward-invalid"
 
@@ -467,8 +582,10 @@ def test_what_was_written_back_reads_the_same_without_the_policy(tmp_path: Path)
     own = {"method": "mean", "weights": {"a": 1, "b": 1}}
     first = read_reward(folder(tmp_path, None, {"metrics": {"a": 1, "b": 0}, "aggregate": own}), policy=KIT)
     assert first.reward == 0.75
-    assert [issue.code for issue in first.diagnostics] == ["aggregate-overruled"]
-    assert "method, weights" in first.diagnostics[0].message
+    (note,) = first.diagnostics
+    assert (note.code, note.severity) == ("aggregate-overruled", "warning")
+    assert (note.file, note.path) == ("reward.json", "aggregate")
+    assert "method, weights" in note.message
     write_reward(tmp_path, first)
     again = read_reward(tmp_path)
     assert (again.reward, again.metrics, again.document) == (first.reward, first.metrics, first.document)

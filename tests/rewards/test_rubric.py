@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import JudgeFailure, PackageError
-from benchflow.rewards import Criterion, RewardError, load_rubric, parse_rubric
+from benchflow.rewards import Criterion, RewardError, RewardItem, load_rubric, parse_rubric
+from benchflow.rewards.rubric import JudgeSettings
 
 TOML = """
 title = "Report"
@@ -112,14 +113,15 @@ def test_answers_are_normalised_and_what_left_its_scale_is_marked(
 
 
 @pytest.mark.parametrize(
-    "answer", [None, "", "maybe", [], {}, float("nan"), float("inf"), "nan", "1e999", 10**400, "--1"]
+    "answer", [None, "", "maybe", [], {}, float("nan"), float("inf"), "nan", "1e999", 10**400, "--1", "1e0", "1_0", "."]
 )
 @pytest.mark.parametrize("kind", ["binary", "likert", "numeric"])
 def test_what_is_no_answer_is_a_failure_of_the_judge(kind: str, answer: object) -> None:
     with pytest.raises(JudgeFailure) as caught:
         Criterion("c", "d", kind).grade(answer)
-    assert caught.value.code == "judge-answer-invalid"
+    assert (caught.value.code, caught.value.path) == ("judge-answer-invalid", "c")
     assert "'c'" in str(caught.value)
+    assert ("yes or no" in str(caught.value)) == (kind == "binary")
 
 
 @pytest.mark.parametrize("kind", ["likert", "numeric"])
@@ -156,19 +158,39 @@ WRONG = {
     "nothing": ({}, "criteria", "at least one"),
     "no criteria": ({"criteria": []}, "criteria", "at least one"),
     "both spellings": ({"criteria": [{"name": "a"}], "criterion": []}, "criteria", "both"),
-    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a key"),
+    "unknown key": ({**one(), "scorng": {}}, "scorng", "not a known key"),
     "a criterion that is a text": ({"criteria": ["a"]}, "criteria[0]", "table"),
-    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a key"),
+    "unknown key of a criterion": (one(wieght=1), "criteria[0].wieght", "not a known key"),
     "no description": ({"criteria": [{"id": "a"}]}, "criteria[0]", "no description"),
     "two of one name": ({"criteria": [{"title": "a"}, {"title": "a"}]}, "criteria[1]", "two criteria"),
     "no such type": (one(type="stars"), "criteria[0].type", "stars"),
     "no such space": (one(space="outer"), "criteria[0].space", "outer"),
+    "points that are no integer": (one(points=2.5), "criteria[0].points", "integer"),
+    "too many points": (one(points=1001), "criteria[0].points", "to 1000"),
+    "a description that is a number": (one(description=3), "criteria[0].description", "string"),
+    "a blank description": (one(description=" "), "criteria[0].description", "string"),
+    "a low end that is a text": (one(min="a"), "criteria[0].min", "finite"),
+    "a high end that is a text": (one(max="a"), "criteria[0].max", "finite"),
+    "a scale of endless width": (one(type="numeric", min=-1e308, max=1e308), "criteria[0].min", "less than"),
+    "levels that are a text": (one(levels="a"), "criteria[0].levels", "list"),
+    "a file that is a number": (one(files=[3]), "criteria[0].files", "list"),
+    "a file without a name": (one(files=[""]), "criteria[0].files", "list"),
+    "a title that is a number": ({**one(), "title": 3}, "title", "string"),
+    "unknown key of the scoring": ({**one(), "scoring": {"tresh": 1}}, "scoring.tresh", "not a known key"),
+    "a threshold over weights of nothing": (
+        {**one(weight=0), "scoring": {"method": "threshold"}},
+        "scoring",
+        "above 0",
+    ),
+    "a model that is a number": ({**one(), "judge": {"model": 3}}, "judge.model", "string"),
+    "files of the judge that are a text": ({**one(), "judge": {"files": "a"}}, "judge.files", "list"),
+    "a time that is a text": ({**one(), "judge": {"timeout": "a"}}, "judge.timeout", "finite"),
     "one point": (one(type="likert", points=1), "criteria[0].points", "from 2"),
-    "points true": (one(points=True), "criteria[0].points", "whole number"),
+    "points true": (one(points=True), "criteria[0].points", "integer"),
     "an empty scale": (one(type="numeric", min=5, max=5), "criteria[0].min", "less than"),
     "a negative weight": (one(weight=-1), "criteria[0].weight", "at least 0"),
     "a weight that is a text": (one(weight="1"), "criteria[0].weight", "finite"),
-    "a name that is a number": (one(name=3), "criteria[0].name", "text"),
+    "a name that is a number": (one(name=3), "criteria[0].name", "string"),
     "files that are a text": (one(files="a"), "criteria[0].files", "list"),
     "no such aggregation": ({**one(), "scoring": {"aggregation": "median"}}, "scoring", "median"),
     "aggregation twice": (
@@ -179,7 +201,7 @@ WRONG = {
     "a threshold above one": ({**one(), "scoring": {"threshold": 2}}, "scoring", "threshold"),
     "scoring that is a list": ({**one(), "scoring": []}, "scoring", "table"),
     "weights of nothing": (one(weight=0), "scoring", "above 0"),
-    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "for no other"),
+    "levels of another type": (one(levels=["a", "b"]), "criteria[0].levels", "empty for other types"),
     "no levels": (one(type="rubric"), "criteria[0].levels", "2 to 10"),
     "one level": (one(type="rubric", levels=["a"]), "criteria[0].levels", "2 to 10"),
     "too many levels": (one(type="rubric", levels=["a"] * 11), "criteria[0].levels", "2 to 10"),
@@ -207,6 +229,75 @@ def test_a_wrong_rubric_is_refused_at_its_key(case: str) -> None:
         }
         assert caught.value.file == "rubrics/verifier.toml"
         assert words in str(caught.value)
+        if caught.value.code == "invalid-rubric":
+            assert str(caught.value).startswith(f"rubrics/verifier.toml: {path} ")
+
+
+@pytest.mark.parametrize(
+    ("data", "as_json", "words"),
+    [
+        (b"[1]", True, "must contain an object"),
+        (b"{", True, "is not JSON"),
+        (b"a = \xff", False, "is not UTF-8 (byte 4)"),
+        (b"a = ", False, "is not TOML"),
+    ],
+)
+def test_a_file_that_is_no_rubric_is_refused_as_a_whole(data: bytes, as_json: bool, words: str) -> None:
+    with pytest.raises(PackageError) as caught:
+        parse_rubric(data, json=as_json)
+    assert (caught.value.code, caught.value.path, caught.value.file) == ("invalid-rubric", "", "rubric.toml")
+    assert str(caught.value).startswith(f"rubric.toml {words}")
+
+
+def test_every_key_of_a_criterion_is_taken() -> None:
+    entry = {
+        "title": "Pace",
+        "description": "How fast is it?",
+        "type": "numeric",
+        "min": 1e308,
+        "max": 1.5e308,
+        "points": 1000,
+        "weight": 2,
+        "negate": True,
+        "optional": True,
+        "files": ["a.txt"],
+        "space": "action",
+        "metadata": {"by": "me"},
+        "annotations": [],
+    }
+    levels = [str(number) for number in range(10)]
+    value = {"criteria": [entry, {"id": "r", "title": "t", "type": "rubric", "levels": levels}], "metadata": {}}
+    rubric = parse_rubric(json.dumps(value).encode(), json=True)
+    assert rubric.criteria == (
+        Criterion(
+            "Pace",
+            "How fast is it?",
+            "numeric",
+            points=1000,
+            min=1e308,
+            max=1.5e308,
+            weight=2.0,
+            negate=True,
+            optional=True,
+            files=("a.txt",),
+            space="action",
+        ),
+        Criterion("r", "t", "rubric", levels=tuple(levels)),
+    )
+    assert rubric.judge == JudgeSettings()
+    assert rubric.judge.timeout_sec == 120.0
+
+
+def test_a_scale_may_have_two_points_and_a_judge_less_than_a_second() -> None:
+    value = {**one(type="likert", points=2), "judge": {"timeout": 0.5}}
+    rubric = parse_rubric(json.dumps(value).encode(), json=True)
+    assert rubric.criteria[0].points == 2
+    assert (rubric.judge.timeout_sec, rubric.judge.mode) == (0.5, "individual")
+
+
+def test_a_graded_item_says_what_was_judged_and_why() -> None:
+    item = Criterion("c", "d", "likert", space="reasoning").grade(3, "so so")
+    assert item == RewardItem("c", 0.5, "reasoning", "so so", raw=3)
 
 
 LEVELS = ("bad", "fair", "good")
@@ -234,12 +325,19 @@ def test_a_level_is_named_by_its_number() -> None:
 
 
 @pytest.mark.parametrize(("a", "b", "reward"), [("yes", "no", 1.0), ("yes", "yes", 1.0), ("no", "yes", 0.0)])
-def test_only_what_is_required_must_pass(a: str, b: str, reward: float) -> None:
+@pytest.mark.parametrize("method", ["required-pass", "required_pass"])
+def test_only_what_is_required_must_pass(method: str, a: str, b: str, reward: float) -> None:
     criteria = [{"name": "a", "description": "d"}, {"name": "b", "description": "d", "optional": True, "weight": 9}]
-    value = {"criteria": criteria, "scoring": {"aggregation": "required-pass"}}
+    value = {"criteria": criteria, "scoring": {"aggregation": method}}
     rubric = parse_rubric(json.dumps(value).encode(), json=True)
     one, two = rubric.criteria
     assert rubric.combine({"a": one.grade(a), "b": two.grade(b)}) == reward
+
+
+def test_the_method_has_two_spellings_of_its_key() -> None:
+    for key in ("method", "aggregation"):
+        rubric = parse_rubric(json.dumps({**one(), "scoring": {key: "min"}}).encode(), json=True)
+        assert rubric.policy.method == "min"
 
 
 def test_mean_means_the_weighted_one() -> None:
@@ -252,8 +350,17 @@ def test_a_missing_or_oversized_file_is_the_packages_fault(tmp_path: Path) -> No
         load_rubric(tmp_path / "rubric.toml", file="rubrics/verifier.toml")
     assert (caught.value.code, caught.value.file) == ("missing-rubric", "rubrics/verifier.toml")
     (tmp_path / "rubric.toml").write_bytes(b"#" * (1 << 21))
-    with pytest.raises(PackageError, match="more than"):
+    with pytest.raises(PackageError, match=r"^rubric\.toml .*at most") as caught:
         load_rubric(tmp_path / "rubric.toml")
+    assert (caught.value.code, caught.value.file) == ("invalid-rubric", "rubric.toml")
+
+
+def test_a_broken_file_is_named_as_the_caller_names_it(tmp_path: Path) -> None:
+    (tmp_path / "rubric.toml").write_text("a = ")
+    for name, expected in ((None, "rubric.toml"), ("rubrics/verifier.toml", "rubrics/verifier.toml")):
+        with pytest.raises(PackageError) as caught:
+            load_rubric(tmp_path / "rubric.toml", file=name)
+        assert caught.value.file == expected
 
 
 @given(st.binary(max_size=200) | st.text(alphabet='[]{}"=,.\n a1é', max_size=60).map(str.encode), st.booleans())

@@ -1,4 +1,4 @@
-"""Real packages, and agents that do what a test tells them."""
+"""Packages, sandboxes in memory (real ones for tests marked `sandbox`), and agents that do what a test tells them."""
 
 import os
 from dataclasses import dataclass, field
@@ -10,6 +10,11 @@ from benchflow.record.json_files import read_lines
 from benchflow.rollout import RolloutConfig, run_rollout
 
 VERIFIER = "if grep -q done /app/answer.txt 2>/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+
+
+@pytest.fixture
+def backend(memory_or_local):
+    return memory_or_local
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from benchflow.rollout import FunctionUser, RolloutConfig, run_rollout
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.sandbox]
 
 OFFLINE = "environment: {network_mode: no-network}\n"
 
@@ -121,7 +121,7 @@ async def test_cancelling_leaves_a_record_and_nothing_else(
     assert await traces.left() == traces.before
     found = record(tmp_path / "out")
     assert (found["status"], found["error"]["category"], found["error"]["phase"]) == ("unscored", "cancelled", phase)
-    assert found["error"]["message"] == "It was cancelled before it finished."
+    assert found["error"]["message"] == "Cancelled before it finished."
     assert found["reward"] is None
 
 

@@ -11,6 +11,7 @@ from benchflow.record import AgentEnd, Artifact, Score, StepRecord, StepVerifier
 from benchflow.record.result import Isolation, NotCarriedOver
 from benchflow.rewards import Scored, Unscored
 from benchflow.rollout.course import Checkpoint, Course, Past
+from benchflow.task.package import load_package
 
 BROKEN = Unscored("verifier", "verify", "reward-missing", "It wrote no reward.")
 RATES = st.floats(0, 1)
@@ -43,6 +44,14 @@ def test_a_task_without_steps_is_one_nameless_step_whose_verdict_is_the_total():
     done = begun.after(whole)
     assert (done.total(), done.over, done.under_way, done.records()) == (whole, True, None, ())
     assert begun.after(BROKEN).total() is BROKEN
+
+
+def test_the_course_of_a_package_has_its_steps_or_is_one_step(make_package):
+    declared = "steps:\n  - {name: one, min_reward: 0.5}\n  - {name: two}\nmulti_step_reward_strategy: final\n"
+    texts = {f"steps/{name}/instruction.md": "Do it." for name in ("one", "two")}
+    stepped = load_package(make_package(declared, texts)).view
+    assert Course.of(stepped) == Course((Checkpoint("one", 0.5), Checkpoint("two")), "final")
+    assert Course.of(load_package(make_package("")).view) == Course()
 
 
 def test_steps_come_in_order_and_the_last_ends_the_course():

@@ -4,7 +4,7 @@ import pytest
 
 from benchflow.rollout.plan import time_for_agents
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("sandbox")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("sandbox"), pytest.mark.sandbox]
 
 
 async def test_an_agent_that_would_use_all_the_time_is_still_verified(make_package, run):

@@ -20,3 +20,11 @@ def test_reading_records_loads_no_runtime():
     program = "import sys, benchflow.record; print([m for m in sys.modules if 'sandbox' in m or 'litellm' in m])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert found.stdout.strip() == "[]"
+
+
+def test_running_an_agent_on_a_package_needs_no_gym_no_model_and_no_proxy():
+    imports = "benchflow.rollout.rollout, benchflow.agents.oracle_agent, benchflow.sandbox.local.local_backend"
+    unneeded = ("pydantic", "cube", "litellm", "httpx", "benchflow.models", "benchflow.sandbox.network.egress")
+    script = f"import sys, {imports}; print([name for name in {unneeded} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

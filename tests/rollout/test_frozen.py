@@ -17,7 +17,7 @@ from benchflow.rollout.phases.keep import keep_workspace
 from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.task.package import load_package
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("sandbox")]
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("sandbox"), pytest.mark.sandbox]
 LISTED = (
     "cd / && find app etc/mine opt root/deep -mindepth 1 ! -type l"
     " -exec stat -c '%n %f %u:%g %s %Y' {} + 2>/dev/null | sort;"

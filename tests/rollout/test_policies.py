@@ -83,6 +83,7 @@ async def test_secrets_in_messages_of_errors_are_redacted(run, make_package, tmp
     assert on_disk(tmp_path / "out") == []
 
 
+@pytest.mark.sandbox
 async def test_each_phase_has_its_own_network(run, make_package, events):
     frontmatter = (
         "environment: {network_mode: public}\nagent: {network_mode: no-network}\n"
@@ -97,6 +98,7 @@ async def test_each_phase_has_its_own_network(run, make_package, events):
     assert result.reward == 1.0
 
 
+@pytest.mark.sandbox
 async def test_an_agent_without_network_reaches_nothing(run, make_package, events):
     package = make_package("environment: {network_mode: public}\nagent: {network_mode: no-network}\n")
     probe = "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 80), 2)\" 2>&1 | tail -n1"
@@ -112,6 +114,7 @@ async def test_an_agent_without_network_reaches_nothing(run, make_package, event
     ],
     ids=["default", "overrides"],
 )
+@pytest.mark.sandbox
 async def test_the_runtime_policy_closes_the_agents_phase_and_the_verifiers(run, make_package, events, rest):
     links = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"
     verifier = f'[ "$({links})" = lo ] && echo 1 > /logs/verifier/reward.txt\n'

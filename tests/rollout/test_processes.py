@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
 OFFLINE = "environment: {network_mode: no-network}\n"
 SERVE = "cd /tmp && nohup python3 -m http.server 8123 >/dev/null 2>&1 & sleep 1.5"

@@ -6,7 +6,7 @@ import pytest
 
 from benchflow.testing import Answer, Fault, ModelServer, ToolCall
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("models"), pytest.mark.sandbox]
 
 OFFLINE = "environment: {network_mode: no-network}\n"
 ACP_AGENT = textwrap.dedent(

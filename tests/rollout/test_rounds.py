@@ -3,8 +3,7 @@
 import pytest
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.rollout import BaseUser, FunctionUser
-from benchflow.rollout import plan as planning
+from benchflow.rollout import BaseUser, FunctionUser, users
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +114,7 @@ async def test_a_model_plays_a_persona(run, make_package, new_script, monkeypatc
 
         return answer
 
-    monkeypatch.setattr(planning, "model_caller", caller)
+    monkeypatch.setattr(users, "model_caller", caller)
     frontmatter = OFFLINE + "user: {model: gpt-5, stop_rule: satisfied-or-4-rounds}\n"
     package = make_package(frontmatter, {"prompts/user-persona.md": "A hurried manager."})
     script = new_script("echo 'Finished.'", "echo done > answer.txt")
@@ -134,7 +133,7 @@ async def test_a_model_user_that_cannot_be_reached_leaves_the_task_unscored(run,
 
         return answer
 
-    monkeypatch.setattr(planning, "model_caller", caller)
+    monkeypatch.setattr(users, "model_caller", caller)
     package = make_package(OFFLINE + "user: {model: gpt-5, persona: A manager.}\n")
     result = await run(package)
     assert (result.error.category, result.error.code) == ("infrastructure", "user-failed")

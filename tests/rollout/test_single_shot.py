@@ -20,7 +20,7 @@ async def test_an_agent_that_solves_the_task_scores(run, make_package, tmp_path,
     result = await run(make_package(OFFLINE), commands=["echo done > answer.txt; echo finished"])
     assert (result.status, result.reward, result.error) == ("scored", 1.0, None)
     assert result.task.name == "acme/task"
-    assert result.sandbox == SandboxPart("local", "host", "exact")
+    assert result.sandbox == SandboxPart("memory", "host", "exact")
     assert result.usage == {"input_tokens": 3, "output_tokens": 2}
     out = tmp_path / "out"
     document = json.loads((out / "result.json").read_text())
@@ -59,11 +59,13 @@ async def test_a_failure_that_nobody_foresaw_ends_its_own_rollout_only(run, make
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
+@pytest.mark.sandbox
 async def test_the_oracle_solves_and_nop_does_not(run, make_package, agent, reward):
     result = await run(make_package(OFFLINE), agent)
     assert (result.status, result.reward, result.agent.name) == ("scored", reward, agent)
 
 
+@pytest.mark.sandbox
 async def test_a_script_of_this_machine_is_an_agent(run, make_package, tmp_path):
     script = tmp_path / "agent.sh"
     script.write_text("cat /instruction.md; ls /oracle /verifier; echo done > answer.txt; exit 3\n")
@@ -74,6 +76,7 @@ async def test_a_script_of_this_machine_is_an_agent(run, make_package, tmp_path)
     assert output.count("No such file") == 2
 
 
+@pytest.mark.sandbox
 async def test_an_agent_that_runs_out_of_time_is_still_verified(run, make_package):
     package = make_package(OFFLINE + "agent: {timeout_sec: 0.5}\n")
     result = await run(package, commands=["echo done > answer.txt; sleep 60"])
@@ -145,6 +148,7 @@ async def test_trouble_belongs_to_one_boundary(run, make_package, tmp_path, fron
     assert json.loads((tmp_path / "out" / "result.json").read_text())["reward"] is None
 
 
+@pytest.mark.sandbox
 async def test_a_healthcheck_is_waited_for(run, make_package):
     package = make_package(
         "environment:\n  network_mode: no-network\n  healthcheck:\n"

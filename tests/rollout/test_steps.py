@@ -23,6 +23,7 @@ def frontmatter(one="", two="", rest=""):
     return OFFLINE + f"steps:\n  - {{name: one{one}}}\n  - {{name: two{two}}}\n{rest}"
 
 
+@pytest.mark.sandbox
 async def test_the_oracle_of_each_step_solves_it(run, make_package, tmp_path):
     result = await run(make_package(frontmatter(), files()), "oracle")
     assert (result.reward, result.rewards) == (1.0, {"reward": 1.0, "steps.one": 1.0, "steps.two": 1.0})
@@ -95,6 +96,7 @@ async def test_files_of_a_step_are_set_up_before_it(run, make_package):
     assert result.rewards["steps.two"] == 1.0
 
 
+@pytest.mark.sandbox
 async def test_a_step_has_its_network_after_a_verification_beside_running_processes(run, make_package, events):
     closed = ", agent: {network_mode: no-network}"
     live = "verifier: {network_mode: allowlist, allowed_hosts: [example.org], hardening: {keep_processes: true}}\n"

@@ -6,6 +6,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError, UsageError
 from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import choose_backend, needs_image, task_package
+from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, Missing
 from benchflow.task.runtime_capabilities import COMPOSE_FILES, UnsupportedTaskFeatureError
 
@@ -104,6 +105,7 @@ async def test_agent_assets_are_mounted_read_only(backend, make_package):
 async def test_what_no_local_sandbox_can_honour_is_refused_before_anything_starts(make_package):
     class Untouchable:
         name = "local"
+        declared = LocalBackend.declared
 
         def __getattr__(self, name):
             raise AssertionError(f"{name} was asked for")
@@ -125,6 +127,7 @@ async def test_a_compose_file_is_refused_by_the_local_sandbox(backend, make_pack
 async def test_a_service_without_a_compose_file_is_refused(make_package):
     class Composing:
         name = "docker"
+        declared = frozenset(CAPABILITIES)
 
         async def status(self):
             return BackendStatus("docker", True, None, frozenset(CAPABILITIES))
@@ -136,6 +139,7 @@ async def test_a_service_without_a_compose_file_is_refused(make_package):
 async def test_what_this_machine_lacks_is_refused_only_when_declared(backend, make_package):
     class Lacking:
         name = "local"
+        declared = LocalBackend.declared
         create = backend.create
 
         async def status(self):
@@ -150,6 +154,7 @@ async def test_what_this_machine_lacks_is_refused_only_when_declared(backend, ma
 async def test_an_unusable_backend_says_why(make_package):
     class Broken:
         name = "local"
+        declared = LocalBackend.declared
 
         async def status(self):
             return BackendStatus("local", False, "no namespaces; do this", frozenset())
@@ -165,7 +170,7 @@ async def test_an_invalid_package_is_refused(make_package):
 
 
 async def test_an_unknown_sandbox_is_wrong_usage(make_package):
-    with pytest.raises(UsageError, match="known: local, docker, podman"):
+    with pytest.raises(UsageError, match="choose one of local, docker, podman"):
         await Environment.from_task(make_package(), sandbox="nonsense")
 
 

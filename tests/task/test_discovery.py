@@ -96,10 +96,10 @@ def test_every_named_path_must_hold_a_package(tmp_path):
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     for path, message in (
-        (empty, "no packages here"),
+        (empty, "no packages found"),
         (tmp_path / "missing", "no such folder"),
-        (tmp_path / "file", "is not a folder"),
-        (tmp_path / "pipe", "is not a folder"),
+        (tmp_path / "file", "not a folder"),
+        (tmp_path / "pipe", "not a folder"),
         (Path("x" * 5000), "cannot be read"),
     ):
         with pytest.raises(UsageError, match=message):

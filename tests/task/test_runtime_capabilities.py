@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from benchflow.errors import InfrastructureFailure
+from benchflow.plugins import SANDBOXES
 from benchflow.sandbox.protocol import CAPABILITIES
 from benchflow.task import (
     TaskConfig,
@@ -17,8 +21,7 @@ from benchflow.task import (
     load_package,
     validate_task_runtime_support,
 )
-from benchflow.task import runtime_capabilities as gate
-from benchflow.task.capability_table import SANDBOXES, TABLE
+from benchflow.task.capability_table import TABLE
 from benchflow.task.checks import check_folder
 from benchflow.task.config.namespace import DocumentRoot
 from benchflow.task.config.parsed_record import Record, walk_models
@@ -52,8 +55,6 @@ def test_the_table_has_no_rows_for_what_does_not_exist() -> None:
 def test_capabilities_are_those_of_the_sandbox_protocol() -> None:
     named = {name for row in TABLE.values() for rule in row.values() for name in rule.demands}
     assert named <= CAPABILITIES.keys()
-    for capabilities in SANDBOXES.values():
-        assert capabilities <= CAPABILITIES.keys()
 
 
 def refused(backend: str = "local", /, **frontmatter: Any) -> dict[str, str]:
@@ -215,11 +216,11 @@ def test_folders_other_than_the_selected_ones_are_refused(make_package) -> None:
 
 def test_a_launch_is_refused_with_every_reason() -> None:
     config = TaskConfig.model_validate({"environment": {"os": "windows", "gpus": 1}})
-    with pytest.raises(UnsupportedTaskFeatureError) as caught:
-        gate.require_task_runtime_support(config, sandbox="local")
-    assert {feature.path for feature in caught.value.features} == {"environment.os", "environment.gpus"}
-    assert caught.value.category == "unsupported"
-    issue = caught.value.features[0].issue(definition="task.md")
+    refusal = UnsupportedTaskFeatureError(tuple(validate_task_runtime_support(config, sandbox="local")))
+    assert {feature.path for feature in refusal.features} == {"environment.os", "environment.gpus"}
+    assert refusal.category == "unsupported"
+    assert all(path in str(refusal) for path in ("environment.os", "environment.gpus"))
+    issue = refusal.features[0].issue(definition="task.md")
     assert (issue.code, issue.severity, issue.file) == ("unsupported-feature", "error", "task.md")
 
 
@@ -267,16 +268,33 @@ def test_what_is_refused_is_shown_in_the_file_that_declares_it(make_package) -> 
     ]
 
 
-class Plugin:
-    """A sandbox backend as a plugin ships it."""
+class Moon:
+    """A sandbox backend as far as the gate looks at one."""
 
-    static_capabilities = frozenset({"network.public", "gpu"})
+    declared = frozenset({"network.public", "gpu"})
 
 
-def test_plugins_are_known_and_honour_what_they_declare(monkeypatch) -> None:
-    point = EntryPoint("moon", f"{__name__}:Plugin", gate.ENTRY_POINTS)
-    monkeypatch.setattr(EntryPoint, "load", lambda self: Plugin)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
-    assert gate.known_sandboxes() == ("docker", "local", "moon", "podman")
+@pytest.fixture
+def plugins(monkeypatch) -> None:
+    modules = {"moon_plugin": SimpleNamespace(Moon=Moon, Silent=object)}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    points = [EntryPoint(name, f"moon_plugin:{name.title()}", SANDBOXES.group) for name in ("moon", "silent", "gone")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == SANDBOXES.group else [])
+
+
+def test_plugins_are_known_and_honour_what_they_declare(plugins) -> None:
     assert refused("moon", environment={"gpus": 1, "network_mode": "public"}) == {}
     assert refused("moon", environment={"network_mode": "no-network"}).keys() == {"environment.network_mode"}
+
+
+@pytest.mark.parametrize(("name", "why"), [("silent", "does not declare"), ("gone", "cannot be loaded")])
+def test_a_plugin_that_declares_nothing_honours_nothing(plugins, name, why) -> None:
+    with pytest.raises(InfrastructureFailure, match=why):
+        refused(name)
+
+
+def test_what_the_caller_knows_of_a_sandbox_wins_over_its_name() -> None:
+    config = TaskConfig.model_validate({"environment": {"gpus": 1, "network_mode": "public"}})
+    known = frozenset({"gpu", "network.public"})
+    assert validate_task_runtime_support(config, sandbox="nameless", capabilities=known) == []

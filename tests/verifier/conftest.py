@@ -1,4 +1,4 @@
-"""Real sandboxes, and packages made of a few lines."""
+"""Packages made of a few lines, and sandboxes in memory; real ones for tests marked `sandbox`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.environment import Environment
-from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.verifier import Verification, Verifier
 
 CHECK = """\
@@ -20,6 +20,11 @@ if [ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi >
 
 
 Package = Callable[..., Path]
+
+
+@pytest.fixture
+def backend(memory_or_local: SandboxBackend) -> SandboxBackend:
+    return memory_or_local
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(backend: LocalBackend, tmp_path: Path) -> Callable[..., object]:
+def bench(backend: SandboxBackend, tmp_path: Path) -> Callable[..., object]:
     """Opens environments of packages: `async with bench(folder) as it`."""
 
     @asynccontextmanager

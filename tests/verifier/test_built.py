@@ -23,6 +23,7 @@ INSTALL = "cd /app/.venv/lib/python3*/site-packages && touch added.py"
 
 
 @pytest.mark.anyio
+@pytest.mark.sandbox
 async def test_tools_in_an_image_are_found_with_nothing_but_its_shell(bench, package):
     files = {"environment/Dockerfile": DOCKERFILE + "    RUN rm -f /usr/bin/find\n", "verifier/test.sh": USES}
     async with bench(package(files=files), base_image="host") as it:
@@ -38,6 +39,7 @@ async def test_tools_in_an_image_are_found_with_nothing_but_its_shell(bench, pac
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.sandbox
 async def test_what_an_agent_installs_into_them_counts_where_the_package_says_so(bench, package, kept):
     frontmatter = f"verifier: {{hardening: {{keep_system_changes: {str(kept).lower()}}}}}\n"
     files = {"environment/Dockerfile": DOCKERFILE, "verifier/test.sh": USES}
@@ -51,6 +53,7 @@ async def test_what_an_agent_installs_into_them_counts_where_the_package_says_so
 
 
 @pytest.mark.anyio
+@pytest.mark.sandbox
 async def test_a_virtual_environment_of_the_agents_own_is_its_work(bench, package):
     files = {"environment/Dockerfile": "FROM debian:12\nWORKDIR /app\n", "verifier/test.sh": USES}
     async with bench(package(files=files), base_image="host") as it:
@@ -59,6 +62,7 @@ async def test_a_virtual_environment_of_the_agents_own_is_its_work(bench, packag
 
 
 @pytest.mark.anyio
+@pytest.mark.sandbox
 async def test_separate_verification_keeps_its_own_tools_and_takes_the_rest_without_links(bench, package):
     frontmatter = "verifier: {environment_mode: separate}\nartifacts: [/app, /app/.venv]\n"
     script = """\

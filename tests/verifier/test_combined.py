@@ -129,6 +129,7 @@ async def test_a_cache_that_cannot_be_written_costs_a_note_and_no_score(backend,
     assert [issue.code for issue in found.diagnostics] == ["gain-not-cached", "gain-not-cached"]
 
 
+@pytest.mark.sandbox
 async def test_ends_are_measured_on_the_same_substitute_of_an_image(bench, package):
     files = {**GAIN_FILES, "verifier/Dockerfile": "FROM debian:12\nWORKDIR /app\n"}
     folder = package("verifier: {environment_mode: separate}\nartifacts: [level]\n", files)

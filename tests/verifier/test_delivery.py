@@ -72,6 +72,7 @@ EVASIONS = {
 
 
 @pytest.mark.parametrize("script", EVASIONS.values(), ids=EVASIONS)
+@pytest.mark.sandbox
 async def test_a_report_that_cannot_be_read_is_scored_0(bench, package, script):
     files = {"verifier/verifier.md": ROLE.format(inputs="/app/report.md")}
     with ModelServer([{"score": 1}]) as server:
@@ -127,6 +128,7 @@ async def test_artifacts_are_the_agents_to_fill(bench, package, tmp_path, path):
         assert (await it.verify(rollout=tmp_path)).verdict.reward == 0
 
 
+@pytest.mark.sandbox
 async def test_a_box_that_is_gone_is_no_score(bench, package, monkeypatch):
     read = LocalSandbox.read_file
 
@@ -205,6 +207,7 @@ async def test_a_criterion_about_a_file_that_is_not_there_is_0_and_the_others_ar
     ],
     ids=["agent-judge", "llm-judge"],
 )
+@pytest.mark.sandbox
 async def test_a_file_that_a_healthy_box_fails_to_give_is_no_score(bench, package, monkeypatch, files):
     async def cut_short(*_, **__):
         raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
@@ -218,6 +221,7 @@ async def test_a_file_that_a_healthy_box_fails_to_give_is_no_score(bench, packag
 
 
 @pytest.mark.parametrize(("gone", "outcome"), [("find", 1), ("sh", "listing-failed")])
+@pytest.mark.sandbox
 async def test_what_the_environment_lacks_does_not_count_against_the_agent(bench, package, gone, outcome):
     dockerfile = f"FROM debian:12\nWORKDIR /app\nRUN rm -f /usr/bin/{gone}\n"
     files = {"environment/Dockerfile": dockerfile, "verifier/verifier.md": JUDGE, "verifier/rubric.toml": RUBRIC}

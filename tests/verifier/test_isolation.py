@@ -7,7 +7,7 @@ import pytest
 from benchflow.record import Isolation
 from benchflow.record.codec import plain
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
 
 async def test_verifying_changes_nothing_that_the_agent_sees(bench, package):

@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.rewards import Scored
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
 DOCUMENT = """\
     ---

@@ -11,6 +11,7 @@ from benchflow.rewards import Scored, Unscored
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.sandbox
 async def test_a_solution_scores_and_doing_nothing_does_not(bench, package):
     async with bench(package()) as it:
         assert (await it.verify()).verdict.reward == 0
@@ -45,6 +46,7 @@ UNSCORED = {
 
 
 @pytest.mark.parametrize(("script", "code"), UNSCORED.values(), ids=UNSCORED)
+@pytest.mark.sandbox
 async def test_a_reward_that_breaks_the_contract_is_unscored_and_never_zero(bench, package, script, code):
     files = {"verifier/test.sh": script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"}
     async with bench(package(files=files)) as it:
@@ -73,6 +75,7 @@ async def test_without_a_reward_the_reason_names_the_exit_code_and_a_failed_inst
         assert "secret-token" not in verdict.reason
 
 
+@pytest.mark.sandbox
 async def test_a_timeout_ends_the_whole_tree_and_is_unscored(bench, package):
     script = """\
         #!/bin/sh
@@ -85,6 +88,7 @@ async def test_a_timeout_ends_the_whole_tree_and_is_unscored(bench, package):
         assert found.duration_sec < 60
 
 
+@pytest.mark.sandbox
 async def test_what_a_verifier_leaves_running_cannot_change_its_reward(bench, package):
     script = """\
         #!/bin/sh
@@ -95,6 +99,7 @@ async def test_what_a_verifier_leaves_running_cannot_change_its_reward(bench, pa
         assert (await it.verify()).verdict.reward == 0
 
 
+@pytest.mark.sandbox
 async def test_a_flood_of_output_is_kept_in_part(bench, package):
     script = "#!/bin/sh\necho begin; head -c 64M /dev/zero | tr '\\0' x; echo end\necho 1 > /logs/verifier/reward.txt\n"
     async with bench(package(files={"verifier/test.sh": script})) as it:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 SEPARATE = "verifier: {environment_mode: separate}\n"
 
 
+@pytest.mark.sandbox
 async def test_only_declared_paths_are_taken_over(bench, package):
     frontmatter = f"{SEPARATE}artifacts: [answer.txt, {{source: /data/out, exclude: ['*.tmp', cache, sub/b]}}]\n"
     script = """\
@@ -37,6 +38,7 @@ async def test_only_declared_paths_are_taken_over(bench, package):
         assert there == ["/app/answer.txt", "/data/out/b/e", "/data/out/sub/a"]
 
 
+@pytest.mark.sandbox
 async def test_deleted_files_of_a_declared_folder_stay_deleted_and_links_are_left_out(bench, package):
     frontmatter = f"{SEPARATE}artifacts: [/app]\n"
     script = "#!/bin/sh\nls -A /app\necho 1 > /logs/verifier/reward.txt\n"
@@ -130,6 +132,7 @@ async def test_a_full_disk_of_the_machine_is_no_score(bench, package, tiny_disk,
     assert (verdict.status, verdict.category, verdict.code) == ("unscored", "infrastructure", "disk-full"), verdict
 
 
+@pytest.mark.sandbox
 async def test_trouble_of_a_sandbox_while_paths_are_taken_over_is_no_score(bench, package, monkeypatch):
     async def cut_short(*_, **__):
         raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
@@ -149,6 +152,7 @@ async def test_a_declared_path_that_is_not_there_is_noted(bench, package):
     assert notes == [("not-transferred", "/app/out"), ("not-transferred", "/app/answer.txt/below")]
 
 
+@pytest.mark.sandbox
 async def test_more_than_the_verifiers_sandbox_holds_is_noted_and_no_way_out(bench, package):
     frontmatter = """\
         artifacts: [/app]

@@ -7,7 +7,7 @@ import pytest
 from benchflow.sandbox.protocol import Image, SandboxSpec
 from benchflow.verifier import live
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
 MANIFEST = """\
     [environment]

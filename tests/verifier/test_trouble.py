@@ -7,7 +7,7 @@ import pytest
 
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 LEFT = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
 
 

@@ -1,4 +1,4 @@
-"""Agents by name: built-in ones from a table, others from the entry-point group `benchflow.agents`.
+"""Agents by name: built-in ones, and those of the entry-point group `benchflow.agents`.
 
 An agent is named `NAME` or `NAME:ARGUMENT`. Implementations are loaded on first use.
 """
@@ -8,30 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from benchflow.agents.protocol import NO_LIMITS, Agent, AgentInfo, AgentKind, AgentLimits, AgentRequest, Policy
-from benchflow.errors import UsageError
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.plugins import AGENTS
 
-GROUP: Final = "benchflow.agents"
-_HERE: Final = "benchflow.agents"
-_BUILT_IN: Final[Mapping[str, str]] = {
-    "oracle": f"{_HERE}.oracle_agent:KIND",
-    "nop": f"{_HERE}.nop_agent:KIND",
-    "script": f"{_HERE}.script_agent:KIND",
-    "acp": f"{_HERE}.acp.acp_agent:KIND",
-    "model": f"{_HERE}.model.model_agent:KIND",
-    "claude": f"{_HERE}.acp.known_agents:CLAUDE",
-    "codex": f"{_HERE}.acp.known_agents:CODEX",
-    "gemini": f"{_HERE}.acp.known_agents:GEMINI",
-    "opencode": f"{_HERE}.acp.known_agents:OPENCODE",
-    "goose": f"{_HERE}.acp.known_agents:GOOSE",
-    "pi": f"{_HERE}.acp.known_agents:PI",
-    "deepagents": f"{_HERE}.acp.known_agents:DEEPAGENTS",
-}
 _ALIASES: Final[Mapping[str, str]] = {
     "claude-code": "claude",
     "claude-agent-acp": "claude",
@@ -67,27 +49,20 @@ def create_policy(
 
 
 def list_agents() -> list[AgentInfo]:
-    """All agents: built-in ones first, then plugins. For a plugin that cannot be loaded, the reason."""
-    found = [_load(target).info for target in _BUILT_IN.values()]
-    for point in _plugins().values():
+    """Every agent there is: built-in ones first, then plugins. A plugin that cannot be loaded says why."""
+    found = [_load(name).info for name in AGENTS.built_in]
+    for name in AGENTS.plugins():
         try:
-            found.append(_load_plugin(point).info)
-        except UsageError as error:
-            found.append(AgentInfo(point.name, str(error), "process"))
+            found.append(_load(name).info)
+        except InfrastructureFailure as error:
+            found.append(AgentInfo(name, str(error), "process"))
     return found
 
 
 def agent_kind(name: str) -> AgentKind:
     """The implementation of `NAME` or `NAME:ARGUMENT`; an unknown name is a `UsageError` that lists the known ones."""
     base = name.partition(":")[0]
-    base = _ALIASES.get(base, base)
-    if base in _BUILT_IN:
-        return _load(_BUILT_IN[base])
-    plugins = _plugins()
-    if base in plugins:
-        return _load_plugin(plugins[base])
-    known = ", ".join([*_BUILT_IN, *plugins])
-    raise UsageError(f"Unknown agent '{base}'. Known agents: {known}.", code="unknown-agent")
+    return _load(_ALIASES.get(base, base))
 
 
 def _find(name: str, model: str | None, environ: Mapping[str, str] | None) -> tuple[AgentKind, AgentRequest]:
@@ -99,23 +74,8 @@ def _find(name: str, model: str | None, environ: Mapping[str, str] | None) -> tu
     return kind, request
 
 
-@cache
-def _load(target: str) -> AgentKind:
-    module, _, attribute = target.partition(":")
-    kind: AgentKind = getattr(import_module(module), attribute)
-    return kind
-
-
-def _plugins() -> dict[str, EntryPoint]:
-    """Installed plugins by name; built-in names cannot be replaced."""
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _BUILT_IN}
-
-
-def _load_plugin(point: EntryPoint) -> AgentKind:
-    try:
-        kind = point.load()
-    except Exception as error:  # a plugin may fail in any way and must not affect the others
-        raise UsageError(f"The agent plugin '{point.name}' cannot be loaded: {error}", code="broken-plugin") from error
+def _load(name: str) -> AgentKind:
+    kind = AGENTS.load(name)
     if not isinstance(kind, AgentKind):
-        raise UsageError(f"The agent plugin '{point.name}' is not an AgentKind.", code="broken-plugin")
+        raise AGENTS.invalid(name, "is not an AgentKind")
     return kind

@@ -1,11 +1,10 @@
-"""Files that are whole or absent: the one way this project writes what must not be lost.
+"""Files that are complete or absent: how this project writes what must not be lost.
 
-`write_atomic` replaces one file, `staged_folder` a whole folder. Both write under a temporary name beside
-the target, flush, then rename; whatever interrupts them, a reader sees the old content or the new.
-`write_unseen` is for the files of a folder that is staged.
+`write_atomic` replaces one file, `staged_folder` a whole folder. Both write under a temporary name beside the target,
+flush, then rename: a reader sees either the old content or the new, whatever interrupts the writer. `write_unseen` is
+for files in a staged folder.
 """
 
-from benchflow.files.atomic import copy_file, write_atomic, write_unseen
-from benchflow.files.staging import staged_folder
+from benchflow.files.atomic import copy_file, staged_folder, write_atomic, write_unseen
 
 __all__ = ["copy_file", "staged_folder", "write_atomic", "write_unseen"]

@@ -1,6 +1,6 @@
-"""One file, written whole: temporary name in the same folder, flushed to disk, renamed over the target.
+"""Atomic files and folders: a temporary name in the same folder, flushed to disk, renamed over the target.
 
-In a folder that nobody reads yet the file needs no temporary name of its own.
+A file in a folder that nobody reads yet needs no temporary name. `copy_file` copies regular files only.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +17,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def temporary_sibling(path: Path) -> Path:
-    """A fresh hidden name in the folder of `path`, short enough for any file system and never guessable."""
+    """A new hidden name in the folder of `path`, unpredictable and short enough for any file system."""
     return path.parent / _temporary_name()
 
 
@@ -24,11 +26,10 @@ def _temporary_name() -> str:
 
 
 def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync: bool = True) -> None:
-    """Make `path` hold exactly `data`; on any error it keeps what it held and nothing else is left behind.
+    """Replace the content of `path` with `data`; on error the old content is kept and nothing is left behind.
 
-    Text is written as UTF-8 with its line ends as they are. A replaced file keeps its permissions unless
-    `mode` says otherwise. `sync=False` leaves the moment of reaching the disk to the system: a crash of the
-    process loses nothing, a crash of the machine may. Raises `OSError`.
+    Text is written as UTF-8, line endings unchanged. A replaced file keeps its permissions unless `mode` is given.
+    With `sync=False` a crash of the machine may lose the data, a crash of the process does not. Raises `OSError`.
     """
     content = data.encode() if isinstance(data, str) else data
     temporary = f"{path.parent}/{_temporary_name()}"
@@ -43,7 +44,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.replace(temporary, path)  # noqa: PTH105 - records are written often, and text needs no parsing
+        os.replace(temporary, path)  # noqa: PTH105 - faster for records, which are written often
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -52,10 +53,10 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync
 
 
 def write_unseen(path: Path, data: bytes | str) -> None:
-    """Make `path` hold exactly `data`, in a folder that nobody reads before it is moved to its place.
+    """Write `data` to `path` in a folder that nobody reads before it is moved into place.
 
-    So the file is written under its own name, over a file that is there already. What is there and is no plain file of
-    its own, a link for instance, is replaced. Raises `OSError`.
+    The file is written under its own name, over an existing one. Anything else at that path, such as a link, is
+    replaced. Raises `OSError`.
     """
     content = data.encode() if isinstance(data, str) else data
     try:
@@ -75,7 +76,7 @@ def write_unseen(path: Path, data: bytes | str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries, so that a rename inside it survives a crash of the machine."""
+    """Flush the entries of a folder, so that a rename in it survives a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -84,14 +85,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
-    """All of it: one call may write less than it is given."""
+    """Write everything: a single call may write less."""
     done = os.write(descriptor, content) if content else 0
     while done < len(content):
         done += os.write(descriptor, memoryview(content)[done:])
 
 
 def _permissions(path: Path) -> int | None:
-    """Permissions of the regular file that would be replaced; none when there is no such file."""
+    """Permissions of the regular file to be replaced; None if there is none."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -100,10 +101,10 @@ def _permissions(path: Path) -> int | None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a regular file to a path that does not exist; missing folders are made. Raises `OSError`.
+    """Copy a regular file to a path that does not exist, creating missing folders. Raises `OSError`.
 
-    The last part of `source` is never followed as a link, and opening it never blocks. Permissions are those
-    of the source without its set-id and sticky bits.
+    `source` is not followed if it is a link, and opening it never blocks. Permissions are copied, without set-id and
+    sticky bits.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -114,3 +115,99 @@ def copy_file(source: Path, target: Path) -> None:
         with target.open("xb") as copy:
             shutil.copyfileobj(stream, copy, 1 << 20)
             os.fchmod(copy.fileno(), stat.S_IMODE(mode) & 0o777)
+
+
+@contextmanager
+def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = True) -> Iterator[Path]:
+    """An empty folder to fill; it becomes `destination` if the block succeeds and is removed if it fails.
+
+    `destination` may be missing (its parents are created) or empty. A folder with content is refused with
+    `FileExistsError` unless `overwrite` is set, which replaces it as a whole and restores it on failure. A link or file
+    in its place is always refused. A refused or failed call leaves no new folders. `sync=False` does not flush to disk.
+    """
+    _require_free(destination, overwrite=overwrite)
+    made = _make_parents(destination.parent)
+    staging = temporary_sibling(destination)
+    try:
+        staging.mkdir()
+        yield staging
+        if sync:
+            _sync_tree(staging)
+        taken = _require_free(destination, overwrite=overwrite)
+        _move_in(staging, destination, taken=taken)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        for folder in reversed(made):
+            _remove_if_empty(folder)
+        raise
+    if sync:
+        sync_folder(destination.parent)
+
+
+def _require_free(destination: Path, *, overwrite: bool) -> bool:
+    """Whether there is a folder with content to be replaced."""
+    try:
+        mode = destination.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISDIR(mode):
+        raise FileExistsError(f"{destination} exists and is not a folder")
+    taken = any(destination.iterdir())
+    if taken and not overwrite:
+        raise FileExistsError(f"{destination} already exists and is not empty")
+    return taken
+
+
+def _make_parents(parent: Path) -> list[Path]:
+    """Create the missing folders down to `parent`; returns them, outermost first."""
+    missing: list[Path] = []
+    while not parent.exists():
+        missing.append(parent)
+        parent = parent.parent
+    made: list[Path] = []
+    for folder in reversed(missing):
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            for earlier in reversed(made):
+                _remove_if_empty(earlier)
+            raise
+        made.append(folder)
+    return made
+
+
+def _move_in(staging: Path, destination: Path, *, taken: bool) -> None:
+    if not taken:
+        staging.rename(destination)
+        return
+    previous = temporary_sibling(destination)
+    destination.rename(previous)
+    try:
+        staging.rename(destination)
+    except BaseException:
+        previous.rename(destination)
+        raise
+    shutil.rmtree(previous)
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_symlink():
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(folder))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -1,4 +1,4 @@
-"""Reading a file that someone else wrote: regular files only, and never more than the reader can take."""
+"""Reads files from untrusted sources: regular files only, up to a size limit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 
 
 class RefusedFileError(ValueError):
-    """Not a regular file, or larger than the reader takes; `str()` is the end of a sentence about it."""
+    """Not a regular file, or too large; the message continues a sentence that starts with its name."""
 
 
 def read_regular(path: Path, *, max_bytes: int) -> bytes:
     """The bytes of a regular file of at most `max_bytes`.
 
-    Links are not followed, pipes, sockets and devices are not waited for or opened, and of a larger file
-    nothing is read. Raises `RefusedFileError` for those, `OSError` (`FileNotFoundError` when there is
-    nothing) for the rest.
+    Raises `RefusedFileError` for links, pipes, sockets, devices and larger files, without reading from them, and
+    `OSError` for all other problems, such as a missing file.
     """
     _require_regular(path.lstat())
     try:
@@ -30,17 +29,17 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
         status = os.fstat(descriptor)
         _require_regular(status)
         if status.st_size > max_bytes:
-            raise RefusedFileError(f"has {status.st_size:,} bytes, more than the {max_bytes:,} allowed")
+            raise RefusedFileError(f"has {status.st_size:,} bytes; at most {max_bytes:,} are allowed")
         data = _read_all(descriptor, max_bytes + 1, expected=status.st_size)
     finally:
         os.close(descriptor)
     if len(data) > max_bytes:
-        raise RefusedFileError(f"grew past the {max_bytes:,} bytes allowed while it was read")
+        raise RefusedFileError(f"grew beyond the limit of {max_bytes:,} bytes while it was read")
     return data
 
 
 def _read_all(descriptor: int, most: int, *, expected: int) -> bytes:
-    """What can be read, up to `most` bytes; memory is taken for as many as are there."""
+    """Up to `most` bytes; memory is allocated for what is there, not for the limit."""
     parts: list[bytes] = []
     room = most
     while room and (part := os.read(descriptor, min(room, max(expected + 1, 1 << 13)))):

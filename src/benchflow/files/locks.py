@@ -1,6 +1,6 @@
-"""Files that a process keeps locked as long as it lives: proof of who is there and who is gone.
+"""Files that a process keeps locked while it runs, so that others can tell whether it has ended.
 
-A lock belongs to the open file, so it outlives none of the processes that hold its descriptor, whatever ends them.
+A lock belongs to the open file, so the kernel releases it when the last process that holds its descriptor ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def new_lock(path: Path) -> int | None:
-    """A descriptor of a new file, locked; None where whoever looks for leftovers took the file for one."""
+    """A locked descriptor of a new file; None if a cleanup has removed the file in the meantime."""
     lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with contextlib.suppress(FileNotFoundError):
@@ -23,7 +23,7 @@ def new_lock(path: Path) -> int | None:
 
 
 def free_lock(path: Path) -> int | None:
-    """A descriptor of a file that nobody had locked, now locked; None where somebody has or it cannot be opened."""
+    """A locked descriptor of an existing file; None if it is locked by someone else or cannot be opened."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -35,7 +35,7 @@ def free_lock(path: Path) -> int | None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file unless somebody else has."""
+    """Lock an open file; false if someone else holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""The one redactor: takes secret values out of whatever is about to be written.
+"""Removes secret values from everything that is about to be written.
 
-Values come in as they are in the environment; text, JSON-like data and byte streams come out with a mark in their
-place. A value that is split over two chunks of a stream is found too.
+Text, JSON-like data and byte streams are returned with a mark in place of each secret value. A value that is split over
+two chunks of a stream is found too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 
 MARK: Final = "[redacted]"
 SHORTEST: Final = 4
-"""Shorter values are left alone: taking every `1` out of a record would hide nothing and destroy the record."""
+"""Shorter values are not redacted: removing every `1` would hide nothing and destroy the record."""
 
 
 class Redactor:
-    """Knows a set of secret values; immutable and safe to share."""
+    """Redacts a fixed set of secret values; immutable and safe to share."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self.values: Final = frozenset(value for value in values if len(value) >= SHORTEST)
@@ -29,14 +29,14 @@ class Redactor:
         self._longest = max((len(value.encode("utf-8", "surrogateescape")) for value in spellings), default=0)
 
     def with_values(self, values: Iterable[str]) -> Redactor:
-        """This one, knowing more."""
+        """A redactor for these values too."""
         return Redactor((*self.values, *values))
 
     def text(self, text: str) -> str:
         return text if self._text is None else self._text.sub(MARK, text)
 
     def data(self, value: Any) -> Any:
-        """Strings, lists and mappings (keys included) with every secret taken out; other values as they are."""
+        """Strings, lists and mappings (including keys) without secrets; other values unchanged."""
         if self._text is None:
             return value
         if isinstance(value, str):
@@ -48,7 +48,7 @@ class Redactor:
         return value
 
     def raw(self, data: bytes) -> bytes:
-        """Bytes with every secret taken out."""
+        """Bytes without secrets."""
         return data if self._bytes is None else self._bytes.sub(MARK.encode(), data)
 
     def stream(self) -> StreamRedactor:
@@ -57,27 +57,27 @@ class Redactor:
 
 
 NO_SECRETS: Final = Redactor()
-"""Leaves everything as it is."""
+"""Changes nothing."""
 
 
 class StreamRedactor:
-    """Redacts bytes that come in chunks; holds back only what could be the beginning of a secret."""
+    """Redacts bytes in chunks; holds back only what could be the start of a secret."""
 
     def __init__(self, pattern: re.Pattern[bytes] | None, longest: int) -> None:
         self._pattern = pattern
         self._hold = longest - 1
         self._held = b""
         self.found = False
-        """Whether a secret was among what has been fed so far."""
+        """Whether a secret has been found so far."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be written now."""
+        """The bytes that can be written now."""
         if self._pattern is None:
             return chunk
         text = self._held + chunk
         out = bytearray()
         position = 0
-        safe = len(text) - self._hold  # before it, every match is as long as it will ever be
+        safe = len(text) - self._hold  # a match that starts before this cannot become longer
         for match in self._pattern.finditer(text):
             if match.start() >= safe:
                 break
@@ -89,7 +89,7 @@ class StreamRedactor:
         return bytes(out + text[position:keep])
 
     def finish(self) -> bytes:
-        """The rest, once the stream has ended."""
+        """The remaining bytes, at the end of the stream."""
         held, self._held = self._held, b""
         if self._pattern is None:
             return held

@@ -1,10 +1,10 @@
-"""Temporary folders that a killed process cannot leave for good.
+"""Temporary folders that are removed even if the process is killed.
 
-    <temporary folder>/benchcube-<user>/<process>.lock    held as long as the process lives
+    <temporary folder>/benchcube-<user>/<process>.lock    locked while the process runs
     <temporary folder>/benchcube-<user>/<process>/…       its folders
 
-They go when the process ends, and the last one takes the place along; what a killed process left is removed by the
-next, which its free lock allows.
+They are removed when the process ends; the last process also removes the common folder. What a killed process left is
+removed by the next one, which finds its lock free.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchflow.files.locks import free_lock, new_lock
 
 _guard: Final = threading.Lock()
 _own: dict[int, Path] = {}
-"""The folder of this process, by its id: a forked child makes its own."""
+"""The folder of this process, by process id: a forked child creates its own."""
 
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A new empty folder for the length of a block."""
+    """A new empty folder that exists for the duration of a block."""
     folder = scratch_folder(prefix)
     try:
         yield folder
@@ -38,7 +38,7 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 
 def scratch_folder(prefix: str) -> Path:
-    """A new empty folder, removed at the latest when this process, or the next of this user, notices its end."""
+    """A new empty folder, removed when this process ends or, if it is killed, by the next process of this user."""
     with _guard:
         root = _own.get(os.getpid())
         if root is None or not root.is_dir():
@@ -47,7 +47,7 @@ def scratch_folder(prefix: str) -> Path:
 
 
 def _place() -> Path:
-    """This user's folder for all processes; one that somebody else made is not used."""
+    """The folder of this user, shared by all processes; one created by someone else is not used."""
     place = Path(tempfile.gettempdir()) / f"benchcube-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
@@ -67,7 +67,7 @@ def _claim() -> Path:
         try:
             lock = new_lock(root.with_suffix(".lock"))
         except FileNotFoundError:
-            continue  # the last of the other processes has just taken the place along
+            continue  # another process has just removed the common folder
         if lock is not None:
             root.mkdir(mode=0o700)
             atexit.register(_remove, root, lock, os.getpid())
@@ -75,7 +75,7 @@ def _claim() -> Path:
 
 
 def _collect(place: Path) -> None:
-    """Remove what processes left that are gone."""
+    """Remove what ended processes have left."""
     for path in place.glob("*.lock"):
         lock = free_lock(path)
         if lock is not None:
@@ -84,10 +84,10 @@ def _collect(place: Path) -> None:
 
 def _remove(root: Path, lock: int, process: int) -> None:
     if process != os.getpid():
-        return  # the folder of the process that this one was forked from
+        return  # the folder belongs to the parent of this forked process
     shutil.rmtree(root, ignore_errors=True)
     if not root.exists():
         root.with_suffix(".lock").unlink(missing_ok=True)
     os.close(lock)
-    with contextlib.suppress(OSError):  # others are there
+    with contextlib.suppress(OSError):  # other processes still use it
         root.parent.rmdir()

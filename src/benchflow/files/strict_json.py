@@ -1,7 +1,7 @@
-"""JSON as the standard defines it, and nothing that only Python would accept.
+"""Strict JSON, without what only Python accepts.
 
-Refused: duplicate keys, NaN and infinities (also by overflow, as `1e999`), text that is not Unicode, deep
-nesting. So what was read can be written again, by any JSON library, and means the same.
+Rejected: duplicate keys, NaN and infinities (also by overflow, as in `1e999`), text that is not Unicode, deep nesting.
+So whatever was read can be written and read by any JSON library without change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_DEPTH = 64
 
 
 class StrictJSONError(ValueError):
-    """Not acceptable JSON; `str()` is the end of a sentence about the text."""
+    """Rejected JSON; the message continues a sentence that starts with the name of the text."""
 
 
 def parse_json(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
@@ -31,7 +31,7 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
         raise
     except json.JSONDecodeError as error:
         raise StrictJSONError(f"is not JSON: {error.msg} (line {error.lineno})") from error
-    except ValueError as error:  # an integer with more digits than Python converts
+    except ValueError as error:  # an integer with too many digits for Python
         raise StrictJSONError("has a number with too many digits") from error
     except RecursionError as error:
         raise StrictJSONError(f"is nested deeper than {max_depth} levels") from error
@@ -62,7 +62,7 @@ def _float(text: str) -> float:
 
 
 def _require_sound(value: Any, max_depth: int) -> None:
-    """Bound the nesting and refuse half characters, without recursion."""
+    """Limit the nesting and reject unpaired surrogates, without recursion."""
     level = [value]
     room = max_depth
     while level:

@@ -1,6 +1,6 @@
-"""Rewards, pure: reward files, aggregation, rubrics, combined rewards, and the verdict they end in.
+"""Rewards: reward files, aggregation, rubrics, combined rewards, and the resulting verdict. Pure.
 
-What only some strategies need (gains, hybrids, episodes, rubrics) is loaded when it is used.
+What only some strategies need (gains, hybrids, episodes, rubrics) is imported on first use.
 """
 
 from importlib import import_module

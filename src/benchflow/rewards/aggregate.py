@@ -1,8 +1,7 @@
-"""Many metrics into one reward, by a declared method.
+"""Combines several metrics into one reward by a declared method.
 
-A policy comes from the verifier document or a criteria file, from `reward.json` itself, or from both; what
-the package declares wins. Metric names must match declared criteria and weights exactly, so that a forgotten
-check is an error.
+A policy comes from the verifier document or a criteria file, from `reward.json`, or from both; the package takes
+precedence. Metric names must match declared criteria and weights exactly, so that a forgotten check is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Method = Literal[
 ]  # fmt: skip
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 PASS_MARK: Final = 0.5
-"""From here on a metric counts as passed for `all_pass` and `any_pass`."""
+"""The lowest value that counts as passed for `all_pass` and `any_pass`."""
 DEFAULT_THRESHOLD: Final = 0.7
 
 _KEYS: Final = frozenset({"method", "weights", "threshold", "criteria", "fallback", "field", "primary"})
@@ -31,22 +30,22 @@ _KEYS: Final = frozenset({"method", "weights", "threshold", "criteria", "fallbac
 
 @dataclass(frozen=True, slots=True)
 class AggregatePolicy:
-    """How metrics become the reward. What is None is left to the other source of the policy."""
+    """How metrics are combined. None leaves a setting to the other source of the policy."""
 
     method: Method | None = None
     weights: Mapping[str, float] | None = None
     threshold: float | None = None
     criteria: tuple[str, ...] | None = None
-    """The exact names of the metrics, when they are declared."""
+    """The exact names of the metrics, if declared."""
     fallback: Method | None = None
-    """The method when neither source names one."""
+    """The method if neither source names one."""
 
     @property
     def effective_method(self) -> Method | None:
         return self.method or self.fallback
 
     def over(self, other: AggregatePolicy | None) -> AggregatePolicy:
-        """This policy, with what it leaves open taken from `other`."""
+        """This policy, with unset values taken from `other`."""
         if other is None:
             return self
         return AggregatePolicy(
@@ -63,7 +62,7 @@ class AggregatePolicy:
             _require_names(metrics, self.criteria, "the declared criteria")
 
     def apply(self, metrics: Mapping[str, float], reward_range: RewardRange = UNIT) -> float:
-        """The reward of these metrics; raises `RewardError` when there is none inside the range."""
+        """The reward of these metrics; raises `RewardError` if there is none within the range."""
         method = self.effective_method
         if method is None:
             raise RewardError("no aggregate method is declared", path="aggregate.method")
@@ -72,7 +71,7 @@ class AggregatePolicy:
         return reward_range.settle(value, f"the {method} of the metrics")
 
     def to_dict(self) -> dict[str, Any]:
-        """The policy as it stands in `reward.json`; what is open is left out."""
+        """The policy as written in `reward.json`, without unset values."""
         record: dict[str, Any] = {}
         if self.effective_method is not None:
             record["method"] = self.effective_method
@@ -86,7 +85,7 @@ class AggregatePolicy:
 
 
 def parse_policy(value: object, *, path: str = "aggregate", file: str | None = None) -> AggregatePolicy:
-    """A policy from its mapping, methods spelled with `_` or `-`; raises `PackageError` at its key."""
+    """Parse a policy; methods may be spelled with `_` or `-`. Raises `PackageError` with the key."""
 
     def wrong(key: str, message: str) -> PackageError:
         return PackageError(message, code="invalid-aggregate", path=f"{path}.{key}" if key else path, file=file)
@@ -95,7 +94,7 @@ def parse_policy(value: object, *, path: str = "aggregate", file: str | None = N
         raise wrong("", f"{path} must be a mapping, not {shown(value)}")
     unknown = sorted(str(key) for key in value if key not in _KEYS)
     if unknown:
-        raise wrong(unknown[0], f"{path} has an unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+        raise wrong(unknown[0], f"{path} has an unknown key {unknown[0]!r}; known keys are {', '.join(sorted(_KEYS))}")
     for key in ("field", "primary"):
         if value.get(key, "reward") != "reward":
             raise wrong(key, f"{path}.{key} must be 'reward', not {shown(value[key])}")
@@ -118,9 +117,9 @@ def aggregate(
     weights: Mapping[str, float] | None = None,
     threshold: float | None = None,
 ) -> float:
-    """The metrics folded by `method`; raises `RewardError` when there are none or the weights do not fit."""
+    """The metrics combined by `method`; raises `RewardError` if there are none or the weights do not match."""
     if not metrics:
-        raise RewardError(f"there are no metrics to take the {method} of", path="metrics")
+        raise RewardError(f"there are no metrics for {method}", path="metrics")
     if weights is not None:
         _require_names(metrics, weights, "the weights")
     elif method == "weighted_sum":
@@ -147,7 +146,7 @@ def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _between(values: Sequence[float], mean: float) -> float:
-    """A mean is never outside its values; rounding is taken back."""
+    """Undo rounding: a mean is never outside its values."""
     return min(max(mean, min(values)), max(values))
 
 
@@ -184,7 +183,7 @@ def _method(value: object) -> Method | None:
     for method in METHODS:
         if method == name:
             return method
-    raise _Wrong(f"the method is one of {', '.join(METHODS)}, not {shown(value)}")
+    raise _Wrong(f"the method must be one of {', '.join(METHODS)}, not {shown(value)}")
 
 
 def _weights(value: object) -> Mapping[str, float] | None:

@@ -1,8 +1,7 @@
-"""The one place that says whose failure it was.
+"""Decides which boundary is responsible for a failure.
 
-Every exception becomes an `Unscored` of exactly one category: errors of the tree in `benchflow.errors` know
-theirs, trouble of the machine and cancellation are recognised, everything else belongs to the boundary whose
-code was running.
+Every exception becomes an `Unscored` of exactly one category: the errors in `benchflow.errors` have their own, failures
+of the machine and cancellation are recognised, everything else belongs to the boundary whose code was running.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from benchflow.errors import BenchflowError, Category, RuntimeFailure
 from benchflow.rewards.verdict import Phase, Unscored
 
 MAX_REASON: Final = 2_000
-CANCELLED: Final = "It was cancelled before it finished."
+CANCELLED: Final = "Cancelled before it finished."
 
 _MACHINE: Final[Mapping[int, str]] = {
     errno.ENOSPC: "disk-full",
@@ -29,7 +28,7 @@ _MACHINE: Final[Mapping[int, str]] = {
 
 
 class Attributed(RuntimeFailure):
-    """A failure that already has its boundary; `verdict` is the record of it."""
+    """A failure that has been attributed; `verdict` is its record."""
 
     def __init__(self, verdict: Unscored) -> None:
         super().__init__(verdict.reason, code=verdict.code)
@@ -37,10 +36,10 @@ class Attributed(RuntimeFailure):
 
 
 @dataclass(eq=False, slots=True)
-class attributed:  # noqa: N801 - reads as the statement that it is: with attributed("agent", "plan")
-    """Attribute whatever fails in the block: it leaves as `Attributed`, from its cause.
+class attributed:  # noqa: N801 - used as a statement: with attributed("agent", "plan")
+    """Attribute any failure in the block: it is raised as `Attributed`, with the failure as its cause.
 
-    The innermost block wins. Cancellation and interrupts pass through untouched, so that they still cancel.
+    The innermost block takes precedence. Cancellation and interrupts pass through unchanged.
     """
 
     boundary: Category
@@ -54,7 +53,7 @@ class attributed:  # noqa: N801 - reads as the statement that it is: with attrib
 
 
 def attribute(error: BaseException, boundary: Category, phase: Phase) -> Unscored:
-    """The verdict on an exception raised while `boundary` was at work in `phase`; never raises."""
+    """The verdict for an exception raised by `boundary` in `phase`; never raises."""
     if isinstance(error, Attributed):
         return error.verdict
     if isinstance(error, BaseExceptionGroup):
@@ -64,7 +63,7 @@ def attribute(error: BaseException, boundary: Category, phase: Phase) -> Unscore
 
 
 def _attribute_group(group: BaseExceptionGroup[BaseException], boundary: Category, phase: Phase) -> Unscored:
-    """The first failure that is not a mere cancellation: the others were cancelled because of it."""
+    """The first failure that is not a cancellation, since the others were cancelled because of it."""
     verdicts = [attribute(error, boundary, phase) for error in group.exceptions]
     failures = [verdict for verdict in verdicts if verdict.category != "cancelled"]
     return (failures or verdicts)[0]
@@ -93,14 +92,14 @@ def _boundary_of(error: BaseException, boundary: Category) -> tuple[Category, st
 
 
 def _reason(error: BaseException) -> str:
-    """One line: the sentence of an error that has one, else its type and what it says."""
+    """One line: the message of a `BenchflowError`, otherwise type and message."""
     from asyncio import CancelledError
 
     if isinstance(error, CancelledError | GeneratorExit):
-        return CANCELLED  # the exception itself speaks of scopes and tasks of the event loop
+        return CANCELLED  # the exception's own text is about scopes and tasks of the event loop
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception of unknown origin may not even print
+    except Exception:  # noqa: BLE001 - an unknown exception may fail to print
         text = ""
     if not isinstance(error, BenchflowError) or not text:
         name = type(error).__name__

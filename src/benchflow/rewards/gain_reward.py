@@ -1,7 +1,7 @@
-"""GAIN: a score relative to a live baseline and a live ceiling, (score - baseline) / (ceiling - baseline).
+"""Gain: a score relative to a live baseline and ceiling, (score - baseline) / (ceiling - baseline).
 
-Both ends are measured like the score itself. Where they are no further apart than `MIN_SPAN`, or the wrong
-way round, there is no gain to speak of: that is an error, never a division.
+Baseline and ceiling are measured like the score itself. If the ceiling is not above the baseline by at least
+`MIN_SPAN`, no gain can be computed: that is an error, never a division.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from benchflow.rewards.numbers import UNIT, RewardRange, finite
 from benchflow.rewards.verdict import Factor, Scored, Unscored, Verdict
 
 MIN_SPAN: Final = 1e-6
-"""The smallest distance from baseline to ceiling that counts as one."""
+"""The smallest accepted distance between baseline and ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A relative score and what it was made of."""
+    """A relative score and the values it was computed from."""
 
     score: float
     baseline: float
     ceiling: float
     raw: float
-    """The quotient; below 0 for worse than the baseline, above 1 for better than the ceiling."""
+    """The quotient: below 0 if worse than the baseline, above 1 if better than the ceiling."""
     reward: float
-    """The quotient moved into the range."""
+    """The quotient, clamped to the range."""
 
     @property
     def clamped(self) -> bool:
@@ -37,9 +37,8 @@ class Gain:
 def gain(score: float, baseline: float, ceiling: float, reward_range: RewardRange = UNIT) -> Gain:
     """The gain of a score.
 
-    Worse than the baseline earns the low end of `reward_range` at the worst, better than the ceiling its high
-    end at the best; `raw` keeps the quotient. Raises `VerifierFailure`: `gain-degenerate` without a span,
-    `gain-invalid` for what is not a finite number.
+    The reward is clamped to `reward_range`; `raw` keeps the quotient. Raises `VerifierFailure`: `gain-degenerate` if
+    the ceiling is not above the baseline, `gain-invalid` for values that are not finite numbers.
     """
     for name, value in (("score", score), ("baseline", baseline), ("ceiling", ceiling)):
         if finite(value) is None:
@@ -65,7 +64,7 @@ def gain_verdict(
     sources: tuple[str, str, str] = ("agent", "no-op", "oracle"),
     reward_range: RewardRange = UNIT,
 ) -> Verdict:
-    """The verdict on a gain; without any one of its three parts it is unscored, for that part's reason.
+    """The verdict of a gain; if one of its three parts is unscored, so is the gain, for the same reason.
 
     `sources` name the runs that the score, the baseline and the ceiling came from. Raises what `gain` raises.
     """

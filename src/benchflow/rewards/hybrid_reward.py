@@ -1,7 +1,7 @@
-"""A reward of several factors from different strategies, for example a deterministic check times a judge.
+"""A reward combined from several strategies, for example a deterministic check times a judge.
 
-The package declares how they combine and where each comes from. Every factor is recorded with its source; a
-factor without a reward leaves the whole without one, for the same reason.
+The package declares how factors are combined and which strategy scores each. Every factor is recorded with its source;
+if one is unscored, the result is unscored for the same reason.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class HybridPolicy:
     factors: tuple[FactorSpec, ...]
 
     def reward(self, verdicts: Mapping[str, Verdict], reward_range: RewardRange = UNIT) -> Verdict:
-        """One verdict from one per declared factor, by name.
+        """One verdict from the verdicts of all declared factors, by name.
 
-        Raises `RewardError` when the combination leaves the range, and `KeyError` for a factor without a
-        verdict.
+        Raises `RewardError` if the result is outside the range, and `KeyError` for a factor without a verdict.
         """
         found = [(spec, verdicts[spec.name]) for spec in self.factors]
         for spec, verdict in found:
@@ -76,17 +75,16 @@ class HybridPolicy:
 def parse_hybrid(value: object, *, path: str = "hybrid", file: str | None = None) -> HybridPolicy:
     """A policy from `{combine: product | weighted_sum, factors: {NAME: {source: STRATEGY, weight: NUMBER}}}`.
 
-    A sum needs a weight for every factor, a product takes none. Raises `PackageError` (`invalid-hybrid`) at
-    its key.
+    A sum needs a weight for every factor, a product has none. Raises `PackageError` (`invalid-hybrid`) with the key.
     """
     try:
         declared = _mapping(value, "", {"combine", "factors"})
         combine = declared.get("combine")
         if combine not in COMBINATIONS:
-            raise _Wrong("combine", f"is one of {', '.join(COMBINATIONS)}, not {shown(combine)}")
+            raise _Wrong("combine", f"must be one of {', '.join(COMBINATIONS)}, not {shown(combine)}")
         factors = declared.get("factors")
         if not isinstance(factors, Mapping) or len(factors) < 2:
-            raise _Wrong("factors", "must map at least two names to their sources")
+            raise _Wrong("factors", "must have at least two factors")
         return HybridPolicy(combine, tuple(_factor(name, entry, combine) for name, entry in factors.items()))
     except _Wrong as error:
         where = f"{path}.{error.key}" if error.key else path
@@ -106,7 +104,7 @@ def _mapping(value: object, key: str, known: set[str]) -> Mapping[str, Any]:
         raise _Wrong(key, f"must be a mapping, not {shown(value)}")
     for name in value:
         if name not in known:
-            raise _Wrong(f"{key}.{name}".lstrip("."), f"is not known; known are {', '.join(sorted(known))}")
+            raise _Wrong(f"{key}.{name}".lstrip("."), f"is not a known key; known keys are {', '.join(sorted(known))}")
     return value
 
 

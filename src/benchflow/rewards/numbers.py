@@ -1,4 +1,4 @@
-"""Which numbers are rewards: finite ones, never booleans, inside a range.
+"""Valid reward numbers: finite, not booleans, within a range.
 
 The range is 0 to 1 unless the package widens it.
 """
@@ -13,11 +13,11 @@ from benchflow.errors import PackageError
 from benchflow.rewards.reward_errors import RewardError
 
 TOLERANCE: Final = 1e-9
-"""How far two statements of one reward may be apart, and what counts as rounding at the edge of a range."""
+"""How much two statements of one reward may differ, and how much rounding is accepted at the ends of a range."""
 
 
 def finite(value: object) -> float | None:
-    """The value as a float when it is a finite number and not a boolean, else None; -0.0 becomes 0.0."""
+    """The value as a float if it is a finite number and not a boolean, otherwise None; -0.0 becomes 0.0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -28,13 +28,13 @@ def finite(value: object) -> float | None:
 
 
 def agree(one: float, other: float) -> bool:
-    """Whether two statements of one reward say the same."""
+    """Whether two statements of one reward agree."""
     return abs(one - other) <= TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
 class RewardRange:
-    """Where rewards and metrics may lie (`verifier.reward_range`); it can only be wider than 0 to 1."""
+    """The range of rewards and metrics (`verifier.reward_range`): 0 to 1, or wider."""
 
     low: float = 0.0
     high: float = 1.0
@@ -53,7 +53,7 @@ class RewardRange:
         return f"[{self.low:g}, {self.high:g}]"
 
     def take(self, value: object, what: str) -> float:
-        """A reward number named `what`; raises `RewardError` for everything else."""
+        """Validate a reward, named `what` in errors; raises `RewardError`."""
         number = finite(value)
         if number is None:
             raise RewardError(f"{what} must be a finite number, not {shown(value)}", path=what)
@@ -62,7 +62,7 @@ class RewardRange:
         return number
 
     def settle(self, value: float, what: str) -> float:
-        """A computed reward: rounding at the edges is taken back, all else outside is an error."""
+        """Validate a computed reward: rounding at the ends of the range is undone, anything beyond is an error."""
         number = finite(value)
         if number is None:
             raise RewardError(f"{what} is not finite", path=what)
@@ -76,9 +76,9 @@ UNIT: Final = RewardRange()
 
 
 def shown(value: object) -> str:
-    """A value of unknown size, short enough for a sentence."""
+    """`repr` of a value, cut to a length that fits a sentence."""
     try:
         text = repr(value)
-    except ValueError:  # an integer with more digits than Python prints
+    except ValueError:  # an integer with too many digits for Python
         text = "a number with too many digits"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,7 +1,7 @@
 """The reward of an ORS episode, from recorded events or whole ORS responses.
 
-`reward_aggregation` says which rewards count and how; `terminal_policy` says what ends the episode. Without
-either, a response's reward stands, else that of the terminal events, which must agree.
+`reward_aggregation` says which rewards count and how; `terminal_policy` says what ends the episode. By default the
+reward of a response is used, otherwise that of the terminal events, which must agree.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TERMINAL_POLICIES: Final[tuple[TerminalPolicy, ...]] = get_args(TerminalPolicy)
 
 @dataclass(frozen=True, slots=True)
 class EpisodePolicy:
-    """How the records of an episode become its reward."""
+    """How the reward of an episode is computed from its records."""
 
     reward_aggregation: RewardAggregation = "terminal"
     """`terminal`: the terminal events, which must agree; `last_non_null`: the last event that has a reward;
     `sum`, `mean`, `min`, `max`: over all events that have one."""
     terminal_policy: TerminalPolicy = "declared"
-    """`finished_true`: an event must finish the episode, and nothing after the first that does counts."""
+    """`finished_true`: an event must finish the episode; events after the first such event do not count."""
 
 
 DEFAULT_POLICY: Final = EpisodePolicy()
@@ -41,18 +41,16 @@ DEFAULT_POLICY: Final = EpisodePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What the records of an episode say, before its reward is settled."""
+    """The content of an episode's records, before its reward is computed."""
 
     events: tuple[RewardEvent, ...] = ()
     items: tuple[RewardItem, ...] = ()
     headline: float | None = None
-    """The reward of the last response, if there was one."""
+    """The reward of the last response, if any."""
 
 
 def read_episode(records: Sequence[Mapping[str, Any]], reward_range: RewardRange = UNIT) -> Episode:
-    """The events, items and headline of all records; raises `RewardError` for the first that breaks the
-    contract.
-    """
+    """The events, items and headline of all records; raises `RewardError` for the first invalid one."""
     events: list[RewardEvent] = []
     items: list[RewardItem] = []
     headline: float | None = None
@@ -81,13 +79,13 @@ def settle_episode(
         computed = reward if policy.reward_aggregation != "terminal" else None
         if computed is not None and not agree(computed, episode.headline):
             raise RewardError(
-                f"the response says {episode.headline!r}, but its events give {computed!r}"
+                f"the response states {episode.headline!r}, but its events give {computed!r}"
                 f" by {policy.reward_aggregation}",
                 code="reward-mismatch",
             )
         reward = episode.headline
     if reward is None:
-        raise RewardError("the episode has no reward that counts", code="reward-missing")
+        raise RewardError("the episode has no reward", code="reward-missing")
     scored = Scored(reward, items=episode.items, events=episode.events, diagnostics=late)
     response = ors_response(scored)
     source = {"source": "ors-episode", "strategy": strategy}
@@ -100,7 +98,7 @@ def settle_episode(
 
 
 def ors_response(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as ORS tells it. Without a reward it is not valid, and its reward is null, not 0."""
+    """A verdict as an ORS response. An unscored one is not valid, and its reward is null, not 0."""
     if isinstance(verdict, Unscored):
         metadata: dict[str, Any] = {"items": [], "events": [], "error": verdict.reason}
         return {"reward": None, "is_valid": False, "metadata": metadata}
@@ -120,7 +118,7 @@ def _is_response(record: Mapping[str, Any]) -> bool:
 
 
 def _response(record: Mapping[str, Any], start: int, reward_range: RewardRange) -> Episode:
-    """What a response or a bundle of events says; its events are counted from `start`."""
+    """The content of a response or of a list of events, which are numbered from `start`."""
     valid = record.get("is_valid", True)
     if valid is not True:
         raise RewardError(f"an ORS response with is_valid {shown(valid)} has no reward", path="is_valid")
@@ -136,7 +134,7 @@ def _response(record: Mapping[str, Any], start: int, reward_range: RewardRange) 
 
 
 def _items(value: object) -> tuple[RewardItem, ...]:
-    """Items as a list of scored objects, or as a map of names to scores."""
+    """Items given as a list of scored objects or as a mapping from names to scores."""
     if value is None:
         return ()
     if isinstance(value, Mapping):
@@ -145,13 +143,13 @@ def _items(value: object) -> tuple[RewardItem, ...]:
 
 
 def _counted(episode: Episode, policy: EpisodePolicy) -> tuple[tuple[RewardEvent, ...], tuple[Issue, ...]]:
-    """The events that count, and a note about those that came too late."""
+    """The events that count, and a warning about those after the end."""
     if policy.terminal_policy == "declared" or (not episode.events and episode.headline is not None):
         return episode.events, ()
     for index, event in enumerate(episode.events, start=1):
         if event.finished:
             late = len(episode.events) - index
-            note = Issue("after-finish", "warning", "", f"{late} events came after the end and do not count")
+            note = Issue("after-finish", "warning", "", f"{late} events after the end of the episode do not count")
             return episode.events[:index], (note,) if late else ()
     raise RewardError("no event finishes the episode", code="episode-unfinished")
 

@@ -1,7 +1,7 @@
-"""Reward events of an ORS episode: made from the outputs of tools, written and read as JSON lines.
+"""Reward events of an ORS episode: created from tool outputs, written and read as JSON lines.
 
-A tool output is what an ORS environment answers to a call, bare or wrapped (`{"output": {...}}`); an event is
-the flat record of it. Both are read by `reward_event`; a reward of null is an event without a reward.
+A tool output is the answer of an ORS environment to a call, bare or wrapped (`{"output": {...}}`); an event is its flat
+record. `reward_event` reads both; a null reward means an event without a reward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRAPPERS: Final = ("tool_output", "output", "result")
 def tool_output_events(
     outputs: Iterable[object], *, source: str = DEFAULT_SOURCE, reward_range: RewardRange = UNIT
 ) -> tuple[RewardEvent, ...]:
-    """The events of an episode's tool outputs, in order; what does not finish the episode is a step."""
+    """The events of an episode's tool outputs, in order; an output that does not finish the episode is a step."""
     return tuple(
         reward_event(output, index, default="step", source=source, reward_range=reward_range)
         for index, output in enumerate(outputs, start=1)
@@ -40,11 +40,11 @@ def reward_event(
     source: str = DEFAULT_SOURCE,
     reward_range: RewardRange = UNIT,
 ) -> RewardEvent:
-    """One event from a record or tool output; raises `RewardError` with its place in the episode.
+    """One event from a record or tool output; raises `RewardError` with its position in the episode.
 
-    `default` says what an event is that neither finishes the episode nor tells its type. An event that
-    finishes the episode is terminal, and must not say otherwise. `index` counts from 1 and stands in for a
-    missing step of a tool output.
+    `default` is the granularity of an event that neither finishes the episode nor states its type. An event that
+    finishes the episode is terminal and must not state anything else. `index` counts from 1 and is used as the step of
+    a tool output without one.
     """
     where = f"event {index}"
     if not isinstance(record, Mapping):
@@ -54,7 +54,7 @@ def reward_event(
     kind, grain = _kind(record, finished, default, where)
     step = record.get("step", index if default == "step" else None)
     if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
-        raise RewardError(f"{where}: step must be a whole number, not {shown(step)}", path="step")
+        raise RewardError(f"{where}: step must be an integer, not {shown(step)}", path="step")
     place = "action" if default == "step" and not finished else "output"
     return RewardEvent(
         type=kind,
@@ -70,7 +70,7 @@ def reward_event(
 
 
 def render_events(events: Iterable[RewardEvent]) -> str:
-    """The events as JSON lines, as `trajectory/ors-rewards.jsonl` holds them; `reward_event` reads them back."""
+    """The events as JSON lines, the format of `trajectory/ors-rewards.jsonl`, which `reward_event` reads."""
     lines = []
     for event in events:
         record = {key: value for key, value in asdict(event).items() if value is not None and value is not False}
@@ -81,12 +81,12 @@ def render_events(events: Iterable[RewardEvent]) -> str:
 def parse_records(data: bytes, *, name: str, form: RecordFormat = "auto") -> tuple[Mapping[str, Any], ...]:
     """The records in an evidence file: one object per line, or one JSON object or list of objects.
 
-    `auto` goes by the name, where `.jsonl` means lines. Raises `RewardError` for anything else, and for none.
+    `auto` means lines for names that end in `.jsonl`. Raises `RewardError` for invalid content or no records.
     """
     lines = form == "jsonl" or (form == "auto" and name.endswith(".jsonl"))
     records = _lines(data, name) if lines else _document(data, name)
     if not records:
-        raise RewardError(f"{name} holds no reward records", code="reward-missing", file=name)
+        raise RewardError(f"{name} contains no reward records", code="reward-missing", file=name)
     for place, record in records:
         if not isinstance(record, Mapping):
             raise RewardError(f"{name}, {place}: a record must be an object, not {shown(record)}", file=name)
@@ -113,7 +113,7 @@ def _document(data: bytes, name: str) -> list[tuple[str, Any]]:
 
 
 def _finished(record: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> bool | None:
-    """Whether the record ends the episode; None when it does not say."""
+    """Whether the record ends the episode; None if it does not say."""
     said = [holder[key] for holder in (record, inner) for key in ("finished", "done") if key in holder]
     if not all(isinstance(value, bool) for value in said):
         raise RewardError(f"{where}: finished must be true or false", path="finished")
@@ -153,7 +153,7 @@ def _text(record: Mapping[str, Any], keys: tuple[str, ...], where: str) -> str |
         value = record.get(key)
         if value is not None:
             if not isinstance(value, str) or not value:
-                raise RewardError(f"{where}: {key} must be a text, not {shown(value)}", path=key)
+                raise RewardError(f"{where}: {key} must be a string, not {shown(value)}", path=key)
             return value
     return None
 
@@ -162,4 +162,4 @@ def _timestamp(record: Mapping[str, Any], where: str) -> str | float | None:
     value = record.get("timestamp", record.get("ts"))
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
-    raise RewardError(f"{where}: timestamp must be a text or a number, not {shown(value)}", path="timestamp")
+    raise RewardError(f"{where}: timestamp must be a string or a number, not {shown(value)}", path="timestamp")

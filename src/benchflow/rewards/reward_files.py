@@ -1,8 +1,6 @@
-"""The reward files of one verification, in a host folder: read within bounds, validated, written back
-canonically.
+"""The reward files of one verification in a host folder: read with a size limit, validated, written in canonical form.
 
-`reward.json` is authoritative, `reward.txt` is the scalar for everyone else, `reward-details.json` is kept as
-evidence.
+`reward.json` is authoritative, `reward.txt` holds the scalar for other readers, `reward-details.json` is evidence.
 """
 
 from __future__ import annotations
@@ -29,17 +27,17 @@ REWARD_TEXT: Final = "reward.txt"
 REWARD_JSON: Final = "reward.json"
 REWARD_DETAILS: Final = "reward-details.json"
 MAX_BYTES: Final = 1 << 20
-"""The most that any reward file may hold."""
+"""Size limit of each reward file."""
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def read_reward(folder: Path, *, reward_range: RewardRange = UNIT, policy: AggregatePolicy | None = None) -> Scored:
-    """The one reward that the files in `folder` state; freshness is the caller's business.
+    """The reward stated by the files in `folder`; the caller must make sure that they are new.
 
-    `policy` is what the package declares (the verifier document's aggregate policy, or that of its criteria).
-    Raises `RewardError` for whatever breaks the contract and `InfrastructureFailure` for a folder that cannot
-    be read. Details that cannot be used do not cost the score: they become a diagnostic.
+    `policy` is declared by the package (the aggregate policy of the verifier document, or of its criteria). Raises
+    `RewardError` for invalid files and `InfrastructureFailure` for a folder that cannot be read. Invalid details do not
+    affect the score; they become a diagnostic.
     """
     text = _read(folder / REWARD_TEXT)
     data = _read(folder / REWARD_JSON)
@@ -57,11 +55,10 @@ def read_reward(folder: Path, *, reward_range: RewardRange = UNIT, policy: Aggre
 
 
 def write_reward(folder: Path, scored: Scored, *, unseen: bool = False) -> None:
-    """Leave the canonical `reward.json` and `reward.txt` in `folder`, each whole or as it was.
+    """Write the canonical `reward.json` and `reward.txt` to `folder`, each atomically.
 
-    In an `unseen` folder, which nobody reads before it is moved to its place, they are simply written. Details are
-    written when `scored` has some and the folder does not; those of a verifier stay untouched.
-    Raises `InfrastructureFailure`.
+    In an `unseen` folder, which nobody reads before it is moved into place, they are written directly. Details are
+    written only if the folder has none, so those of a verifier are kept. Raises `InfrastructureFailure`.
     """
     write = write_unseen if unseen else write_atomic
     try:
@@ -77,7 +74,7 @@ def write_reward(folder: Path, scored: Scored, *, unseen: bool = False) -> None:
 
 
 def parse_reward_text(data: bytes) -> float:
-    """The one decimal number of a `reward.txt`; the range is not looked at. Raises `RewardError`."""
+    """The decimal number in a `reward.txt`; its range is not checked. Raises `RewardError`."""
     try:
         text = data.decode("utf-8-sig").strip(" \t\r\n")
     except UnicodeDecodeError as error:
@@ -85,12 +82,12 @@ def parse_reward_text(data: bytes) -> float:
     if not text:
         raise _invalid(REWARD_TEXT, "is empty")
     if not _NUMBER.fullmatch(text):
-        raise _invalid(REWARD_TEXT, f"must hold one decimal number, not {shown(text)}")
+        raise _invalid(REWARD_TEXT, f"must contain one decimal number, not {shown(text)}")
     return float(text)
 
 
 def render_json(value: object) -> str:
-    """A JSON document as this project writes it."""
+    """A JSON document, formatted as this project writes it."""
     plain: Any = dict(value) if isinstance(value, Mapping) else value
     return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -101,12 +98,12 @@ def _parse(data: bytes) -> object:
     except StrictJSONError as error:
         raise _invalid(REWARD_JSON, str(error)) from error
     if value is None:
-        raise _invalid(REWARD_JSON, "must hold an object, not null")
+        raise _invalid(REWARD_JSON, "must contain an object, not null")
     return value
 
 
 def _read(path: Path) -> bytes | None:
-    """The file's bytes, or None when there is no such file."""
+    """The bytes of the file, or None if it does not exist."""
     try:
         return read_regular(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:

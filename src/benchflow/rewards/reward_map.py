@@ -1,7 +1,7 @@
-"""`reward.json` and `reward.txt`, already read, into one reward.
+"""Computes one reward from the contents of `reward.json` and `reward.txt`.
 
-In: the JSON value, the text's number, the package's policy and range. Out: a `Scored` whose document is the
-canonical `reward.json`. The JSON is authoritative; whatever states the reward twice must agree.
+In: the JSON value, the number of the text file, the package's policy and range. Out: a `Scored` whose document is the
+canonical `reward.json`. The JSON is authoritative; all statements of the reward must agree.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ PRESERVED: Final = frozenset(
         "winner",
     }
 )
-"""Keys of `reward.json` that are kept as they are, whatever they hold."""
+"""Keys of `reward.json` that are kept unchanged."""
 
 STRUCTURAL: Final = frozenset({"reward", "metrics", "rubric", "aggregate", "space", "granularity"})
-"""Keys of `reward.json` with a meaning of their own. Every other key is a metric."""
+"""Keys of `reward.json` with a defined meaning. Every other key is a metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardMap:
-    """A valid `reward.json`, before its reward is settled."""
+    """A valid `reward.json`, before its reward is computed."""
 
     reward: float | None
     named: Mapping[str, float] | None
-    """What `metrics` holds; None without that key."""
+    """The value of `metrics`; None without that key."""
     loose: Mapping[str, float]
-    """Metrics beside the structural keys."""
+    """Metrics given directly beside the structural keys."""
     items: tuple[RewardItem, ...]
     aggregate: AggregatePolicy | None
     document: Mapping[str, Any]
 
     @property
     def aggregated(self) -> Mapping[str, float]:
-        """The metrics that a policy works on."""
+        """The metrics that a policy applies to."""
         return self.loose if self.named is None else self.named
 
 
 def parse_reward_map(value: object, reward_range: RewardRange = UNIT) -> RewardMap:
-    """A JSON value as a reward map; raises `RewardError` at the key that breaks the contract."""
+    """Parse a reward map; raises `RewardError` with the invalid key."""
     if not isinstance(value, Mapping):
-        raise RewardError(f"an object is needed, not {shown(value)}")
+        raise RewardError(f"must be an object, not {shown(value)}")
     if "space" in value:
         space(value["space"], "space")
     if "granularity" in value:
@@ -84,10 +84,10 @@ def settle(
     reward_range: RewardRange = UNIT,
     policy: AggregatePolicy | None = None,
 ) -> Scored:
-    """One reward from what `reward.json` and `reward.txt` hold (None for a file that is not there).
+    """One reward from the contents of `reward.json` and `reward.txt` (None for a missing file).
 
-    A declared aggregate is computed when there is no scalar, and must agree with the scalar when `metrics`
-    are there to compute it from. Raises `RewardError`.
+    A declared aggregate is computed if there is no scalar, and must agree with the scalar if there are `metrics` to
+    compute it from. Raises `RewardError`.
     """
     scalar = None if text is None else _text_reward(text, reward_range)
     if document is None:
@@ -151,7 +151,7 @@ def _settle_map(
 
 
 def _computed(found: RewardMap, policy: AggregatePolicy | None, reward_range: RewardRange) -> float | None:
-    """What the declared aggregate says, or None when there is none or an envelope needs none."""
+    """The value of the declared aggregate, or None if there is none or the stated reward needs none."""
     if policy is None or policy.effective_method is None:
         return None
     if found.reward is not None and not found.named:
@@ -176,14 +176,14 @@ def _all_metrics(found: RewardMap, reward: float) -> dict[str, float]:
 
 
 def _overruled(own: AggregatePolicy | None, effective: AggregatePolicy | None) -> tuple[Issue, ...]:
-    """A note when the package's policy replaced what `reward.json` asked for."""
+    """A warning if the package's policy overrides settings in `reward.json`."""
     if own is None or effective is None:
         return ()
     wanted, used = own.to_dict(), effective.to_dict()
     changed = [key for key, value in wanted.items() if used.get(key) != value]
     if not changed:
         return ()
-    message = f"the package declares its own aggregate, so {', '.join(changed)} of reward.json did not count"
+    message = f"the package declares its own aggregate, which overrides {', '.join(changed)} in reward.json"
     return (Issue("aggregate-overruled", "warning", "aggregate", message, "reward.json"),)
 
 
@@ -202,7 +202,7 @@ def _loose_metrics(value: Mapping[str, Any], reward_range: RewardRange) -> dict[
 
 
 def parse_items(value: object, path: str) -> tuple[RewardItem, ...]:
-    """A list of scored objects as items; raises `RewardError` at the entry that has no score from 0 to 1."""
+    """Parse a list of scored objects; raises `RewardError` for an entry without a score from 0 to 1."""
     if not isinstance(value, list):
         raise RewardError(f"{path} must be a list of objects, not {shown(value)}", path=path)
     return tuple(_item(entry, f"{path}[{index}]") for index, entry in enumerate(value))

@@ -1,10 +1,11 @@
-"""What is judged, on which scale, with which weight.
+"""Rubrics: what is judged, on which scale, with which weight.
 
-In: a judge's answers. Out: scores from 0 to 1, and one reward by the rubric's own policy.
+In: the answers of a judge. Out: scores from 0 to 1, and one reward by the policy of the rubric.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,6 +24,7 @@ MODES: Final[tuple[JudgeMode, ...]] = get_args(JudgeMode)
 
 _YES: Final = frozenset({"yes", "true", "pass", "passed", "1"})
 _NO: Final = frozenset({"no", "false", "fail", "failed", "0"})
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,15 @@ class Criterion:
     description: str
     type: CriterionType = "binary"
     points: int = 5
-    """Steps of a `likert` scale, which counts from 1."""
+    """Number of steps of a `likert` scale, which starts at 1."""
     min: float = 0.0
     max: float = 100.0
     """Ends of a `numeric` scale."""
     levels: tuple[str, ...] = ()
-    """What each answer of a `rubric` scale means, the worst first; the answer is the level's number, from 0."""
+    """The levels of a `rubric` scale, the worst first; the answer is the number of a level, from 0."""
     weight: float = 1.0
     negate: bool = False
-    """The better the answer fits, the lower the score."""
+    """Inverts the score."""
     optional: bool = False
     """Not needed for `required_pass`."""
     files: tuple[str, ...] = ()
@@ -63,9 +65,8 @@ class Criterion:
     def grade(self, answer: object, reason: str | None = None) -> RewardItem:
         """The answer as a score from 0 to 1.
 
-        Binary answers are yes or no, or a number that counts as yes from 0.5 on. Answers outside the scale
-        are moved to its nearest end and marked. What is no answer at all raises `JudgeFailure`
-        (`judge-answer-invalid`).
+        Binary answers are yes or no, or a number, where 0.5 and above means yes. Answers outside the scale are clamped
+        and marked. Anything else raises `JudgeFailure` (`judge-answer-invalid`).
         """
         low, high = self.scale
         raw = _answer_number(answer, binary=self.type == "binary")
@@ -77,8 +78,9 @@ class Criterion:
             )
         inside = min(max(raw, low), high)
         score = float(inside >= 0.5) if self.type == "binary" else (inside - low) / (high - low)
-        score = 1.0 - min(score, 1.0) if self.negate else min(score, 1.0)
-        return RewardItem(self.id, score, self.space, reason, raw=answer, clamped=inside != raw)
+        return RewardItem(
+            self.id, 1.0 - score if self.negate else score, self.space, reason, raw=answer, clamped=inside != raw
+        )
 
     def _expected(self) -> str:
         low, high = self.scale
@@ -87,8 +89,8 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """The `[judge]` table. `options` holds the keys that this module gives no meaning; who runs the judge
-    must honour or refuse each of them."""
+    """The `[judge]` table. `options` holds the keys that are not defined here; whoever runs the judge must support or
+    reject each of them."""
 
     model: str | None = None
     mode: JudgeMode = "individual"
@@ -99,7 +101,7 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """All criteria of a file and how their scores combine."""
+    """All criteria of a file and how their scores are combined."""
 
     criteria: tuple[Criterion, ...]
     policy: AggregatePolicy
@@ -112,7 +114,7 @@ class Rubric:
 
 
 def _answer_number(answer: object, *, binary: bool) -> float | None:
-    """The number that an answer stands for: itself, a decimal text, and for binary questions yes and no."""
+    """The answer as a number: a number, a decimal string, or yes and no for binary questions."""
     if isinstance(answer, bool):
         return float(answer) if binary else None
     if not isinstance(answer, str):
@@ -120,7 +122,4 @@ def _answer_number(answer: object, *, binary: bool) -> float | None:
     word = answer.strip().lower()
     if binary and word in _YES | _NO:
         return float(word in _YES)
-    try:
-        return finite(float(word)) if word.replace(".", "", 1).lstrip("+-").isdecimal() else None
-    except ValueError:
-        return None
+    return finite(float(word)) if _DECIMAL.fullmatch(word) else None

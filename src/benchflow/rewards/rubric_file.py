@@ -1,5 +1,4 @@
-"""Rubric and criteria files: `[[criterion]]` entries with an optional `[judge]` and `[scoring]`, TOML or
-JSON.
+"""Rubric and criteria files, in TOML or JSON: `[[criterion]]` entries with an optional `[judge]` and `[scoring]`.
 
 In: a file. Out: a frozen `Rubric`, or a `PackageError` that names the key.
 """
@@ -26,9 +25,9 @@ _MOST_LEVELS: Final = 10
 
 
 def load_rubric(path: Path, *, file: str | None = None) -> Rubric:
-    """The rubric in a file: JSON when it is named `.json`, else TOML. `file` names it in errors.
+    """The rubric in a file: JSON if it is named `.json`, otherwise TOML. `file` names it in errors.
 
-    Raises `PackageError` (`invalid-rubric`) with the wrong key.
+    Raises `PackageError` (`invalid-rubric`) with the invalid key.
     """
     name = file or path.name
     try:
@@ -45,7 +44,7 @@ def parse_rubric(data: bytes, *, json: bool = False, file: str = "rubric.toml") 
     reader = _Reader(file)
     value = _json(data, reader) if json else _toml(data, reader)
     if not isinstance(value, Mapping):
-        raise reader.wrong("", "must hold an object")
+        raise reader.wrong("", "must contain an object")
     reader.require_known(value, {"title", "criterion", "criteria", "judge", "scoring", "metadata"}, "")
     if "criterion" in value and "criteria" in value:
         raise reader.wrong("criteria", "has both `criterion` and `criteria`")
@@ -68,7 +67,7 @@ def parse_rubric(data: bytes, *, json: bool = False, file: str = "rubric.toml") 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Typed access to one file; what is wrong is a `PackageError` at its key."""
+    """Typed access to one file; errors are a `PackageError` with the key."""
 
     file: str
 
@@ -79,7 +78,7 @@ class _Reader:
     def require_known(self, value: Mapping[str, Any], known: set[str], path: str) -> None:
         for key in value:
             if key not in known:
-                raise self.wrong(f"{path}{key}", f"is not a key of a rubric; known are {', '.join(sorted(known))}")
+                raise self.wrong(f"{path}{key}", f"is not a known key; known keys are {', '.join(sorted(known))}")
 
     def table(self, value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         found = value.get(key, {})
@@ -90,7 +89,7 @@ class _Reader:
     def text(self, value: Mapping[str, Any], key: str, path: str) -> str | None:
         found = value.get(key)
         if found is not None and (not isinstance(found, str) or not found.strip()):
-            raise self.wrong(f"{path}{key}", f"must be a text, not {shown(found)}")
+            raise self.wrong(f"{path}{key}", f"must be a string, not {shown(found)}")
         return found
 
     def number(self, value: Mapping[str, Any], key: str, path: str, default: float) -> float:
@@ -130,13 +129,13 @@ def _criterion(entry: object, path: str, reader: _Reader) -> Criterion:
         raise reader.wrong(path, "has no description")
     kind = entry.get("type", "binary")
     if kind not in TYPES:
-        raise reader.wrong(f"{inside}type", f"is one of {', '.join(TYPES)}, not {shown(kind)}")
+        raise reader.wrong(f"{inside}type", f"must be one of {', '.join(TYPES)}, not {shown(kind)}")
     place = entry.get("space", "output")
     if place not in SPACES:
-        raise reader.wrong(f"{inside}space", f"is one of {', '.join(SPACES)}, not {shown(place)}")
+        raise reader.wrong(f"{inside}space", f"must be one of {', '.join(SPACES)}, not {shown(place)}")
     points = entry.get("points", 5)
     if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= 1000:
-        raise reader.wrong(f"{inside}points", f"must be a whole number from 2 to 1000, not {shown(points)}")
+        raise reader.wrong(f"{inside}points", f"must be an integer from 2 to 1000, not {shown(points)}")
     low, high = reader.number(entry, "min", inside, 0.0), reader.number(entry, "max", inside, 100.0)
     if finite(high - low) is None or not low < high:
         raise reader.wrong(f"{inside}min", f"must be less than max, but {low:g} is not less than {high:g}")
@@ -145,7 +144,9 @@ def _criterion(entry: object, path: str, reader: _Reader) -> Criterion:
         raise reader.wrong(f"{inside}weight", f"must be at least 0, not {weight:g}")
     levels = reader.names(entry, "levels", inside)
     if (kind == "rubric") != (2 <= len(levels) <= _MOST_LEVELS):
-        raise reader.wrong(f"{inside}levels", f"are 2 to {_MOST_LEVELS} texts for the type rubric, and for no other")
+        raise reader.wrong(
+            f"{inside}levels", f"must be 2 to {_MOST_LEVELS} strings for the type rubric, and empty for other types"
+        )
     return Criterion(
         id=next((name for name in names if name), description[:40]),
         description=description,
@@ -163,12 +164,10 @@ def _criterion(entry: object, path: str, reader: _Reader) -> Criterion:
 
 
 def _scoring(table: Mapping[str, Any], criteria: tuple[Criterion, ...], reader: _Reader) -> AggregatePolicy:
-    """The policy over exactly these criteria; `mean` means the weighted one, since every criterion has a
-    weight.
-    """
+    """The policy for exactly these criteria; `mean` is the weighted mean, since every criterion has a weight."""
     reader.require_known(table, {"aggregation", "method", "threshold"}, "scoring.")
     if "aggregation" in table and "method" in table:
-        raise reader.wrong("scoring.method", "is the same as `aggregation`; give one of them")
+        raise reader.wrong("scoring.method", "means the same as `aggregation`; use only one of them")
     method = table.get("aggregation", table.get("method", "weighted_mean"))
     required = method in ("required_pass", "required-pass")
     declared = {
@@ -180,7 +179,7 @@ def _scoring(table: Mapping[str, Any], criteria: tuple[Criterion, ...], reader: 
     policy = parse_policy(declared, path="scoring", file=reader.file)
     if required and all(item.optional for item in criteria):
         raise reader.wrong("scoring", "is required_pass, which needs at least one criterion that is not optional")
-    if policy.method in ("weighted_mean", "threshold") and not any(policy.weights.values() if policy.weights else ()):
+    if policy.method in ("weighted_mean", "threshold") and not any(item.weight for item in criteria):
         raise reader.wrong("scoring", "needs at least one criterion with a weight above 0")
     return policy
 
@@ -188,7 +187,7 @@ def _scoring(table: Mapping[str, Any], criteria: tuple[Criterion, ...], reader: 
 def _judge(table: Mapping[str, Any], reader: _Reader) -> JudgeSettings:
     mode = table.get("mode", "individual")
     if mode not in MODES:
-        raise reader.wrong("judge.mode", f"is one of {', '.join(MODES)}, not {shown(mode)}")
+        raise reader.wrong("judge.mode", f"must be one of {', '.join(MODES)}, not {shown(mode)}")
     timeout = reader.number(table, "timeout", "judge.", 120.0)
     if timeout <= 0:
         raise reader.wrong("judge.timeout", f"must be more than 0 seconds, not {timeout:g}")

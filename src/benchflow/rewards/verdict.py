@@ -1,8 +1,7 @@
-"""How a rollout ended: `Scored`, with a reward, or `Unscored`, with the one boundary that failed; nothing in
-between.
+"""The result of a rollout: `Scored`, with a reward, or `Unscored`, with the boundary that failed.
 
-A missing reward is never 0: there is no way to build a `Scored` without a finite number, and an `Unscored`
-has none. Both turn into plain records and back without loss, and both can be pickled.
+A missing reward is never 0: a `Scored` cannot be built without a finite number, and an `Unscored` has none. Both can be
+converted to plain records and back without loss, and both can be pickled.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class RewardItem:
     raw: Any = None
     """The answer before it was normalised."""
     clamped: bool = False
-    """The answer lay outside its scale and was moved to the nearest end."""
+    """Whether the answer was outside its scale and was moved to the nearest end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardEvent:
-    """A reward given while something happened; `reward` is None for an event that carries none."""
+    """A reward given during an episode; `reward` is None for an event without one."""
 
     type: str
     reward: float | None
@@ -58,7 +57,7 @@ class RewardEvent:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One part of a combined reward and the strategy or run it came from."""
+    """One part of a combined reward, with the strategy or run that scored it."""
 
     name: str
     source: str
@@ -72,7 +71,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A reward, and all that is known of how it came about."""
+    """A reward, with everything known about its origin."""
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=_nothing)
@@ -80,24 +79,24 @@ class Scored:
     events: tuple[RewardEvent, ...] = ()
     factors: tuple[Factor, ...] = ()
     document: Mapping[str, Any] = field(default_factory=_nothing)
-    """`reward.json` in its canonical form: what the verifier wrote, with the settled `reward`."""
+    """`reward.json` in canonical form: what the verifier wrote, with the final `reward`."""
     details: Any = None
-    """`reward-details.json`, when there is one that can be read."""
+    """`reward-details.json`, if it exists and is valid."""
     diagnostics: tuple[Issue, ...] = ()
-    """What is worth knowing although the reward stands."""
+    """Warnings that do not affect the reward."""
 
     status: Literal["scored"] = field(default="scored", init=False)
 
     def __post_init__(self) -> None:
         reward = finite(self.reward)
         if reward is None:
-            raise RewardError(f"a reward is a finite number, not {shown(self.reward)}", path="reward")
+            raise RewardError(f"a reward must be a finite number, not {shown(self.reward)}", path="reward")
         object.__setattr__(self, "reward", reward)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "document", MappingProxyType({**self._contents(), "reward": reward}))
 
     def _contents(self) -> dict[str, Any]:
-        """The document with its reward in front; without one, made from what is known."""
+        """The document with its reward first; without a document, built from metrics and items."""
         contents: dict[str, Any] = {"reward": self.reward, **self.document}
         if not self.document and self.metrics:
             contents["metrics"] = dict(self.metrics)
@@ -109,12 +108,12 @@ class Scored:
         return verdict_from_dict, (self.to_dict(),)
 
     def record(self) -> dict[str, Any]:
-        """What `result.json` says of it; `rewards` holds the reward and every metric."""
+        """The part of `result.json`; `rewards` holds the reward and every metric."""
         rewards = {"reward": self.reward, **self.metrics}
         return {"status": self.status, "reward": self.reward, "rewards": rewards, "error": None}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON values."""
+        """All data as plain JSON values."""
         return {
             **self.record(),
             "metrics": dict(self.metrics),
@@ -129,7 +128,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Unscored:
-    """No reward, because of exactly one boundary."""
+    """No reward, with exactly one responsible boundary."""
 
     category: Category
     phase: Phase
@@ -150,7 +149,7 @@ class Unscored:
         return
 
     def record(self) -> dict[str, Any]:
-        """What `result.json` says of it."""
+        """The part of `result.json`."""
         error = {"category": self.category, "code": self.code, "phase": self.phase, "message": self.reason}
         return {"status": self.status, "reward": None, "rewards": {}, "error": error}
 
@@ -173,7 +172,7 @@ def verdict_from_dict(record: Mapping[str, Any]) -> Verdict:
             error = record["error"]
             return Unscored(error["category"], error["phase"], error["code"], error["message"])
         if record["status"] != "scored" or finite(record["reward"]) is None:
-            raise ValueError(f"a verdict is scored with a reward or unscored, not {shown(record['status'])}")
+            raise ValueError(f"a verdict must be scored with a reward, or unscored, not {shown(record['status'])}")
         return Scored(
             reward=record["reward"],
             metrics=record["metrics"],
@@ -185,18 +184,18 @@ def verdict_from_dict(record: Mapping[str, Any]) -> Verdict:
             diagnostics=tuple(Issue(**issue) for issue in record["diagnostics"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InfrastructureFailure(f"not the record of a verdict: {error}", code="record-invalid") from error
+        raise InfrastructureFailure(f"not a verdict record: {error}", code="record-invalid") from error
 
 
 def space(value: object, what: str) -> Space:
     """One of the reward spaces; raises `RewardError`."""
     if value not in SPACES:
-        raise RewardError(f"{what} is one of {', '.join(SPACES)}, not {shown(value)}", path=what)
+        raise RewardError(f"{what} must be one of {', '.join(SPACES)}, not {shown(value)}", path=what)
     return value
 
 
 def granularity(value: object, what: str) -> Granularity:
     """`terminal` or `step`; raises `RewardError`."""
     if value not in GRANULARITIES:
-        raise RewardError(f"{what} is one of {', '.join(GRANULARITIES)}, not {shown(value)}", path=what)
+        raise RewardError(f"{what} must be one of {', '.join(GRANULARITIES)}, not {shown(value)}", path=what)
     return value

@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "BaseUser": "users",
-    "DocumentNudgeUser": "users",
-    "FunctionUser": "users",
-    "ModelDocumentNudgeUser": "users",
-    "PassthroughUser": "users",
-    "Role": "config",
-    "Rollout": "rollout",
-    "RolloutConfig": "config",
-    "RoundResult": "users",
-    "Scene": "config",
-    "Turn": "config",
-    "run_rollout": "rollout",
+    "config": ("Role", "RolloutConfig", "Scene", "Turn"),
+    "rollout": ("Rollout", "run_rollout"),
+    "users": (
+        "BaseUser",
+        "DocumentNudgeUser",
+        "FunctionUser",
+        "ModelDocumentNudgeUser",
+        "PassthroughUser",
+        "RoundResult",
+    ),
 }
 
 __all__ = [
@@ -52,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)

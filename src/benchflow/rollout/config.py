@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from benchflow.agents.protocol import Agent, AgentLimits, PermissionHandler
 from benchflow.errors import UsageError
 from benchflow.record import Settings, TaskId, WorkKey, work_key
-from benchflow.rollout.users import BaseUser
-from benchflow.sandbox.protocol import SandboxBackend
-from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
     from benchflow.agents.installed_agents import Installations
+    from benchflow.rollout.users import BaseUser
+    from benchflow.sandbox.protocol import SandboxBackend
+    from benchflow.task.package import TaskPackage
     from benchflow.verifier.verifier_tree import Staging
 
 DEFAULT_ROUNDS: Final = 5

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.record import ALWAYS_WIN, always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.readiness import require_finished
-from benchflow.rollout.users import BaseUser, DocumentNudgeUser, ModelDocumentNudgeUser, model_caller
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Phase, in_step, network_policy
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
 from benchflow.task.document.prompt_plan import UserContract, compile_task_prompt_plan
 from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
+
+if TYPE_CHECKING:
+    from benchflow.rollout.users import BaseUser
 
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
@@ -137,6 +139,8 @@ def make_user(
     document = package.document
     if plan.user.status == "none" or document is None:
         return None
+    from benchflow.rollout.users import DocumentNudgeUser, ModelDocumentNudgeUser, model_caller
+
     facts = dict(document.user.private_facts) if document.user is not None else {}
     if plan.user.runtime_kind == "model-linear" and plan.user.model is not None:
         ask = model_caller(machine)

@@ -14,7 +14,8 @@ from typing import Final
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
 from benchflow.record import Fidelity
-from benchflow.sandbox.backends import ENGINES, load_backend
+from benchflow.sandbox.backends import load_backend
+from benchflow.sandbox.built_in import ENGINES
 from benchflow.sandbox.composing import composed, require_services
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, SandboxBackend, SandboxSpec
@@ -143,8 +144,8 @@ async def prepare(
 
 
 async def _gate(package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend) -> frozenset[str]:
-    """What the backend supports on this machine; everything the task needs beyond that is refused at once."""
-    features = validate_task_runtime_support(package, sandbox=backend.name)
+    """What the backend can honour here; everything the task needs beyond that is refused at once."""
+    features = validate_task_runtime_support(package, sandbox=backend.name, capabilities=backend.declared)
     if features:
         raise UnsupportedTaskFeatureError(tuple(features))
     status = await backend.status()

@@ -390,6 +390,16 @@ class SandboxBackend(ABC):
     """A kind of sandbox on this machine. Plugins register one in the entry-point group `benchflow.sandboxes`."""
 
     name: str
+    """What `--sandbox` takes; of a plugin the name of its entry point."""
+
+    @property
+    @abstractmethod
+    def declared(self) -> frozenset[str]:
+        """The names of `CAPABILITIES` that the backend has on a machine that gives it all it needs.
+
+        A class attribute (`declared = frozenset({"fork", …})`): tasks are judged by it before anything is made or
+        started. `status` says what of it works on this machine.
+        """
 
     @abstractmethod
     async def status(self) -> BackendStatus:

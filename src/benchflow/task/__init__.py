@@ -1,6 +1,6 @@
-"""Task packages: the standard, pure, without execution.
+"""Task packages: reading, checking and converting them. Pure: nothing is executed.
 
-The names below are imported when they are first used, so that a command pays only for what it needs.
+Names are imported on first use, so that a command loads only what it needs.
 """
 
 from __future__ import annotations

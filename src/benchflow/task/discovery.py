@@ -1,8 +1,8 @@
-"""Finding packages: from the paths a user names to the package folders at or below them.
+"""Finds the packages at or below the paths that a user names.
 
-A package is a folder with `task.md` or `task.toml` (`task.yaml` where the caller knows that layout too).
-Discovery does not descend into packages, skips hidden folders, follows a linked folder only when named,
-reports each package once, and keeps a folder it cannot read as a finding, so that nothing vanishes.
+A package is a folder with `task.md` or `task.toml` (or `task.yaml`, where the caller supports that layout). Discovery
+does not descend into packages, skips hidden folders, follows a linked folder only when it was named, reports each
+package once, and reports a folder that it cannot read as a broken package.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ TERMINAL_BENCH_MARKER: Final = "task.yaml"
 
 
 class FoundPackage(NamedTuple):
-    """A package folder, by the path as called joined with what was found below it."""
+    """A package folder: the path as given, joined with what was found below it."""
 
     path: Path
     named: bool = False
-    """The user named this very folder, rather than one above it."""
+    """Whether the user named this folder itself, not one above it."""
     problem: Issue | None = None
-    """Set when the folder could not be looked into: it may hide packages, and is reported as a broken one."""
+    """Set when the folder could not be searched; it may contain packages and is reported as a broken one."""
 
 
 def find_packages(paths: Iterable[Path], *, markers: Sequence[str] = PACKAGE_MARKERS) -> list[FoundPackage]:
-    """Every package at or below the paths: in the order of the paths, sorted by name below each, each once.
+    """Every package at or below the paths, once: in the order of the paths, sorted by name below each.
 
-    Raises `UsageError` for a path that is missing or no folder, and for one without any package.
+    Raises `UsageError` for a path that is missing, is not a folder, or has no packages.
     """
     found: list[FoundPackage] = []
     seen: set[tuple[int, int]] = set()
@@ -41,8 +41,8 @@ def find_packages(paths: Iterable[Path], *, markers: Sequence[str] = PACKAGE_MAR
         below = list(_walk(path, markers))
         if not below:
             raise UsageError(
-                f"{path}: no packages here; a package is a folder with {' or '.join(markers)}"
-                " (hidden and linked folders are searched only when they are named)",
+                f"{path}: no packages found; a package is a folder with {' or '.join(markers)}"
+                " (hidden and linked folders are searched only when named)",
                 code="no-packages",
             )
         for package in below:
@@ -63,11 +63,11 @@ def _require_folder(path: Path) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UsageError(f"{path}: cannot be read ({reason})", code="unreadable-path") from None
     if not stat.S_ISDIR(mode):
-        raise UsageError(f"{path}: is not a folder; name a package folder or one above packages", code="not-a-folder")
+        raise UsageError(f"{path}: not a folder; name a package or a folder above packages", code="not-a-folder")
 
 
 def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
-    """Packages at or below a folder, depth first; a folder with a marker of any file type is a package."""
+    """Packages at or below a folder, depth first; a folder with an entry named like a marker is a package."""
     pending = [str(start)]
     while pending:
         folder = pending.pop()

@@ -1,8 +1,8 @@
-"""The files of a package: read once, hashed, kept while small, never followed out of the folder.
+"""The files of a package: read once, hashed, kept in memory if small; links are never followed.
 
-`scan` lists every regular file below a folder. Links are not followed and not counted; links that leave the
-folder, pipes, sockets and devices are reported. Nothing here can hang: only regular files are opened, and
-never in a blocking way.
+`scan` lists every regular file below a folder. Links are not followed and not counted; links that point outside the
+folder, pipes, sockets and devices are reported. Nothing here can block: only regular files are opened, and never in a
+blocking way.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ KEEP_TOTAL: Final = 16 << 20
 READ_BYTES: Final = 64 << 20
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_PACKAGE_BYTES: Final = 4 << 30
-"""What is hashed of one file and of a whole package; more would keep whoever looks at a package busy."""
+"""The most that is hashed per file and per package, so that reading a package takes bounded time."""
 MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 128
 _CHUNK: Final = 1 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNMARKED: Final = _FLAGS | getattr(os, "O_NOATIME", 0)
-"""Without marking the file as read, which would cost a write; allowed for files of one's own."""
+"""Do not update the access time, which would cost a write; the kernel allows this only to the owner of a file."""
 _FIRST: Final = 16 << 10
-"""Most files are shorter than what is read first, and then read with one call."""
+"""Size of the first read: most files are shorter and need no second one."""
 
 
 class FileEntry(NamedTuple):
@@ -41,52 +41,52 @@ class FileEntry(NamedTuple):
     digest: bytes
     size: int
     data: bytes | None = None
-    """Its content while it is small."""
+    """The content, if small."""
 
     @property
     def sha256(self) -> str:
-        """The hexadecimal SHA-256 of its content."""
+        """The SHA-256 of the content, in hexadecimal."""
         return self.digest.hex()
 
     def __repr__(self) -> str:
         return f"FileEntry({self.sha256!r}, {self.size})"
 
 
-_new_entry: Final = tuple.__new__  # what `FileEntry(…)` ends in; packages have many files
+_new_entry: Final = tuple.__new__  # faster than `FileEntry(…)`; packages have many files
 
 
 @dataclass(frozen=True, slots=True)
 class FileMap:
-    """All regular files of a package by POSIX path, sorted; folders and links beside them."""
+    """All regular files of a package by POSIX path, sorted, with its folders and links."""
 
     root: Path
     files: Mapping[str, FileEntry]
     folders: frozenset[str]
     links: Mapping[str, str]
-    """Link to its target as written."""
+    """Link -> target as written."""
     issues: tuple[Issue, ...] = ()
 
     def __contains__(self, path: str) -> bool:
         return path in self.files
 
     def below(self, folder: str) -> dict[str, FileEntry]:
-        """The files of a folder, by path relative to it."""
+        """The files below a folder, by path relative to it."""
         prefix = f"{folder}/"
         cut = len(prefix)
         return {path[cut:]: entry for path, entry in self.files.items() if path.startswith(prefix)}
 
     def hashes(self, folder: str = "") -> dict[str, str]:
-        """Path to SHA-256, of everything or of one folder."""
+        """Path -> SHA-256 of all files, or of those below one folder."""
         chosen = self.below(folder) if folder else self.files
         return {path: entry.sha256 for path, entry in chosen.items()}
 
     def read(self, path: str) -> bytes:
-        """The content of a file; raises `KeyError`, or `OSError` also for one that is too large to be a text."""
+        """The content of a file. Raises `KeyError`, or `OSError`, also when the file is too large for a text."""
         entry = self.files[path]
         return entry.data if entry.data is not None else read_regular(self.root / path, READ_BYTES)[0]
 
     def digest(self, extra: Mapping[str, str] | None = None) -> str:
-        """`sha256:` over path and content hash of every file; `extra` adds files from outside (profiles)."""
+        """`sha256:` over path and content hash of every file; `extra` adds files outside the package (profiles)."""
         digests = {path: entry.digest for path, entry in self.files.items()}
         for path, outside in (extra or {}).items():
             digests[path] = bytes.fromhex(outside)
@@ -94,7 +94,7 @@ class FileMap:
 
 
 def digest_of(hashes: Mapping[str, str]) -> str:
-    """One digest of a file map: paths in order, each with NUL and its raw content hash."""
+    """The digest of a file map: sorted paths, each followed by NUL and its raw content hash."""
     return _digest_of({path: bytes.fromhex(hashes[path]) for path in sorted(hashes)})
 
 
@@ -104,7 +104,7 @@ def _digest_of(digests: Mapping[str, bytes]) -> str:
 
 
 def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.stat_result]:
-    """The bytes of a regular file; a link, a special file or a file over the limit is an `OSError`."""
+    """The bytes of a regular file; raises `OSError` for links, special files and files over the limit."""
     descriptor = os.open(path, _FLAGS)
     try:
         status = os.fstat(descriptor)
@@ -118,7 +118,7 @@ def read_regular(path: str | Path, limit: int | None = None) -> tuple[bytes, os.
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """As many bytes as the file said it has; fewer when it shrank meanwhile."""
+    """`size` bytes, or fewer if the file has shrunk."""
     data = os.read(descriptor, size)
     if len(data) == size:
         return data
@@ -131,11 +131,11 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 class _TooLargeError(Exception):
-    """A file beyond what is hashed; the message continues the sentence that starts with its path."""
+    """A file too large to be hashed; the message continues a sentence that starts with its path."""
 
 
 class _Scan:
-    """State of one walk through a folder."""
+    """The state of one scan."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -169,7 +169,9 @@ class _Scan:
                             self.link(entry.path, prefix + entry.name)
                         else:
                             kind = _special(entry)
-                            self.problem("special-file", prefix + entry.name, f"is {kind}, which a package cannot hold")
+                            self.problem(
+                                "special-file", prefix + entry.name, f"is {kind}, which a package cannot contain"
+                            )
             except OSError as error:
                 self.problem("unreadable", prefix.rstrip("/") or ".", f"cannot be read: {error.strerror or error}")
             if depth >= MAX_DEPTH:
@@ -185,7 +187,7 @@ class _Scan:
         root = os.path.realpath(self.root)
         resolved = os.path.realpath(full)
         if resolved != root and not resolved.startswith(f"{root}/"):
-            self.problem("link-escape", path, f"is a link that leaves the package (to '{printable(target)}')")
+            self.problem("link-escape", path, f"is a link that points outside the package (to '{printable(target)}')")
 
     def file(self, full: str, path: str) -> None:
         try:
@@ -215,16 +217,16 @@ class _Scan:
             self.problem("bad-file-name", path, "has a name that is not UTF-8")
 
     def longer(self, descriptor: int, start: bytes) -> FileEntry:
-        """A file that may be too long to be kept, or to be hashed; its start was read before."""
+        """A file that may be too large to keep or to hash; `start` has been read already."""
         status = os.fstat(descriptor)
         size = status.st_size
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         if size > MAX_FILE_BYTES:
-            raise _TooLargeError(f"is larger than {MAX_FILE_BYTES >> 30} GiB and is not looked at")
+            raise _TooLargeError(f"is larger than {MAX_FILE_BYTES >> 30} GiB and is not read")
         self.hashed += size
         if self.hashed > MAX_PACKAGE_BYTES:
-            raise _TooLargeError(f"is not looked at: the package is larger than {MAX_PACKAGE_BYTES >> 30} GiB")
+            raise _TooLargeError(f"is not read: the package is larger than {MAX_PACKAGE_BYTES >> 30} GiB")
         if size <= KEEP_BYTES and self.kept + size <= KEEP_TOTAL:
             data = start + _read(descriptor, max(0, size - len(start)))
             self.kept += len(data)
@@ -246,12 +248,12 @@ def _special(entry: os.DirEntry[str]) -> str:
 
 
 def printable(path: str) -> str:
-    """A path that can be shown and encoded whatever bytes its name has."""
+    """A path that can be printed and encoded, whatever bytes it contains."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def scan(root: Path | str) -> FileMap:
-    """Read a package folder once; whatever it holds, this returns."""
+    """Read a package folder; never raises for what it contains."""
     walk = _Scan(os.fspath(root))
     walk.walk()
     files = dict(sorted(walk.files.items()))

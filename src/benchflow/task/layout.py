@@ -1,17 +1,24 @@
-"""Which folders of a package count, whether aliases agree, and whether declared assets match the files.
+"""Which folders of a package are used, whether aliases agree, and whether declared assets match the files.
 
 Selection is by existence alone: `verifier/` before `tests/`, `oracle/` before `solution/`, with no fallback
 from an empty or broken native folder. Alias trees are equal when their file maps are equal. Hidden assets must
-lie where the agent cannot see them; pinned ones must have their SHA-256.
+lie where the agent cannot see them; pinned ones must have their SHA-256. The content digest leaves out `evidence/` and
+the key `benchflow.evidence`, so that proving a package does not make another package of it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import yaml
 
 from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.namespace import Asset, Namespace
+from benchflow.task.document.markdown import MarkdownError, decode, split_frontmatter
+from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.filemap import FileMap, digest_of
 
 TASK_TOML: Final = "task.toml"
@@ -31,6 +38,8 @@ _PARTS: Final = frozenset(
         "steps",
     }
 )
+EVIDENCE: Final = "evidence"
+_NAMESPACE: Final = "benchflow"
 _FILES: Final = frozenset({"task.md", "task.toml", "instruction.md"})
 SOURCE_FOLDERS: Final = (
     "environment",
@@ -44,22 +53,20 @@ SOURCE_FOLDERS: Final = (
 
 
 def select(files: FileMap, native: str, legacy: str) -> str | None:
-    """The folder that counts, or None when neither exists."""
+    """The folder that is used, or None when neither exists."""
     if native in files.folders or native in files.links or native in files:
         return native
     return legacy if legacy in files.folders or legacy in files.links or legacy in files else None
 
 
 def check_parts(files: FileMap, problems: IssueLog) -> None:
-    """The parts of a package must be what they are called: files or folders, not links."""
+    """The parts of a package must be files or folders, as named, and not links."""
     if not files.links and not _PARTS & files.files.keys() - _FILES and not _FILES & files.folders:
         return
     for part in sorted(link for link in files.links if link in _PARTS or _is_document(link)):
         if part in ("tests", "solution") and files.links[part].rstrip("/") in ("verifier", "oracle"):
             continue
-        problems.error(
-            "linked-part", part, f"{part} is a link; a part of a package must be a file or folder of its own"
-        )
+        problems.error("linked-part", part, f"{part} is a link; it must be a real file or folder")
     for part in sorted(_PARTS):
         is_file = part in _FILES
         if (is_file and part in files.folders) or (not is_file and part in files):
@@ -67,12 +74,12 @@ def check_parts(files: FileMap, problems: IssueLog) -> None:
 
 
 def _is_document(link: str) -> bool:
-    """Whether a link stands where a text is read from."""
+    """Whether a link is in a place where text is read."""
     return link.startswith("prompts/") or link.endswith(("/verifier.md", "/instruction.md"))
 
 
 def check_aliases(files: FileMap, problems: IssueLog) -> None:
-    """Alias trees that both exist must hold the same files."""
+    """Alias trees that both exist must contain the same files."""
     if not files.folders & {"tests", "solution", "steps"}:
         return
     pairs = [*ALIASES]
@@ -92,7 +99,7 @@ def check_aliases(files: FileMap, problems: IssueLog) -> None:
 
 
 def source_hashes(files: FileMap) -> dict[str, str]:
-    """Path to SHA-256 of the files that define a task."""
+    """Path -> SHA-256 of the files that define a task."""
     prefixes = tuple(f"{folder}/" for folder in SOURCE_FOLDERS)
     return {path: entry.sha256 for path, entry in files.files.items() if path in _FILES or path.startswith(prefixes)}
 
@@ -102,11 +109,11 @@ AGENT_FOLDERS: Final = ("environment", "prompts")
 HIDDEN_FOLDERS: Final = ("verifier", "tests", "oracle", "solution", "evidence")
 _STEP_WORKDIR: Final = re.compile(r"steps/[^/]+/(workdir|instruction\.md)(/|$)")
 _ELSEWHERE: Final = frozenset({"external_dataset", "runtime_secret"})
-"""Visibilities whose content need not be part of the package."""
+"""Visibilities whose content need not be in the package."""
 
 
 def check_assets(namespace: Namespace, files: FileMap, problems: IssueLog) -> None:
-    """Hidden assets must lie where the agent never looks, pinned ones must be what they were."""
+    """Hidden assets must be outside what the agent sees; pinned assets must match their digest."""
     seen_by_agent = [
         *AGENT_FOLDERS,
         *(asset.path for asset in namespace.assets if asset.visibility == "agent"),
@@ -129,7 +136,7 @@ def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problem
         if exposed is None and _STEP_WORKDIR.match(asset.path):
             exposed = "the working folder of a step"
         if exposed is not None:
-            message = f"{asset.path} is {asset.visibility}, but lies in {exposed}, which the agent sees"
+            message = f"{asset.path} is {asset.visibility}, but is in {exposed}, which the agent can see"
             problems.error("exposed-asset", where, message)
         elif asset.mount_phase in ("agent", "environment"):
             message = f"{asset.path} is {asset.visibility}, but is mounted for the {asset.mount_phase} phase"
@@ -137,7 +144,7 @@ def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problem
     elif asset.visibility == "agent":
         hidden = next((folder for folder in HIDDEN_FOLDERS if _within(asset.path, folder)), None)
         if hidden is not None:
-            message = f"{asset.path} is meant for the agent, but lies in {hidden}/, which the agent never sees"
+            message = f"{asset.path} is meant for the agent, but is in {hidden}/, which the agent cannot see"
             problems.error("exposed-asset", where, message)
 
 
@@ -152,13 +159,13 @@ def _check_presence(asset: Asset, path: str, files: FileMap, problems: IssueLog)
 def _check_pin(file: str, pinned: str, path: str, files: FileMap, problems: IssueLog) -> None:
     actual = content_hash(files, file)
     if actual is None:
-        problems.error("missing-asset", f"{path}.path", f"{file} is pinned, but not in the package")
+        problems.error("missing-asset", f"{path}.path", f"{file} is pinned but is not in the package")
     elif actual != pinned:
-        problems.error("pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, not the pinned {pinned}")
+        problems.error("pin-mismatch", f"{path}.sha256", f"{file} has the SHA-256 {actual}, but {pinned} is pinned")
 
 
 def content_hash(files: FileMap, path: str) -> str | None:
-    """What a pin of a file or folder holds; a folder's is the digest of its file map."""
+    """The hash that a pin of a file or folder holds; for a folder, the digest of its file map."""
     if path in files:
         return files.files[path].sha256
     if path in files.folders:
@@ -172,3 +179,51 @@ def _overlap(path: str, other: str) -> bool:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def content_digest(files: FileMap, outside: Mapping[str, str]) -> str:
+    """The content digest of a package; `outside` are hashes of files that lie beside it and belong to it."""
+    hashes = {path: entry.sha256 for path, entry in files.files.items() if not path.startswith(f"{EVIDENCE}/")}
+    document = files.files.get(TASK_MD)
+    if document is not None and document.data is not None and EVIDENCE.encode() in document.data:
+        hashes[TASK_MD] = sha256(without_evidence(document.data)).hexdigest()
+    return digest_of({**hashes, **outside})
+
+
+def without_evidence(data: bytes) -> bytes:
+    """The bytes of a `task.md` without the lines of `benchflow.evidence`, all others as they are.
+
+    A text that cannot be read, or that writes the namespace in one line, is taken as it is.
+    """
+    try:
+        root = yaml.compose(split_frontmatter(decode(data)).yaml, Loader=yaml.CSafeLoader)
+    except (MarkdownError, yaml.YAMLError, RecursionError, ValueError):
+        return data
+    namespace = _entry(root, _NAMESPACE)
+    evidence = _entry(namespace[1], EVIDENCE) if namespace is not None else None
+    if namespace is None or evidence is None or namespace[1].flow_style:
+        return data
+    key, value = namespace if len(namespace[1].value) == 1 else evidence
+    lines = data.splitlines(keepends=True)
+    first = key.start_mark.line + 1  # the text that was read begins after the line that opens the frontmatter
+    last = max([first, *(line + 1 for line in _last_lines(value))])
+    while last > first and not lines[last].strip():
+        last -= 1
+    return b"".join(lines[:first] + lines[last + 1 :])
+
+
+def _entry(node: Any, key: str) -> tuple[Any, Any] | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next(((name, value) for name, value in node.value if name.value == key), None)
+
+
+def _last_lines(node: Any) -> Iterator[int]:
+    """The lines on which the scalars and one-line collections of a value end; blocks end where the next key begins."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style:
+        end = node.end_mark
+        yield end.line - (end.column == 0 and end.line > node.start_mark.line)
+        return
+    for item in node.value:
+        for part in item if isinstance(item, tuple) else (item,):
+            yield from _last_lines(part)

@@ -1,7 +1,6 @@
-"""How a `TaskPackage` is made: the folder is scanned, then each part is parsed once, as it is needed.
+"""Builds a `TaskPackage`: scans the folder, then parses each part once.
 
-Every part reports to its own log; nothing raises for bad content, and a part that cannot be read does not
-hide the problems of the others.
+Every part has its own log. Invalid content never raises, and an unreadable part does not hide the problems of others.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from benchflow.task.document.task_toml import InboundCompatibility
 
 _WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
-"""Keys of the namespace that speak of files in the package."""
+"""Keys of the namespace that refer to files in the package."""
 _SIDECARS: Final = {"role.": "role:", "scene.": "scene:"}
 
 
@@ -45,7 +44,7 @@ class PackageLoader:
         self.path = path
         self.files = scan(path)
         self.issues: list[Issue] = []
-        """Of the definition."""
+        """Problems of the definition."""
         self.layout = IssueLog()
         self.profiles = ProfileReader(path)
         self.document: TaskDocument | None = None
@@ -53,10 +52,10 @@ class PackageLoader:
         self.instruction: str | None = None
         self.imported: InboundCompatibility | None = None
         self.written: Mapping[str, Any] = {}
-        """The definition as its author wrote it, as far as it could be read."""
+        """The definition as written, as far as it could be read."""
 
     def load(self, sandbox: str | None) -> TaskPackage:
-        """The package, whatever was found."""
+        """The package, valid or not."""
         entrypoint = self._definition()
         verifier_dir, oracle_dir = (select(self.files, native, legacy) for native, legacy in ALIASES)
         check_parts(self.files, self.layout)
@@ -83,7 +82,7 @@ class PackageLoader:
         )
 
     def _definition(self) -> Entrypoint | None:
-        """Read the entrypoint that counts: `task.md` wins, and must agree with a split twin."""
+        """Read the entrypoint: `task.md` takes precedence and must agree with a split definition beside it."""
         if TASK_MD in self.files:
             self._native()
             self._twin()
@@ -94,14 +93,14 @@ class PackageLoader:
         if not self.path.is_dir():
             message = f"{self.path} {'is not a folder' if self.path.exists() else 'does not exist'}"
         elif placed := next((name for name in (TASK_MD, TASK_TOML) if self._stands_there(name)), None):
-            message = f"{placed} is not a file that can be read: there is no definition of the task"
+            message = f"{placed} is not a readable file, so the task has no definition"
         else:
             message = "there is neither task.md nor task.toml"
         self.issues.append(Issue("not-a-package", "error", "", message))
         return None
 
     def _stands_there(self, name: str) -> bool:
-        """Whether something else than a readable file has this name."""
+        """Whether the name belongs to something other than a readable file."""
         kinds = (self.files.folders, self.files.links, {issue.file for issue in self.files.issues})
         return any(name in names for names in kinds)
 
@@ -126,7 +125,7 @@ class PackageLoader:
             file = f"prompts/{name}"
             key = sidecar_key(name)
             if key is None:
-                message = f"{file} is not a prompt that a document reads"
+                message = f"{file} is not a prompt file: its name is not role.NAME.md, scene.NAME.md or user-persona.md"
                 self.issues.append(Issue("unused-prompt", "warning", "", message, file))
                 continue
             text = self._text(file, self.issues)
@@ -146,7 +145,7 @@ class PackageLoader:
             self.instruction = self._text(INSTRUCTION, self.issues)
 
     def _steps(self) -> dict[str, VerifierDocument]:
-        """The verifier documents of declared steps by name; their instructions must be readable text."""
+        """The verifier documents of declared steps, by name; also checks that their instructions are readable."""
         documents: dict[str, VerifierDocument] = {}
         for step in (self.config.steps if self.config is not None else None) or ():
             base = f"steps/{step.name}"
@@ -159,21 +158,21 @@ class PackageLoader:
         return documents
 
     def _twin(self) -> None:
-        """A split pair beside `task.md` must say the same."""
+        """A split definition beside `task.md` must be equivalent."""
         has_toml, has_prompt = TASK_TOML in self.files, INSTRUCTION in self.files
         if self.document is None or not (has_toml or has_prompt):
             return
         steps = bool(self.config and self.config.steps)
         if has_toml != has_prompt and not (steps and has_toml):
             missing, present = (INSTRUCTION, TASK_TOML) if has_toml else (TASK_TOML, INSTRUCTION)
-            message = f"{present} stands beside task.md without {missing}"
+            message = f"{present} exists beside task.md, but {missing} does not"
             self.layout.error("incomplete-split", f"{TASK_MD}|{present}", message)
         if has_toml:
             self._compare_config()
         if has_prompt:
             text = self._text(INSTRUCTION, self.layout.issues)
             if text is not None and normal_prompt(text) != normal_prompt(self.document.instruction):
-                message = "task.md and instruction.md hold different prompts"
+                message = "task.md and instruction.md contain different prompts"
                 self.layout.error("alias-drift", f"{TASK_MD}|{INSTRUCTION}", message)
 
     def _compare_config(self) -> None:
@@ -185,7 +184,7 @@ class PackageLoader:
         reading = read_task_toml(text)
         self.layout.extend(issue for issue in reading.issues if issue.code != "shared-live-box")
         if reading.config is not None and _comparable(reading.config) != _comparable(self.config):
-            message = "task.md and task.toml hold different configurations"
+            message = "task.md and task.toml contain different configurations"
             self.layout.error("alias-drift", f"{TASK_MD}|{TASK_TOML}", message)
 
     def _verifier(self, folder: str | None) -> VerifierDocument | None:
@@ -203,7 +202,7 @@ class PackageLoader:
         return document
 
     def _shared_verifier(self, folder: str | None, profile: dict[str, Any]) -> VerifierDocument | None:
-        """A profile with strategies stands in for a missing `verifier.md`."""
+        """A profile with strategies replaces a missing `verifier.md`."""
         if "strategies" not in profile:
             return None
         file = self.profiles.profiles["verifier-profile"].path
@@ -212,7 +211,7 @@ class PackageLoader:
         return document
 
     def _projection(self, document: VerifierDocument, file: str, projection: str) -> None:
-        """`verifier/task.toml` holds the mapping of `verifier.md` once more, and must hold the same."""
+        """`verifier/task.toml` repeats the mapping of `verifier.md` and must be equal to it."""
         from benchflow.task.document.toml_source import parse_toml, toml_locator
 
         text = self._text(projection, self.layout.issues)
@@ -232,7 +231,7 @@ class PackageLoader:
             self.layout.error("projection-drift", f"{file}|{projection}", message)
 
     def _namespace(self) -> EnvironmentManifest | None:
-        """Hold the namespace against the files: assets and the manifest of services."""
+        """Compare the namespace with the files: assets and the manifest of services."""
         if self.document is None or not self.document.namespace.declared & _WITH_FILES:
             return None
         from benchflow.task.document.environment_manifest import read_manifest
@@ -282,7 +281,7 @@ class PackageLoader:
 
 
 def sidecar_key(name: str) -> str | None:
-    """The section that a file of `prompts/` stands for (`role.<name>.md`, …), or None."""
+    """The section that a file in `prompts/` replaces (`role.<name>.md`, …), or None."""
     stem = name.removesuffix(".md")
     if stem == name or "/" in name:
         return None
@@ -295,17 +294,17 @@ def sidecar_key(name: str) -> str | None:
 
 
 def folder_name(path: Path) -> str:
-    """What a folder is called, also when it was named `.` or `..`."""
+    """The name of a folder, even when given as `.` or `..`."""
     return Path(os.path.normpath(path.absolute())).name or "package"
 
 
 def document_line(files: FileMap, path: str) -> int | None:
-    """Where `task.md` says something; the file is known to parse."""
+    """The line of a path in `task.md`, which is known to parse."""
     return YamlSource(split_frontmatter(decode(files.read(TASK_MD))).yaml, first_line=2).line(path)
 
 
 def _comparable(config: TaskConfig | None) -> TaskConfig | None:
-    """A configuration without what only the layout decides: its version, and how a shared box is left."""
+    """The configuration without what depends on the layout: its version and the hardening of shared verification."""
     if config is None:
         return None
     return config.replace(schema_version="", verifier=config.verifier.replace(hardening=HardeningConfig()))

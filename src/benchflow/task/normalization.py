@@ -1,7 +1,7 @@
-"""A `task.md` in canonical form: presets and shorthands expanded and gone, one spelling for each key.
+"""`task.md` in canonical form: presets and shorthands expanded, one spelling per key.
 
-`render_normalized_task_md` gives the text alone and leaves headings where they are; `normalize_package`
-writes a package and moves headings into `prompts/`. Both are read back: what a turn is told never changes.
+`render_normalized_task_md` returns the text and leaves headings in place; `normalize_package` also moves headings into
+`prompts/`. Both parse the result again: the prompt of a turn never changes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class NormalizedTask:
 
     text: str
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Prompt files that take over a heading each: path in the package to text."""
+    """Prompt files that replace headings: path in the package -> text."""
     issues: tuple[Issue, ...] = ()
-    """Headings that were left out because a prompt file had taken their place before."""
+    """Headings that were dropped because a prompt file overrides them."""
 
 
 def render_normalized_task_md(text: str, *, path: Path | str | None = None) -> str:
-    """The canonical text of a document; `path` is that of its `task.md`, for the profiles it refers to.
+    """The canonical text of a document; `path` is its `task.md`, needed to find the profiles it refers to.
 
-    Raises `TaskDocumentParseError` for a document that is not valid.
+    Raises `TaskDocumentParseError` for an invalid document.
     """
     folder = None if path is None else Path(path)
     if folder is not None and not folder.is_dir():
@@ -53,9 +53,9 @@ def render_normalized_task_md(text: str, *, path: Path | str | None = None) -> s
 
 
 def normalize_package(task_dir: Path | str, *, write: bool = False) -> NormalizedTask:
-    """The canonical form of a native package with its headings in `prompts/`; `write` puts it in place.
+    """The canonical form of a native package, with its headings in `prompts/`; `write` saves it.
 
-    Raises `TaskDocumentParseError` for an invalid document, `PackageError` for a folder without one.
+    Raises `TaskDocumentParseError` for an invalid document and `PackageError` for a folder without one.
     """
     package = load_package(task_dir)
     document = _document(package)
@@ -74,7 +74,7 @@ def normalize_package(task_dir: Path | str, *, write: bool = False) -> Normalize
 
 
 def _with_prompt_files(document: TaskDocument, sidecars: Mapping[str, str], folder: Path) -> NormalizedTask | None:
-    """The document with its headings but `## prompt` in files; None if that would change a prompt."""
+    """The document with all headings except `## prompt` in files; None if that would change a prompt."""
     body = split_sections(document.body)
     moved = {section.key: section.text for section in body.sections if section.key != _PROMPT}
     kept = Body(body.preamble, tuple(section for section in body.sections if section.key == _PROMPT))
@@ -100,7 +100,7 @@ def _read(text: str, sidecars: Mapping[str, str], folder: Path | None) -> TaskDo
 
 
 def _compose(body: Body) -> str:
-    """A body from its parts; a leading `## prompt` needs no heading."""
+    """A body from its parts; `## prompt` at the start needs no heading."""
     blocks = [escape_headings(body.preamble)] if body.preamble else []
     for index, section in enumerate(body.sections):
         text = escape_headings(section.text)
@@ -111,7 +111,7 @@ def _compose(body: Body) -> str:
 
 
 def canonical_frontmatter(frontmatter: Mapping[str, Any]) -> dict[str, Any]:
-    """Frontmatter without presets and shorthands, under canonical names, the schema's version first."""
+    """Frontmatter without presets and shorthands, under canonical names, with the schema version first."""
     expanded = expand_authoring(frontmatter, IssueLog(TASK_MD)).mapping
     mapping = _respell(DocumentRoot, expanded)
     version = mapping.pop("version", None)
@@ -151,12 +151,12 @@ def _file(key: str) -> str:
 
 
 def _shadowed(key: str) -> Issue:
-    message = f"the section '## {key}' was left out: {_file(key)} had taken its place"
+    message = f"the section '## {key}' was dropped: {_file(key)} overrides it"
     return Issue("shadowed-section", "warning", key, message, TASK_MD)
 
 
 def _same(before: TaskDocument, after: TaskDocument) -> bool:
-    """Whether both mean the same to whoever runs them."""
+    """Whether both are equivalent when run."""
     names = ("config", "namespace", "instruction", "preamble", "roles", "scenes", "user", "persona", "mode")
     plans = [compile_task_prompt_plan(item, fallback_prompt=item.instruction) for item in (before, after)]
     return plans[0] == plans[1] and all(getattr(before, name) == getattr(after, name) for name in names)
@@ -164,4 +164,6 @@ def _same(before: TaskDocument, after: TaskDocument) -> bool:
 
 def _require_same(before: TaskDocument, after: TaskDocument) -> None:
     if not _same(before, after):
-        raise PackageError("task.md cannot be normalised without a change", code="not-normalisable", file=TASK_MD)
+        raise PackageError(
+            "task.md cannot be normalised without changing its meaning", code="not-normalisable", file=TASK_MD
+        )

@@ -1,8 +1,7 @@
-"""A folder as a `TaskPackage`: every file read once, everything parsed, every problem collected.
+"""`TaskPackage`: a folder with every file read once, everything parsed, every problem collected.
 
-`load_package` takes whatever a folder holds and never raises for bad content; `TaskPackage.issues` says
-what is wrong. The native layout (`task.md`) and the split layout (`task.toml`, `instruction.md`) give the
-same object.
+`load_package` never raises for invalid content; `TaskPackage.issues` lists the problems. The native layout (`task.md`)
+and the split layout (`task.toml`, `instruction.md`) result in the same type.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from benchflow.errors import Issue
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.task_document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
-from benchflow.task.layout import INSTRUCTION, TASK_TOML, source_hashes
+from benchflow.task.layout import INSTRUCTION, TASK_TOML, content_digest, source_hashes
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
@@ -44,7 +43,7 @@ Entrypoint = Literal["task.md", "legacy"]
 
 @dataclass(frozen=True)
 class TaskPackage:
-    """A package as it was found. It may be invalid; `issues` tells."""
+    """A package as it was found. It may be invalid: see `issues`."""
 
     path: Path
     files: FileMap = field(repr=False)
@@ -58,24 +57,24 @@ class TaskPackage:
     oracle_dir: str | None
     verifier_document: VerifierDocument | None = field(repr=False)
     step_verifiers: Mapping[str, VerifierDocument] = field(repr=False)
-    """Verifier documents that steps have of their own, by the name of the step."""
+    """The verifier documents of steps, by name of the step."""
     manifest: EnvironmentManifest | None = field(repr=False)
     """The services of the environment, when the document names a manifest."""
     profiles: Mapping[str, Profile] = field(repr=False)
     imported: InboundCompatibility | None = field(repr=False)
-    """What a split definition held beyond the configuration."""
+    """What a split definition contains beyond the configuration."""
     name: str
     digest: str
     document_issues: tuple[Issue, ...]
     """Problems of the definition: `task.md`, its sidecars and profiles; or `task.toml`, `instruction.md`."""
     layout_issues: tuple[Issue, ...]
-    """Problems of everything else: files, verifier document, aliases, assets."""
+    """All other problems: files, verifier document, aliases, assets."""
     sandbox: str | None = None
-    """Where it is meant to run; decides `runtime_issues`."""
+    """The sandbox to run on; determines `runtime_issues`."""
 
     @classmethod
     def from_task_dir(cls, path: Path | str, sandbox: str | None = None) -> TaskPackage:
-        """Load a package, to be run on a sandbox if one is named."""
+        """Load a package, optionally for a given sandbox."""
         return load_package(path, sandbox=sandbox)
 
     @property
@@ -89,7 +88,7 @@ class TaskPackage:
 
     @cached_property
     def view(self) -> TaskRuntimeView:
-        """What will run; raises `PackageError` when the definition cannot be read."""
+        """The runtime view; raises `PackageError` when the definition cannot be read."""
         from benchflow.task.runtime_view import TaskRuntimeView
 
         return TaskRuntimeView.of(self)
@@ -103,7 +102,7 @@ class TaskPackage:
 
     @cached_property
     def runtime_issues(self) -> tuple[UnsupportedTaskFeature, ...]:
-        """What the chosen sandbox cannot honour; empty without one."""
+        """What the chosen sandbox does not support; empty without one."""
         if self.sandbox is None:
             return ()
         from benchflow.task.runtime_capabilities import validate_task_runtime_support
@@ -113,8 +112,6 @@ class TaskPackage:
     @cached_property
     def content_digest(self) -> str:
         """The digest without evidence: what the task is, whatever is known about it."""
-        from benchflow.task.content import content_digest
-
         return content_digest(self.files, self._outside)
 
     @property
@@ -128,7 +125,7 @@ class TaskPackage:
 
     @property
     def source_hashes(self) -> dict[str, str]:
-        """Path to SHA-256 of everything that defines the task, profiles included."""
+        """Path -> SHA-256 of everything that defines the task, including profiles."""
         return dict(sorted({**source_hashes(self.files), **self._outside}.items()))
 
     def compatibility_export_report(self, *, target: str = "harbor") -> CompatibilityExportReport:
@@ -138,7 +135,7 @@ class TaskPackage:
         return build_compatibility_export_report(self, target=target)
 
     def line(self, path: str) -> int | None:
-        """The line of `task.md` where a dotted path is written, or the nearest path above it."""
+        """The line of a dotted path in `task.md`, or of the nearest path above it."""
         from benchflow.task.loading import document_line
 
         return document_line(self.files, path) if self.document is not None else None
@@ -157,7 +154,7 @@ class TaskPackage:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The package as plain data; private facts and hidden expectations are never part of it."""
+        """The package as plain data, without private facts and hidden expectations."""
         verifier = self.verifier_document
         return {
             "task_dir": str(self.path.absolute()),
@@ -187,12 +184,12 @@ class TaskPackage:
 
 
 def load_package(path: Path | str, *, sandbox: str | None = None) -> TaskPackage:
-    """Read a package folder; bad content becomes issues, never an exception."""
+    """Read a package folder; invalid content becomes issues, never an exception."""
     from benchflow.task.loading import PackageLoader
 
     return PackageLoader(path if isinstance(path, Path) else Path(path)).load(sandbox)
 
 
 def normal_prompt(text: str) -> str:
-    """A prompt without the blanks that do not count."""
+    """A prompt without insignificant whitespace."""
     return "\n".join(line.rstrip() for line in text.strip().split("\n"))

@@ -1,7 +1,7 @@
-"""The files of a new package: complete in form, with a marker wherever the author has to write something.
+"""The files of a new package, with a placeholder wherever the author has to write something.
 
-A scaffold passes every check up to `publication-grade` once its markers are filled in; until then each marker
-is an error with its file and line. Markers stand in comments or block text, so any line may replace them.
+A scaffold passes every check up to `publication-grade` once its placeholders are filled in; until then each of them is
+an error with its file and line. They are in comments or block text, so that any text may replace them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from benchflow.errors import UsageError
 
 MARKER: Final = "[REPLACE:"
-"""How a place begins that the author has yet to fill in."""
+"""The start of a placeholder."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -25,15 +25,15 @@ class ScaffoldFile:
 
 
 def scaffold_package(name: str, *, organisation: str = "local", preset: str | None = None) -> dict[str, ScaffoldFile]:
-    """The files of a new package by their relative path; `preset` must be a known one.
+    """The files of a new package by relative path; `preset` must be a known preset.
 
-    Raises `UsageError` for a name that is not one plain folder name.
+    Raises `UsageError` for a name that is not a plain folder name.
     """
     for what, value in (("name", name), ("organisation", organisation)):
         if not _NAME.fullmatch(value) or ".." in value or len(value) > 100:
             raise UsageError(
-                f"{value!r} cannot be the {what} of a task: use letters, digits, '.', '_' and '-', "
-                "begin with a letter or digit, at most 100 characters",
+                f"{value!r} cannot be used as the {what} of a task: use letters, digits, '.', '_' and '-', "
+                "start with a letter or digit, at most 100 characters",
                 code="bad-name",
             )
     return {
@@ -55,9 +55,9 @@ schema_version: "1.3"
 {chosen}task:
   name: {organisation}/{name}
   description: >-
-    [REPLACE: one sentence for people who choose tasks]
+    [REPLACE: one sentence that describes the task to people who choose tasks]
 {settings}---
-[REPLACE: what the agent is asked to do; name each file it has to write, and nothing about the scoring]
+[REPLACE: what the agent has to do; name each file it has to write; say nothing about scoring]
 """
 
 
@@ -78,18 +78,18 @@ _LIVE_REPORT: Final = """benchflow:
 
 _DOCKERFILE: Final = """FROM debian:bookworm-slim
 WORKDIR /app
-# [REPLACE: install what the task needs and copy the files the agent starts from]
+# [REPLACE: install what the task needs and copy the files that the agent starts with]
 """
 
 _SOLVE: Final = """#!/bin/sh
-# Solves the task as a good agent would: the proof that it can be solved. The agent never sees this file.
+# Solves the task as a good agent would, to prove that it can be solved. The agent never sees this file.
 set -eu
 # [REPLACE: the reference solution]
 """
 
 _RUBRIC: Final = """# What earns the reward
 
-- correctness: [REPLACE: when the work counts as right, in a sentence a reviewer can agree with]
+- correctness: [REPLACE: when the result is correct, in one sentence that a reviewer can check]
 """
 
 
@@ -110,7 +110,7 @@ verifier:
     reward_text: /logs/verifier/reward.txt
     reward_json: /logs/verifier/reward.json
 ---
-[REPLACE: what this verifier reads, and why an agent cannot fool it]
+[REPLACE: what this verifier reads, and why an agent cannot cheat it]
 """)
 
 
@@ -122,10 +122,10 @@ def _script_verifier(name: str) -> dict[str, ScaffoldFile]:
 
 
 _TEST: Final = """#!/bin/sh
-# Scores the work: one number from 0.0 to 1.0, as text and as JSON. Exits with 0 whatever the score.
+# Scores the result: one number from 0.0 to 1.0, as text and as JSON. Exits with 0 whatever the score.
 set -u
 reward=0.0
-# [REPLACE: look at the work and set reward=1.0 when it is right]
+# [REPLACE: check the result and set reward=1.0 if it is correct]
 printf '%s\\n' "$reward" > /logs/verifier/reward.txt
 printf '{"reward": %s}\\n' "$reward" > /logs/verifier/reward.json
 """
@@ -143,21 +143,21 @@ def _reward_kit_verifier(name: str) -> dict[str, ScaffoldFile]:
     }
 
 
-_REWARD_PY: Final = '''"""Scores the work: one metric from 0.0 to 1.0 for each criterion of criteria.toml."""
+_REWARD_PY: Final = '''"""Scores the result: one metric from 0.0 to 1.0 for each criterion in criteria.toml."""
 
 import json
 import os
 from pathlib import Path
 
 metrics = {"correctness": 0.0}
-# [REPLACE: look at the work and set each metric]
+# [REPLACE: check the result and set each metric]
 Path(os.environ["BENCHFLOW_REWARD_JSON"]).write_text(json.dumps({"metrics": metrics}))
 '''
 
 _CRITERIA: Final = '''[[criterion]]
 id = "correctness"
 description = """
-[REPLACE: when the work counts as right]
+[REPLACE: when the result is correct]
 """
 type = "numeric"
 min = 0

@@ -1,8 +1,7 @@
 """Shared configuration of a benchmark: `environment-profile`, `agent-profile`, `verifier-profile`.
 
-A profile is a YAML mapping that packages reference by a path relative to the package, inside the folder
-that holds the package. It goes below the package's own keys, stays visible in the runtime view and counts
-in the digest.
+A profile is a YAML mapping that packages reference by a path relative to the package, inside the folder that contains
+the package. It provides defaults for the package's own keys, is listed in the runtime view and counts in the digest.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from benchflow.task.filemap import read_regular
 from benchflow.task.verifier.verifier_document import VerifierSpec
 
 _LATER: Final = frozenset({"missing-key", "conflicting-keys", "unknown-strategy", "unknown-role"})
-"""Codes that only the merged result can decide."""
+"""Codes that can only be decided for the merged result."""
 
 
 class Profile(NamedTuple):
@@ -39,7 +38,7 @@ class Profile(NamedTuple):
     mapping: Mapping[str, Any]
     """Under canonical names."""
     inside: bool
-    """Whether it lies in the package itself and so is counted with its files."""
+    """Whether it is inside the package, and so counted with its files."""
 
 
 class ProfileReader:
@@ -51,7 +50,7 @@ class ProfileReader:
         self.issues: list[Issue] = []
 
     def merge(self, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
-        """The frontmatter with its profiles below it."""
+        """The frontmatter, with its profiles as defaults."""
         for key in PROFILE_KEYS:
             written = mapping.get(key)
             if isinstance(written, str) and written.strip():
@@ -62,12 +61,12 @@ class ProfileReader:
         return mapping
 
     def verifier_spec(self) -> dict[str, Any]:
-        """What the verifier profile says for `verifier/verifier.md`."""
+        """What the verifier profile provides for `verifier/verifier.md`."""
         profile = self.profiles.get("verifier-profile")
         return {k: v for k, v in profile.mapping.items() if k in VerifierSpec.KEYS} if profile else {}
 
     def hashes(self) -> dict[str, str]:
-        """Path to SHA-256 of the profiles that lie outside the package."""
+        """Path -> SHA-256 of the profiles outside the package."""
         return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
 
     def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
@@ -78,7 +77,7 @@ class ProfileReader:
         resolved = os.path.realpath(self.package / written)
         holder = root.rpartition("/")[0]
         if written.startswith("/") or not resolved.startswith(f"{holder}/"):
-            problems.error("profile-outside", key, f"{key} '{written}' leaves the folder that holds the package")
+            problems.error("profile-outside", key, f"{key} '{written}' is outside the folder that contains the package")
             return None
         try:
             data, _ = read_regular(resolved, MAX_CHARS * 4)
@@ -111,7 +110,7 @@ class ProfileReader:
 
 
 def _canonical(key: str, mapping: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
-    """A profile under canonical names, checked by the sections it stands for."""
+    """A profile under canonical names, checked against the sections it provides."""
     if key == "environment-profile":
         return _declared(EnvironmentConfig, mapping, "", problems)
     if key == "agent-profile":

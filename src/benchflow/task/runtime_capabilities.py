@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.errors import Issue, UnsupportedError
-from benchflow.task.capability_table import SANDBOXES, TABLE, Refused
+from benchflow.errors import Issue, UnsupportedError, UsageError
+from benchflow.plugins import SANDBOXES
+from benchflow.task.capability_table import TABLE, Refused
 from benchflow.task.config.namespace import DocumentRoot
 from benchflow.task.config.parsed_record import Record, join
 from benchflow.task.config.task_config import TaskConfig
@@ -24,7 +25,6 @@ from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.verifier.declared_strategies import GainStrategy, HybridStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
-ENTRY_POINTS: Final = "benchflow.sandboxes"
 COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 
 _SILENT: Final = {
@@ -68,44 +68,34 @@ class UnsupportedTaskFeatureError(UnsupportedError):
         self.features = features
 
 
-def known_sandboxes() -> tuple[str, ...]:
-    """Names of all sandboxes: the built-in ones and those of installed plugins."""
-    return tuple(sorted({*SANDBOXES, *_plugins()}))
+def declared_capabilities(sandbox: str) -> frozenset[str]:
+    """What the sandbox of that name declares that it can honour; nothing is started.
 
-
-def sandbox_capabilities(sandbox: str) -> frozenset[str] | None:
-    """What a sandbox can honour, or None for an unknown name; a plugin says it in `static_capabilities`."""
-    if sandbox in SANDBOXES:
-        return SANDBOXES[sandbox]
-    plugin = _plugins().get(sandbox)
-    return None if plugin is None else frozenset(getattr(plugin.load(), "static_capabilities", ()))
-
-
-def _plugins() -> dict[str, Any]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-
-
-def require_task_runtime_support(source: TaskPackage | TaskDocument | TaskConfig, *, sandbox: str) -> None:
-    """Raise `UnsupportedTaskFeatureError` unless the sandbox can honour everything."""
-    features = validate_task_runtime_support(source, sandbox=sandbox)
-    if features:
-        raise UnsupportedTaskFeatureError(tuple(features))
+    An unknown name is a `UsageError`, a plugin that declares nothing an `InfrastructureFailure`.
+    """
+    declared = getattr(SANDBOXES.load(sandbox), "declared", None)
+    if not isinstance(declared, frozenset):
+        raise SANDBOXES.invalid(sandbox, "does not declare its capabilities")
+    return declared
 
 
 def validate_task_runtime_support(
-    source: TaskPackage | TaskDocument | TaskConfig, *, sandbox: str, task_dir: Path | str | None = None
+    source: TaskPackage | TaskDocument | TaskConfig,
+    *,
+    sandbox: str,
+    task_dir: Path | str | None = None,
+    capabilities: frozenset[str] | None = None,
 ) -> list[UnsupportedTaskFeature]:
     """Everything that a sandbox cannot honour; empty when it can run the task.
 
     A package is judged with its layout and verifier; a document or configuration alone, unless `task_dir`
-    names its folder.
+    names its folder. `capabilities` are those of the sandbox where the caller knows them.
     """
-    capabilities = sandbox_capabilities(sandbox)
     if capabilities is None:
-        known = ", ".join(known_sandboxes())
-        return [UnsupportedTaskFeature("sandbox", f"there is no sandbox '{sandbox}'; known are {known}", sandbox)]
+        try:
+            capabilities = declared_capabilities(sandbox)
+        except UsageError as error:
+            return [UnsupportedTaskFeature("sandbox", str(error), sandbox)]
     if isinstance(source, TaskPackage):
         package: TaskPackage | None = source
         subject: TaskDocument | TaskConfig | None = source.document or source.config

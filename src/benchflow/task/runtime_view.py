@@ -1,7 +1,7 @@
-"""What will run: `TaskRuntimeView`, the answer to every question a rollout asks of a package.
+"""`TaskRuntimeView`: everything that a rollout needs to know about a package.
 
-Paths are absolute and inside the package (profiles aside). A view exists only for a package whose
-definition could be read; whether a sandbox can honour it is the capability gate's business.
+Paths are absolute and inside the package (except profiles). A view exists only for a package whose definition could be
+read; whether a sandbox supports it is decided by the capability gate.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ DEFAULT_WORKDIR = "/app"
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One step of a multi-step package: its settings, its prompt and its own folders."""
+    """One step of a multi-step package: its settings, prompt and folders."""
 
     config: StepConfig
     instruction: str | None = field(repr=False)
     verifier_dir: Path | None
     verifier_document: VerifierDocument | None = field(repr=False)
-    """Its own; without one the package's counts."""
+    """The step's own; without one, the package's is used."""
     oracle_dir: Path | None
     workdir_dir: Path | None
-    """Files that are put into the working folder before the step."""
+    """Files that are copied into the working folder before the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class TaskRuntimeView:
     entrypoint: str
     config: TaskConfig
     prompt: str = field(repr=False)
-    """What is materialised as `/instruction.md`."""
+    """The text of `/instruction.md`."""
     prompt_plan: TaskPromptPlan = field(repr=False)
     mode: str
     namespace: Namespace
     roles: Mapping[str, Role]
     scenes: tuple[Scene, ...]
-    """With the prompts of the plan."""
+    """With the planned prompts."""
     steps: tuple[StepView, ...]
     environment_dir: Path | None
     verifier_dir: Path | None
@@ -110,7 +110,7 @@ class TaskRuntimeView:
 
     @property
     def strategy(self) -> str:
-        """The type of the strategy that scores."""
+        """The type of the selected strategy."""
         if self.verifier_document is not None:
             return self.verifier_document.selected.type
         return "llm-judge" if self.config.verifier.type == "llm-judge" else "script"

@@ -1,9 +1,9 @@
-"""Running one function over many packages on all cores, in order, with bounded memory.
+"""Runs one function over many packages on all cores, in order, with bounded memory.
 
-Few packages run in this process; many are handed in small chunks to forked processes that end with the command
-and inherit what there is to do, so that only numbers go out and results come back. When one of them dies, or
-the function raises there, nothing is lost: what it held is done again here. Where forking is not safe (anywhere
-but on Linux) everything runs in this process.
+A few packages run in this process. Many are passed in small chunks to forked processes, which inherit the list of
+packages, so that only chunk numbers are sent and results come back, and which end with the command. When one of them
+dies, or the function raises there, its chunk is repeated in this process. Where forking is not safe (anywhere but on
+Linux), everything runs in this process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MANY: Final = 64
-"""From this many packages on, starting processes pays for itself."""
+"""From this many packages on, starting processes is worth it."""
 _CHUNK: Final = 16
 _CHUNKS_AHEAD: Final = 4
 _NUMBER: Final = 4
-"""Bytes of the number of a chunk, and of the length of its results."""
+"""Size in bytes of a chunk number and of the length of its results."""
 _READ: Final = 1 << 16
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -32,15 +32,15 @@ _PR_SET_PDEATHSIG: Final = 1
 def ordered_map(
     function: Callable[[Item], Result], items: Sequence[Item], *, processes: int | None = None
 ) -> Iterator[Result]:
-    """The results of a function, which can be pickled, in the order of the items, as soon as each is known.
+    """The results of a function, in the order of the items, as soon as each is known. Results must be picklable.
 
-    At most a few chunks per process are under way at a time. An exception of the function ends the iteration.
+    At most a few chunks per process are in progress at a time. An exception in the function ends the iteration.
     """
     count = available_cores() if processes is None else processes
     if count < 2 or len(items) < MANY or sys.platform != "linux":
         yield from map(function, items)
         return
-    yield function(items[0])  # what it imports and remembers, forked processes have from the start
+    yield function(items[0])  # forked processes inherit what it imports and caches
     yield from _Pool(function, items[1:]).results(count)
 
 
@@ -52,7 +52,7 @@ def available_cores() -> int:
 
 
 class _Pool(Generic[Item, Result]):
-    """Processes that take the numbers of chunks from one pipe and answer each through a pipe of their own."""
+    """Processes that read chunk numbers from one shared pipe and answer through a pipe each."""
 
     def __init__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> None:
         self.function = function
@@ -60,7 +60,7 @@ class _Pool(Generic[Item, Result]):
         self.chunks = -(-len(items) // _CHUNK)
         self.tickets, self.issue = os.pipe()
         self.workers: dict[int, int] = {}
-        """The pipe of each process that lives, and its process."""
+        """Answer pipe -> process id, for each live process."""
         self.unread: dict[int, bytearray] = {}
         self.finished: dict[int, list[Result]] = {}
         self.lost = False
@@ -71,7 +71,7 @@ class _Pool(Generic[Item, Result]):
         return [self.function(item) for item in self.items[start : start + _CHUNK]]
 
     def results(self, count: int) -> Iterator[Result]:
-        """All results in order; the processes are gone when this ends, however it ends."""
+        """All results in order; the processes have ended when this ends, for whatever reason."""
         ahead = count * _CHUNKS_AHEAD
         try:
             for _ in range(count):
@@ -94,7 +94,7 @@ class _Pool(Generic[Item, Result]):
         return self.finished.pop(number) if number in self.finished else self.chunk(number)
 
     def _receive(self) -> None:
-        """Wait for some process, and take what it sends."""
+        """Wait until a process sends something, and read it."""
         import pickle
         from select import select
 
@@ -125,7 +125,7 @@ class _Pool(Generic[Item, Result]):
         self.unread[answers] = bytearray()
 
     def _work(self, parent: int, answer: int) -> NoReturn:
-        """The life of a process: take a number, do the chunk, answer; whatever goes wrong ends it."""
+        """The loop of a worker process: read a chunk number, process the chunk, answer. Any error ends the process."""
         try:
             _become_worker(parent)
             os.close(self.issue)
@@ -148,7 +148,7 @@ class _Pool(Generic[Item, Result]):
             os.waitpid(process, 0)
 
     def _end(self) -> None:
-        """Whoever stops early does not wait for the work that is under way."""
+        """Ending early does not wait for chunks in progress."""
         for pipe in list(self.workers):
             self._forget(pipe)
         os.close(self.tickets)
@@ -162,7 +162,7 @@ def _write(pipe: int, data: bytes) -> None:
 
 
 def _become_worker(parent: int) -> None:
-    """Die at once and silently with the command, however it ends; leave inherited memory untouched."""
+    """End silently with the command, however it ends; leave inherited memory untouched."""
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     import ctypes

@@ -1,27 +1,69 @@
-"""Parts that ship for tests: a local model server with scripted replies."""
+"""Parts that ship for tests: a local model server, sandboxes without a machine, conformance of a sandbox backend.
 
-from benchflow.testing.model_server import ModelServer
-from benchflow.testing.replies import (
-    Answer,
-    Disconnect,
-    Fault,
-    Malformed,
-    ModelRequest,
-    Reply,
-    Silence,
-    ToolCall,
-    Usage,
-)
+The names below are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
+    from benchflow.testing.memory.memory_sandbox import InMemorySandbox
+    from benchflow.testing.memory.shell import Call, Program
+    from benchflow.testing.model_server import ModelServer
+    from benchflow.testing.null_sandbox import NullBackend, NullSandbox
+    from benchflow.testing.replies import (
+        Answer,
+        Disconnect,
+        Fault,
+        Malformed,
+        ModelRequest,
+        Reply,
+        Silence,
+        ToolCall,
+        Usage,
+    )
+
+_WHERE: Final = {
+    **dict.fromkeys(
+        ("Answer", "Disconnect", "Fault", "Malformed", "ModelRequest", "Reply", "Silence", "ToolCall", "Usage"),
+        "benchflow.testing.replies",
+    ),
+    "Call": "benchflow.testing.memory.shell",
+    "InMemoryBackend": "benchflow.testing.memory.memory_backend",
+    "InMemorySandbox": "benchflow.testing.memory.memory_sandbox",
+    "ModelServer": "benchflow.testing.model_server",
+    "NullBackend": "benchflow.testing.null_sandbox",
+    "NullSandbox": "benchflow.testing.null_sandbox",
+    "Program": "benchflow.testing.memory.shell",
+    "SandboxCall": "benchflow.testing.memory.memory_backend",
+}
 
 __all__ = [
     "Answer",
+    "Call",
     "Disconnect",
     "Fault",
+    "InMemoryBackend",
+    "InMemorySandbox",
     "Malformed",
     "ModelRequest",
     "ModelServer",
+    "NullBackend",
+    "NullSandbox",
+    "Program",
     "Reply",
+    "SandboxCall",
     "Silence",
     "ToolCall",
     "Usage",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(where), name)

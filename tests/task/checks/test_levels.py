@@ -243,7 +243,7 @@ def test_what_stands_in_the_place_of_the_definition_is_not_called_missing(tmp_pa
     place(tmp_path / "task.md")
     first = check_folder(tmp_path).issues[0]
     assert first.code == "not-a-package"
-    assert first.message == "task.md is not a file that can be read: there is no definition of the task"
+    assert first.message == "task.md is not a readable file, so the task has no definition"
 
 
 def test_a_long_marker_is_shown_short(make_files):

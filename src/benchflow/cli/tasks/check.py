@@ -1,4 +1,4 @@
-"""`bench tasks check`: packages in, one verdict each out, as text or as one JSON document."""
+"""`bench tasks check`: checks packages and prints one report each, as text or as one JSON document."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ _FOLD_FROM: Final = 40
     type=click.Choice(list(LEVELS)),
     default=DEFAULT_LEVEL,
     show_default=True,
-    help="How much to ask.",
+    help="How much to check.",
 )
 @sandbox_option
-@click.option("--quiet", "-q", is_flag=True, help="List only packages with something to report.")
+@click.option("--quiet", "-q", is_flag=True, help="List only packages with problems.")
 @json_option
 def check(paths: tuple[Path, ...], level: str, sandbox: str | None, quiet: bool, as_json: bool) -> int:
-    """Check packages and say what is wrong with them.
+    """Check packages and report problems.
 
-    Each PATH is a package or a folder above packages. Ends with 0 when every package is valid, with 1 when
-    one is not.
+    Each PATH is a package or a folder above packages. Exits with 0 if every package is valid, otherwise with 1.
     """
     require_level(level, sandbox)
     found = find_packages(paths)
@@ -57,7 +56,7 @@ def _folds(total: int) -> bool:
 
 
 def _print_json(reports: Iterator[CheckReport], level: str, sandbox: str | None) -> int:
-    """Reports are kept as text while they come in: ten thousand of them stay small."""
+    """Reports are kept as text, which takes little memory even for ten thousand of them."""
     valid = 0
     entries: list[str] = []
     for report in reports:

@@ -1,4 +1,4 @@
-"""`bench tasks export`: a package in the split layout, and an honest report of what that costs."""
+"""`bench tasks export`: writes a package in the split layout and reports what is lost."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from benchflow.task.discovery import FoundPackage, find_packages
 @click.argument("out", metavar="[OUT]", required=False, type=PATH)
 @click.option("--target", default="harbor", show_default=True, help="The format to write.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--report-only", is_flag=True, help="Write nothing; say what would be lost.")
+@click.option("--report-only", is_flag=True, help="Write nothing; report what would be lost.")
 @json_option
 def export(path: Path, out: Path | None, target: str, overwrite: bool, report_only: bool, as_json: bool) -> int:
     """Write the package PATH in the split layout to the folder OUT.
 
-    PATH may be a folder above packages: each is then written below OUT, at the place it has below PATH.
-    What the target cannot express is listed as a loss, and kept in compatibility/export-report.json.
+    PATH may be a folder above packages: each is then written to the same relative path below OUT.
+    What the target cannot express is reported as a loss and recorded in compatibility/export-report.json.
     """
     if out is None and not report_only:
-        raise UsageError("name the folder to export to, or use --report-only", code="output-missing")
+        raise UsageError("name an output folder, or use --report-only", code="output-missing")
     found = find_packages([path])
     _require_room(path, found, out, overwrite=overwrite or report_only)
     reports = []
@@ -51,12 +51,12 @@ def export(path: Path, out: Path | None, target: str, overwrite: bool, report_on
 
 
 def _require_room(path: Path, found: list[FoundPackage], out: Path | None, *, overwrite: bool) -> None:
-    """Refuse before the first of many packages is written what would be refused for one."""
+    """Refuse an unusable output before the first of many packages is written."""
     if out is None or found[0].named:
         return
     source, target = path.resolve(), out.resolve()
     if source == target or source in target.parents or target in source.parents:
-        raise UsageError(f"{out} overlaps the packages it would be exported from", code="output-overlaps")
+        raise UsageError(f"{out} overlaps the packages to be exported", code="output-overlaps")
     if not overwrite and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} already exists and is not empty", code="output-exists")
 
@@ -86,7 +86,7 @@ def _print(report: dict[str, Any]) -> None:
     if status == "failed":
         emit(f"{style('Not exported', 'red')}: {path}")
     elif report["output"] is None:
-        emit(f"An export of {path} would be {status}")
+        emit(f"Export of {path} would be {status}")
     else:
         emit(f"Exported {path} to {printable(report['output'])}: {status}")
     for loss in report.get("losses", ()):
@@ -95,7 +95,7 @@ def _print(report: dict[str, Any]) -> None:
     if report.get("restored_extension_paths"):
         emit(f"     {counted(len(report['restored_extension_paths']), 'foreign key')} restored")
     for collision in report.get("alias_collisions", ()):
-        emit(f"     {style('error', 'red')}: {printable(collision)} differ; this export would be refused")
+        emit(f"     {style('error', 'red')}: {printable(collision)} differ; the export would be refused")
     for issue in report.get("issues", ()):
         place = ":".join(str(part) for part in (issue["file"], issue["line"]) if part is not None)
         where = f"{printable(place)}: " if place else ""

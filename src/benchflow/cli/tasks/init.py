@@ -1,4 +1,4 @@
-"""`bench tasks init`: a new package, complete in form, with markers where the author has to write."""
+"""`bench tasks init`: creates a new package, with placeholders where the author has to write."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from benchflow.errors import UsageError
 
 @click.command()
 @click.argument("name")
-@click.option("--preset", metavar="PRESET", help="Begin with a preset, such as code-change.")
-@click.option("--org", default="local", show_default=True, help="The organisation in task.name.")
+@click.option("--preset", metavar="PRESET", help="Start from a preset, such as code-change.")
+@click.option("--org", default="local", show_default=True, help="Organisation in task.name.")
 @click.option("--dir", "folder", type=PATH, default=Path(), help="Create the package below this folder.")
 @json_option
 def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -> None:
-    """Start a new package in the folder NAME.
+    """Create a new package in the folder NAME.
 
-    Fill in its markers; 'bench tasks check NAME' says which are left.
+    Fill in its placeholders; 'bench tasks check NAME' lists those that are left.
     """
-    from benchflow.files.staging import staged_folder
+    from benchflow.files.atomic import staged_folder
     from benchflow.task.document.authoring import PRESETS
     from benchflow.task.package_scaffold import MARKER, scaffold_package
 
     if preset is not None and preset not in PRESETS:
-        raise UsageError(f"there is no preset '{preset}'; known are {', '.join(PRESETS)}", code="unknown-preset")
+        raise UsageError(f"unknown preset '{preset}'; choose one of {', '.join(PRESETS)}", code="unknown-preset")
     files = scaffold_package(name, organisation=org, preset=preset)
     target = folder / name
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder", code="not-a-folder")
+        raise UsageError(f"{folder}: not a folder", code="not-a-folder")
     try:
         with staged_folder(target) as staging:
             for relative, file in files.items():
@@ -46,7 +46,7 @@ def init(name: str, preset: str | None, org: str, folder: Path, as_json: bool) -
     if as_json:
         emit_json({"path": str(target), "files": sorted(files), "markers": markers})
         return
-    emit(f"Created {style(printable(str(target)), 'bold')} with {counted(markers, 'marker')} to fill in:")
+    emit(f"Created {style(printable(str(target)), 'bold')} with {counted(markers, 'placeholder')} to fill in:")
     for relative in sorted(files):
         emit(f"  {relative}")
     emit(f"Then: bench tasks check {printable(str(target))}")

@@ -1,4 +1,4 @@
-"""`bench tasks migrate`: split packages and Terminal-Bench folders become native packages, in place."""
+"""`bench tasks migrate`: converts split packages and Terminal-Bench folders to native packages, in place."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from benchflow.task.discovery import PACKAGE_MARKERS, TERMINAL_BENCH_MARKER, Fou
 @click.option("--remove-legacy", is_flag=True, help="Remove the split files and give the folders their native names.")
 @json_option
 def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
-    """Turn split packages (task.toml, instruction.md) into task.md packages.
+    """Convert split packages (task.toml, instruction.md) to task.md packages.
 
-    Terminal-Bench folders (task.yaml) are understood too. Native packages below a PATH are skipped; one
-    named as PATH is an error. A package that cannot be migrated is left as it is.
+    Terminal-Bench folders (task.yaml) are converted too. Native packages below PATH are skipped; a native
+    package named as PATH is an error. A package that cannot be migrated is left unchanged.
     """
     found = find_packages(paths, markers=(*PACKAGE_MARKERS, TERMINAL_BENCH_MARKER))
     results: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def _migrate(found: FoundPackage, *, remove_legacy: bool) -> tuple[dict[str, Any
     if (found.path / "task.md").exists():
         if not found.named:
             return {**base, "status": "skipped"}, ()
-        message = "the package has a task.md already; there is nothing to migrate"
+        message = "the package already has a task.md; there is nothing to migrate"
         return {**base, "status": "failed"}, (Issue("already-native", "error", "", message, "task.md"),)
     try:
         done = migrate_task_to_task_md(found.path, remove_legacy=remove_legacy)

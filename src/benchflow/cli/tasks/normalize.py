@@ -1,4 +1,4 @@
-"""`bench tasks normalize`: `task.md` in canonical form, with presets and shorthands written out."""
+"""`bench tasks normalize`: `task.md` in canonical form, with presets and shorthands expanded."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchflow.errors import Issue, PackageError, UsageError
 
 @click.command()
 @package_path
-@click.option("--write", is_flag=True, help="Rewrite the package; headings of the body move to prompts/.")
+@click.option("--write", is_flag=True, help="Rewrite the package; headings in the body are moved to prompts/.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the document to a new file.")
 @json_option
 def normalize(path: Path, write: bool, output: Path | None, as_json: bool) -> int:
     """Expand presets and print task.md in canonical form.
 
-    Without --write or -o the document goes to stdout. What an agent is told never changes by it.
+    Without --write or -o the document is printed to stdout. The prompts of an agent never change.
     """
     if write and output is not None:
-        raise UsageError("--write and -o exclude each other", code="usage")
+        raise UsageError("--write and -o cannot be combined", code="usage")
     if output is not None and (output.exists() or output.is_symlink()):
         raise UsageError(f"{output} already exists", code="output-exists")
     folder = one_package(path)
@@ -68,7 +68,7 @@ def _render(folder: Path, output: Path | None) -> tuple[dict[str, Any], tuple[Is
 
     package = load_package(folder)
     if package.entrypoint != TASK_MD:
-        raise PackageError("there is no task.md to normalize; 'bench tasks migrate' writes one", code="not-native")
+        raise PackageError("there is no task.md to normalize; create one with 'bench tasks migrate'", code="not-native")
     if package.document is None:
         raise TaskDocumentParseError(package.document_issues)
     text = render_normalized_task_md(decode(package.files.read(TASK_MD)), path=folder)

@@ -1,4 +1,4 @@
-"""`bench tasks pin`: write down what every file was when the evidence was looked at."""
+"""`bench tasks pin`: records the SHA-256 of every file that evidence depends on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchflow.task.discovery import FoundPackage, find_packages
 def pin(paths: tuple[Path, ...], as_json: bool) -> int:
     """Write the SHA-256 pins of packages: task.md, verifier, oracle, environment and evidence.
 
-    A package is pinned only when its evidence is complete and consistent; otherwise nothing of it is written.
+    A package is pinned only if its evidence is complete and consistent; otherwise nothing is written.
     """
     results = [_pin(found) for found in find_packages(paths)]
     pinned = sum("pins" in result for result in results)

@@ -1,4 +1,4 @@
-"""How issues and counts read as text: one line each, with a place that editors can open."""
+"""Issues and counts as text: one line each, with a location that editors can open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def issue_lines(issues: Iterable[Issue], folder: str, *, indent: str = "     ") 
 
 
 def failure_issues(error: BenchflowError | OSError) -> tuple[Issue, ...]:
-    """An error that ended the work on one package, as the problems it stands for."""
+    """The error that ended the work on one package, as issues."""
     if isinstance(error, BenchflowError):
         several = getattr(error, "issues", ())
         return tuple(several) or (error.issue(),)

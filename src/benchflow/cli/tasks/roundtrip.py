@@ -1,4 +1,4 @@
-"""`bench tasks roundtrip`: prove that split packages survive the way to `task.md` and back."""
+"""`bench tasks roundtrip`: tests that split packages survive conversion to `task.md` and back."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _STATUSES = ("lossless", "drift", "skipped", "failed")
 @package_paths
 @json_option
 def roundtrip(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Prove that split packages survive both conversions, to task.md and back.
+    """Test that split packages survive conversion to task.md and back.
 
-    Nothing is changed. Native packages below a PATH are skipped; one named as PATH is an error.
+    Nothing is changed. Native packages below PATH are skipped; a native package named as PATH is an error.
     """
     found = find_packages(paths)
     reports = []
@@ -54,7 +54,7 @@ def _convert(found: FoundPackage) -> dict[str, Any]:
     if (found.path / "task.md").exists():
         if not found.named:
             return {**base, "status": "skipped"}
-        message = "the package has a task.md; the round trip is about split packages"
+        message = "the package has a task.md; only split packages can be tested"
         error = PackageError(message, code="already-native", file="task.md")
         return {**base, "status": "failed", "issues": [error.issue().to_dict()]}
     try:

@@ -1,4 +1,4 @@
-"""Which packages a command works on, for commands that take exactly one."""
+"""Selects the package for commands that take exactly one."""
 
 from __future__ import annotations
 
@@ -14,5 +14,7 @@ def one_package(path: Path) -> Path:
     if first.problem is not None:
         raise PackageError(f"{path}: {first.problem.message}", code=first.problem.code)
     if not first.named:
-        raise UsageError(f"{path}: is a folder above packages; name one, such as {first.path}", code="not-a-package")
+        raise UsageError(
+            f"{path}: a folder above packages; name one of them, such as {first.path}", code="not-a-package"
+        )
     return path

@@ -1,4 +1,4 @@
-"""`bench tasks show`: what of a package will run, and every prompt an agent will be given."""
+"""`bench tasks show`: what a package will run, with every prompt."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @sandbox_option
 @json_option
 def show(path: Path, sandbox: str | None, as_json: bool) -> int:
-    """Show what of a package will run.
+    """Show what a package will run.
 
-    With --json: the whole package as data, with its effective configuration. Private facts are never shown.
+    With --json: the whole package as data, with its effective configuration. Private facts are not included.
     """
     from benchflow.task.checks import check_package, require_sandbox
     from benchflow.task.package import load_package
@@ -46,7 +46,7 @@ def show(path: Path, sandbox: str | None, as_json: bool) -> int:
 
 
 def _unusable(package: TaskPackage) -> dict[str, Any]:
-    """An invalid package has a name and a digest; nothing of it will run."""
+    """The data of an invalid package."""
     config = package.config.to_dict() if package.config is not None else None
     return {
         "task_dir": str(package.path.absolute()),
@@ -70,7 +70,7 @@ def _lines(package: TaskPackage) -> Iterator[str]:
 
 
 def _prompts(package: TaskPackage) -> Iterator[tuple[str, str]]:
-    """Every prompt in order, with the scene and role, or the step, it belongs to."""
+    """Every prompt in order, with its scene and role, or its step."""
     for turn in package.prompt_plan.turns:
         if turn.prompt.strip():
             yield ", ".join(part for part in (turn.scene, turn.role) if part), turn.prompt

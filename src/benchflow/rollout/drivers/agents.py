@@ -6,7 +6,7 @@ begin ──> turns (and branches) ──> freeze, keep, audit ──> verify
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -14,7 +14,6 @@ from benchflow.record import AgentEnd, Artifact, Workspace
 from benchflow.record.reward_log import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
-from benchflow.rollout.drivers.branches import BranchTree
 from benchflow.rollout.drivers.conversation import Conversation
 from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, confirms
 from benchflow.rollout.lifecycle import Draft, Driver
@@ -24,6 +23,9 @@ from benchflow.rollout.phases.keep import keep
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import audit
 
+if TYPE_CHECKING:
+    from benchflow.rollout.drivers.branches import BranchTree
+
 
 class AgentDriver(Driver):
     """The steps of one rollout, in order, in one environment."""
@@ -32,7 +34,11 @@ class AgentDriver(Driver):
         super().__init__(Course.of(context.plan.view))
         self._context: Final = context
         self._draft: Final = draft
-        self._branches: Final = BranchTree(context, self._gatekeeper) if context.plan.branches else None
+        self._branches: BranchTree | None = None
+        if context.plan.branches:
+            from benchflow.rollout.drivers.branches import BranchTree
+
+            self._branches = BranchTree(context, self._gatekeeper)
 
     async def walk(self) -> Verdict:
         try:

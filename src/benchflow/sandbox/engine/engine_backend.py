@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
+from benchflow.sandbox.built_in import ENGINE
 from benchflow.sandbox.engine.composed.compose_file import Build, Service, read_compose
 from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox, EngineComposition, Part
 from benchflow.sandbox.engine.container_changes import SnapshotNotes
@@ -36,6 +37,8 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 
 class EngineBackend(SandboxBackend):
     """One engine; it is not contacted before it is needed."""
+
+    declared = ENGINE
 
     def __init__(
         self,

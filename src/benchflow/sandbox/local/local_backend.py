@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, UsageError
+from benchflow.sandbox.built_in import LOCAL
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local.beside import host_profile as hostprofile
 from benchflow.sandbox.local.inside.box_plan import Identity
@@ -34,6 +35,7 @@ class LocalBackend(SandboxBackend):
     """Starts its helper process when the first sandbox does; `close` ends it with everything below it."""
 
     name = "local"
+    declared = LOCAL.declared
 
     def __init__(self, store: Path | None = None, *, identity: Identity | None = None) -> None:
         """`identity` settles how user ids are isolated; by default the best that works."""

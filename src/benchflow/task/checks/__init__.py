@@ -1,7 +1,7 @@
-"""Check levels over a loaded package: one module each, all problems as records.
+"""The check levels: one module each; all problems are records.
 
-`check_package` judges what is loaded, `check_folder` loads and judges, `check_found` also takes what
-discovery could not look into. None of them raises for anything a folder can hold.
+`check_package` checks a loaded package, `check_folder` loads and checks a folder, `check_found` also accepts folders
+that discovery could not search. None of them raises, whatever a folder contains.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {
     "publication-grade": (check_schema, check_structure, check_publication),
     "acceptance": (check_schema, check_structure, check_publication, _check_acceptance),
 }
-"""What each level asks; the sandbox is asked about wherever one is named."""
+"""The checks of each level; sandbox support is checked at any level when a sandbox is named."""
 DEFAULT_LEVEL: Final = "structural"
 
 
 class CheckReport(NamedTuple):
-    """The verdict on one package."""
+    """The result for one package."""
 
     path: str
     name: str
     digest: str | None
-    """None only for a folder that could not be looked into."""
+    """None only for a folder that could not be searched."""
     issues: tuple[Issue, ...]
     content_digest: str | None = None
 
@@ -71,7 +71,7 @@ class CheckReport(NamedTuple):
 
 
 def check_package(package: TaskPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> tuple[Issue, ...]:
-    """Every problem of a package at a level, in the order of the questions; each problem once.
+    """Every problem of a package at a level, in the order of the checks, each once.
 
     Raises `UsageError` as `require_level` does.
     """
@@ -85,49 +85,45 @@ def check_package(package: TaskPackage, *, level: str = DEFAULT_LEVEL, sandbox: 
 
 
 def require_level(level: str, sandbox: str | None) -> None:
-    """Raises `UsageError` for an unknown level or sandbox, and for `runtime-capability` without a sandbox."""
+    """Raise `UsageError` for an unknown level or sandbox, and for `runtime-capability` without a sandbox."""
     if level not in LEVELS:
-        raise UsageError(f"there is no level '{level}'; known are {', '.join(LEVELS)}", code="unknown-level")
+        raise UsageError(f"unknown level '{level}'; choose one of {', '.join(LEVELS)}", code="unknown-level")
     if level == "runtime-capability" and sandbox is None:
-        raise UsageError(
-            "the level runtime-capability needs a sandbox; name one with --sandbox", code="sandbox-missing"
-        )
+        raise UsageError("the level runtime-capability needs a sandbox: add --sandbox NAME", code="sandbox-missing")
     require_sandbox(sandbox)
 
 
 def require_sandbox(sandbox: str | None) -> None:
-    """Raises `UsageError` for the name of a sandbox that does not exist; the gate itself is static."""
+    """Raise `UsageError` for an unknown sandbox."""
     if sandbox is None:
         return
-    from benchflow.task.runtime_capabilities import known_sandboxes, sandbox_capabilities
+    from benchflow.task.runtime_capabilities import declared_capabilities
 
-    if sandbox_capabilities(sandbox) is None:
-        known = known_sandboxes()
-        raise UsageError(f"there is no sandbox '{sandbox}'; known are {', '.join(known)}", code="unknown-sandbox")
+    declared_capabilities(sandbox)
 
 
 def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
-    """Load a folder and judge it; whatever it holds, there is a report."""
+    """Load and check a folder; always returns a report."""
     try:
         package = load_package(path)
         issues = check_package(package, level=level, sandbox=sandbox)
     except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001 - one package must never take the others' reports with it
+    except Exception as error:  # noqa: BLE001 - one package must not prevent the reports of the others
         message = f"the package could not be checked: {type(error).__name__}: {error}"
         return CheckReport(str(path), path.absolute().name, None, (Issue("check-failed", "error", "", message),))
     return CheckReport(str(path), package.name, package.digest, issues, package.content_digest)
 
 
 def check_found(found: FoundPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
-    """Judge what discovery found; a folder it could not look into is reported as a broken package."""
+    """Check what discovery found; a folder it could not search is reported as a broken package."""
     if found.problem is not None:
         return CheckReport(str(found.path), found.path.absolute().name, None, (found.problem,))
     return check_folder(found.path, level=level, sandbox=sandbox)
 
 
 def _with_lines(package: TaskPackage, issues: Iterable[Issue]) -> Iterator[Issue]:
-    """Problems found after loading get the line of their key; only they cost a look at the document."""
+    """Add the line of their key to problems found after loading; the document is parsed again only for these."""
     locate: dict[str, Callable[[str], int | None]] = {}
     for issue in issues:
         if issue.line is None and issue.path and issue.file is not None and issue.file.endswith((".md", ".json")):
@@ -146,14 +142,14 @@ def _locator(package: TaskPackage, file: str) -> Callable[[str], int | None]:
     try:
         text = decode(package.files.read(file))
         if file.endswith(".json"):
-            return YamlSource(text).line  # JSON is YAML; a text that is not, or is very large, has no lines
+            return YamlSource(text).line  # JSON is YAML; anything else, or a very large text, has no lines
         return YamlSource(split_frontmatter(text).yaml, first_line=2).line
     except (OSError, KeyError, PackageError):
         return lambda _path: None
 
 
 def check_capabilities(package: TaskPackage, sandbox: str) -> Iterator[Issue]:
-    """What the sandbox cannot honour. A package whose definition cannot be read has been reported already."""
+    """What the sandbox does not support. A package whose definition cannot be read has been reported already."""
     from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
     if package.config is None:

@@ -1,7 +1,7 @@
-"""Level `acceptance`, its static part: the evidence is declared, on file, consistent and pinned.
+"""Level `acceptance`, static part: the evidence is declared, present, consistent and pinned.
 
-Nothing runs here. Claims are read from `benchflow.evidence`, compared with the JSON files they point to,
-and every file they rest on must still have the SHA-256 it was pinned with.
+Nothing is run. Claims in `benchflow.evidence` are compared with the JSON files they refer to, and every file they
+depend on must still have its pinned SHA-256.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CONVENTIONAL: Final = {
     "review": "evidence/acceptance/review.json",
     "calibration": "evidence/acceptance/calibration-report.json",
 }
-"""The sections of evidence, and where their files are by custom."""
+"""The sections of evidence, and the usual path of their files."""
 
 
 def check_evidence(
     root: Path, evidence: Evidence | None, files: Mapping[str, str], *, with_pins_file: bool = True
 ) -> list[Issue]:
-    """Every problem of the evidence; `files` holds the SHA-256 of the package's files.
+    """Every problem of the evidence; `files` maps the package's files to their SHA-256.
 
-    `with_pins_file=False` is for whoever is about to write that file: only digests in `task.md` are compared.
+    `with_pins_file=False` is for `bench tasks pin`, which is about to write that file.
     """
     reader = EvidenceReader(root, files)
     if evidence is None:
@@ -48,7 +48,7 @@ def check_evidence(
         return reader.issues
     for section, name in CONVENTIONAL.items():
         if getattr(evidence, section) is None:
-            there = f"; {name} is there and is not used until it is named" if name in files else ""
+            there = f"; {name} exists, but is not used until it is declared" if name in files else ""
             _missing(reader, f"{BASE}.{section}", there)
     if evidence.oracle_runs is not None:
         _check_oracle(reader, evidence.oracle_runs, f"{BASE}.oracle_runs")
@@ -67,7 +67,7 @@ def check_evidence(
 def _check_oracle(reader: EvidenceReader, claim: OracleRuns, path: str) -> None:
     _bounded(reader, claim.required_reward, f"{path}.required_reward", LEAST_ORACLE_REWARD, 1.0)
     if claim.last_job is None and claim.artifact is None:
-        _missing(reader, f"{path}.artifact", "; name the job or the file that records the oracle's run")
+        _missing(reader, f"{path}.artifact", "; name the job or the file that records the oracle run")
     check_oracle_run(reader, claim, path)
 
 
@@ -96,7 +96,7 @@ def _check_calibration(reader: EvidenceReader, claim: Calibration, path: str) ->
     _bounded(reader, claim.known_bad_reward_max, f"{path}.known_bad_reward_max", 0.0, 1.0)
     if claim.known_bad_reward_max == 1.0:
         where = f"{path}.known_bad_reward_max"
-        reader.report("evidence-insufficient", where, f"{where} must be below 1, or it bounds nothing")
+        reader.report("evidence-insufficient", where, f"{where} must be below 1 to be a bound")
     for key in ("partial_solution_range", "report"):
         if getattr(claim, key) is None:
             _missing(reader, f"{path}.{key}")
@@ -119,7 +119,7 @@ def _check_pins(reader: EvidenceReader, evidence: Evidence) -> None:
             wanted.setdefault(pin.path, f"{BASE}.{section}[{index}]")
     for name, path in wanted.items():
         if name in reader.files and name not in declared | pinned | {pins_file(evidence)}:
-            reader.report("evidence-unpinned", path, f"{name} has no SHA-256 pin, so it may have changed since")
+            reader.report("evidence-unpinned", path, f"{name} has no SHA-256 pin, so changes to it would go unnoticed")
 
 
 def _missing(reader: EvidenceReader, path: str, hint: str = "") -> None:

@@ -1,6 +1,6 @@
-"""Every code that reading, checking and converting packages can report, with its meaning and its remedy.
+"""Every code that reading, checking and converting packages can report, with its meaning and remedy.
 
-The documentation page is this table: `python -m benchflow.task.checks.codes > docs/check-codes.md` writes it.
+The documentation page is generated from this table: `python -m benchflow.task.checks.codes > docs/check-codes.md`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class CheckCode:
-    """One kind of problem, by its stable name."""
+    """One kind of problem, with its stable name."""
 
     code: str
     group: str
@@ -25,121 +25,121 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Reading the definition (level `schema`)": {
         "not-a-package": (
             "There is neither `task.md` nor `task.toml`.",
-            "Name a package, or start one with `bench tasks init`.",
+            "Name a package, or create one with `bench tasks init`.",
         ),
-        "missing-document": ("There is no `task.md`.", "Write it, or let `bench tasks migrate` write it."),
+        "missing-document": ("There is no `task.md`.", "Write it, or generate it with `bench tasks migrate`."),
         "missing-file": ("A file that the definition needs is missing.", "Add it."),
         "missing-frontmatter": (
-            "The document does not begin with a line `---`.",
-            "Put the settings between two lines `---` at the top.",
+            "The document does not start with a `---` line.",
+            "Put the settings between two `---` lines at the top.",
         ),
-        "unclosed-frontmatter": ("No second line `---` ends the settings.", "Add it before the prompt."),
+        "unclosed-frontmatter": ("There is no second `---` line after the settings.", "Add it before the prompt."),
         "not-utf8": ("The file is not UTF-8 text.", "Save it as UTF-8."),
         "too-large": (
             "A definition is larger than the format allows, a file larger than 1 GiB or the package than 4 GiB.",
-            "Move data into files of the package, and large files into an image or a download.",
+            "Move data into separate files, and large files into an image or a download.",
         ),
         "too-many-issues": (
             "A file has so many problems that only the first are listed.",
-            "Correct these and check again.",
+            "Fix these and check again.",
         ),
         "too-complex": (
             "The YAML is nested too deeply, or its anchors expand to too many nodes.",
-            "Write it out more plainly; more than 10,000 nodes or 64 levels are refused.",
+            "Simplify it; the limits are 10,000 nodes and 64 levels.",
         ),
         "invalid-yaml": (
-            "The text is not valid YAML, or uses a tag that is not accepted.",
-            "Correct the line.",
+            "The text is not valid YAML, or uses a tag that is not allowed.",
+            "Fix the line.",
         ),
-        "invalid-toml": ("The text is not valid TOML.", "Correct the line."),
-        "invalid-key": ("A key is not a string.", "Put it in quotes."),
-        "duplicate-key": ("The same key stands twice in one mapping.", "Keep one of them."),
+        "invalid-toml": ("The text is not valid TOML.", "Fix the line."),
+        "invalid-key": ("A key is not a string.", "Quote it."),
+        "duplicate-key": ("The same key occurs twice in one mapping.", "Remove one of them."),
         "not-a-mapping": ("The settings are a list or a single value.", "Write them as `key: value`."),
-        "invalid-document": ("`task.md` is not accepted.", "See the problems that are listed with it."),
+        "invalid-document": ("`task.md` is not valid.", "See the problems listed with it."),
         "unknown-key": (
-            "A key that the format does not know; its setting would have no effect.",
-            "Correct the spelling, or move it to `metadata`. In a `task.toml` it is only a warning.",
+            "The format does not have this key; it would have no effect.",
+            "Fix the spelling, or move it to `metadata`. In `task.toml` this is only a warning.",
         ),
         "missing-key": ("A required key is missing.", "Add it."),
         "conflicting-keys": (
-            "Two keys exclude each other, or say the same thing twice.",
-            "Keep one of them.",
+            "Two keys contradict each other, or set the same thing twice.",
+            "Remove one of them.",
         ),
-        "invalid-type": ("A value has the wrong type.", "Write the type that the message names."),
-        "invalid-value": ("A value is outside what its key allows.", "Use an allowed value."),
+        "invalid-type": ("A value has the wrong type.", "Use the type named in the message."),
+        "invalid-value": ("A value is not allowed for its key.", "Use an allowed value."),
         "unsafe-path": (
-            "A path is absolute, or leaves the folder it belongs to.",
+            "A path is absolute, or points outside the folder it belongs to.",
             "Use a relative path without `..`.",
         ),
-        "unknown-preset": ("There is no preset of this name.", "Use one that the message lists."),
+        "unknown-preset": ("There is no preset with this name.", "Use one of those listed in the message."),
         "unknown-role": (
-            "A role is used that is not declared.",
-            "Declare it under `agents.roles`, or write its section.",
+            "A role is used but not declared.",
+            "Declare it under `agents.roles`, or add its section.",
         ),
-        "duplicate-section": ("A section of the body appears twice.", "Join the two."),
+        "duplicate-section": ("A section of the body occurs twice.", "Merge the two."),
         "mode-contradiction": (
-            "The declared interaction mode contradicts what is declared.",
-            "Remove `interaction.mode`, or correct it.",
+            "The declared interaction mode contradicts the rest of the document.",
+            "Remove or fix `interaction.mode`.",
         ),
-        "preamble": ("Text before `## prompt` belongs to no prompt.", "Move it below the heading."),
+        "preamble": ("Text before `## prompt` is not part of any prompt.", "Move it below the heading."),
         "unused-prompt": (
-            "A prompt belongs to no declared role or scene.",
-            "Correct its name, or remove it.",
+            "A prompt does not belong to a declared role or scene.",
+            "Fix its name, or remove it.",
         ),
-        "empty-prompt": ("The agent is asked for nothing.", "Write the prompt."),
+        "empty-prompt": ("The agent has no prompt.", "Write the prompt."),
         "marker-left": (
-            "A marker of the scaffold has not been filled in.",
+            "A placeholder of the scaffold has not been filled in.",
             "Replace everything from `[REPLACE:` to `]`.",
         ),
         "profile-missing": (
-            "A profile is referenced that cannot be read.",
-            "Correct the path, which is relative to the package.",
+            "A referenced profile cannot be read.",
+            "Fix the path, which is relative to the package.",
         ),
         "profile-outside": (
-            "A profile lies outside the folder that holds the package.",
+            "A profile is outside the folder that contains the package.",
             "Move it into that folder.",
         ),
         "unknown-schema": (
-            "`schema_version` is not one that this release knows.",
-            "Check that the settings mean what you expect.",
+            "This release does not know the `schema_version`.",
+            "Check that the settings have the meaning you expect.",
         ),
-        "no-effect": ("A setting has no effect here.", "Remove it if nothing else reads it."),
+        "no-effect": ("A setting has no effect here.", "Remove it if nothing else uses it."),
         "time-as-text": (
-            "A TOML time of day has no form in YAML and is read as text; an export writes the text.",
+            "A TOML time of day cannot be written in YAML; it is read, and exported, as text.",
             "Write it as a string, or as a date with a time.",
         ),
         "shared-live-box": (
-            "An imported package is verified in the box the agent leaves, which could act on the verifier.",
+            "An imported package is verified in the agent's own sandbox, which could affect the verifier.",
             "Declare `verifier.environment_mode: separate`, or set `verifier.hardening` yourself.",
         ),
     },
     "Files of the package (level `structural`)": {
         "undeclared-secret": (
             "A setting names a secret that `benchflow.secrets` does not declare for that use.",
-            "Declare it with its name and scope, or correct the name.",
+            "Declare it with its name and scope, or fix the name.",
         ),
-        "unreadable": ("A file or folder cannot be read.", "Correct its permissions, or remove it."),
+        "unreadable": ("A file or folder cannot be read.", "Fix its permissions, or remove it."),
         "unreadable-folder": (
             "A folder above packages cannot be searched; packages in it may be missing from the report.",
-            "Correct its permissions, or name the packages themselves.",
+            "Fix its permissions, or name the packages themselves.",
         ),
         "link-escape": (
-            "A symbolic link points out of the package; it would mean something else on every machine.",
+            "A symbolic link points outside the package; its target differs between machines.",
             "Copy the file into the package, or remove the link.",
         ),
         "linked-part": (
             "A part of the package, such as `verifier/`, is a symbolic link.",
-            "Put the files themselves there.",
+            "Replace the link with the files.",
         ),
-        "wrong-part": ("A file stands where a folder belongs, or the reverse.", "Rename it."),
+        "wrong-part": ("There is a file where a folder is expected, or the reverse.", "Rename it."),
         "special-file": (
-            "A pipe, socket or device lies in the package.",
+            "The package contains a pipe, socket or device.",
             "Remove it; create it in the environment instead.",
         ),
-        "bad-file-name": ("A file's name is not valid UTF-8.", "Rename the file."),
-        "too-deep": ("Folders or values are nested deeper than a package may be.", "Flatten them."),
+        "bad-file-name": ("A file name is not valid UTF-8.", "Rename the file."),
+        "too-deep": ("Folders or values are nested too deeply.", "Flatten them."),
         "too-many-files": (
-            "The package holds more files than a package may.",
+            "The package contains too many files.",
             "Ship the data as an archive or image.",
         ),
         "alias-drift": (
@@ -147,7 +147,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Keep one of them, or make them equal.",
         ),
         "incomplete-split": (
-            "Only one half of the split definition stands beside `task.md`.",
+            "Only one half of the split definition exists beside `task.md`.",
             "Remove it, or add the other half.",
         ),
         "projection-drift": (
@@ -155,34 +155,34 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Remove `verifier/task.toml`, or make them equal.",
         ),
         "exposed-asset": (
-            "A hidden asset lies where the agent sees it, or an agent's asset where it does not.",
-            "Move the asset, or correct its visibility.",
+            "A hidden asset is where the agent can see it, or an agent asset where the agent cannot.",
+            "Move the asset, or fix its visibility.",
         ),
         "missing-asset": (
             "A declared asset is not in the package.",
             "Add it, or declare it as generated or external.",
         ),
         "pin-mismatch": (
-            "A file has another SHA-256 than the one it was pinned with.",
-            "Restore the file; or look at the evidence again and pin anew.",
+            "The SHA-256 of a file differs from its pin.",
+            "Restore the file, or review the evidence and pin again.",
         ),
         "check-failed": (
-            "The package could not be checked because of a defect in the checker.",
+            "The package could not be checked because of a bug in the checker.",
             "Report it, with the package.",
         ),
     },
     "Verifier (level `structural`)": {
         "invalid-verifier-document": (
-            "`verifier/verifier.md` is not accepted.",
-            "See the problems that are listed with it.",
+            "`verifier/verifier.md` is not valid.",
+            "See the problems listed with it.",
         ),
         "unknown-strategy": (
-            "A strategy has an unknown type, or is referred to and not declared.",
-            "Correct the name.",
+            "A strategy has an unknown type, or is referenced but not declared.",
+            "Fix the name.",
         ),
-        "verifier-missing": ("There is no verifier folder: nothing scores the work.", "Add `verifier/`."),
+        "verifier-missing": ("There is no verifier folder, so nothing scores the result.", "Add `verifier/`."),
         "verifier-empty": (
-            "The verifier folder holds no file. There is no fall-back to `tests/`.",
+            "The verifier folder is empty. There is no fallback to `tests/`.",
             "Add `verifier/verifier.md` or `verifier/test.sh`.",
         ),
         "verifier-entrypoint-missing": (
@@ -190,31 +190,31 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Add one of them.",
         ),
         "verifier-file-missing": (
-            "`verifier.md` names a script, rubric, runner or criteria file that is not there.",
-            "Add the file, or correct the name.",
+            "`verifier.md` names a script, rubric, runner or criteria file that does not exist.",
+            "Add the file, or fix the name.",
         ),
         "step-incomplete": ("A step has no folder below `steps/`, or no instruction.", "Add it."),
         "report-path": (
-            "`test.sh` writes its test report where it is not kept.",
+            "`test.sh` writes its test report to a path that is not kept.",
             "Write it to `/logs/verifier/ctrf.json`.",
         ),
     },
     "Sandbox (level `runtime-capability`, or with `--sandbox`)": {
         "unsupported-feature": (
-            "The sandbox cannot honour a declared setting, so a run would be refused.",
-            "Choose another sandbox, or do without the setting. `bench sandboxes` says what each can do.",
+            "The sandbox does not support a declared setting, so a run would be refused.",
+            "Choose another sandbox, or remove the setting. `bench sandboxes` lists what each supports.",
         ),
     },
     "Publication (level `publication-grade`)": {
         "not-native": ("There is no `task.md`.", "Run `bench tasks migrate --remove-legacy`."),
         "legacy-file": (
-            "A part of the split layout is still there.",
-            "Remove it; its native twin is the one that counts.",
+            "A part of the split layout still exists.",
+            "Remove it; only its native equivalent is used.",
         ),
         "oracle-missing": ("There is no reference solution.", "Add `oracle/solve.sh`."),
         "verifier-document-missing": ("There is no `verifier/verifier.md`.", "Describe the verifier there."),
         "rubric-missing": (
-            "The score has no stated meaning: no rubric dimensions, or no file in `verifier/rubrics/`.",
+            "The meaning of the score is not documented: no rubric dimensions, or no file in `verifier/rubrics/`.",
             "Declare `verifier.rubric.dimensions` and add `verifier/rubrics/verifier.md`.",
         ),
         "reward-json-undeclared": (
@@ -224,66 +224,66 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Evidence (level `acceptance`)": {
         "evidence-missing": (
-            "A claim that acceptance asks for is not declared.",
+            "A claim that acceptance requires is not declared.",
             "Declare it under `benchflow.evidence`.",
         ),
         "evidence-insufficient": (
-            "A claim is declared and too weak.",
+            "A claim is declared but too weak.",
             "Improve the task or its verifier until the claim holds.",
         ),
         "evidence-file-missing": (
-            "A claim points to a file that is not in the package.",
-            "Add the file, or correct the path.",
+            "A claim refers to a file that is not in the package.",
+            "Add the file, or fix the path.",
         ),
-        "evidence-file-invalid": ("An evidence file is not the JSON that it should be.", "Write it anew."),
+        "evidence-file-invalid": ("An evidence file is not valid.", "Write it again."),
         "evidence-disagrees": (
-            "An evidence file contradicts the claim that points to it.",
-            "Repeat the measurement; correct the claim.",
+            "An evidence file contradicts the claim that refers to it.",
+            "Repeat the measurement, or fix the claim.",
         ),
-        "evidence-unpinned": ("A file that a claim rests on has no SHA-256 pin.", "Run `bench tasks pin`."),
+        "evidence-unpinned": ("A file that a claim depends on has no SHA-256 pin.", "Run `bench tasks pin`."),
         "pins-missing": (
-            "Nothing shows that the evidence is about this `task.md` and this verifier.",
+            "Nothing shows that the evidence applies to this `task.md` and verifier.",
             "Run `bench tasks pin`.",
         ),
     },
     "Conversion": {
-        "already-native": ("The package has a `task.md` already.", "There is nothing to do."),
+        "already-native": ("The package already has a `task.md`.", "There is nothing to do."),
         "not-migratable": (
-            "The package has no native form that means the same.",
-            "Correct what the message names.",
+            "The package has no equivalent native form.",
+            "Fix what the message names.",
         ),
         "not-normalisable": (
             "`task.md` cannot be rewritten without changing what it means.",
             "Report it, with the package.",
         ),
         "shadowed-section": (
-            "A section was left out because a file in `prompts/` had taken its place.",
+            "A section was dropped because a file in `prompts/` overrides it.",
             "Keep the file; the section had no effect.",
         ),
         "export-refused": (
             "An invalid package is not exported.",
-            "Correct what `bench tasks check` reports.",
+            "Fix what `bench tasks check` reports.",
         ),
-        "invalid-compose": ("The compose file of a Terminal-Bench folder cannot be read.", "Correct it."),
-        "file-exists": ("A file stands where the conversion would write.", "Move it away."),
+        "invalid-compose": ("The compose file of a Terminal-Bench folder cannot be read.", "Fix it."),
+        "file-exists": ("A file exists where the conversion would write.", "Move it."),
     },
     "Refused commands (exit code 2)": {
-        "no-such-path": ("The path does not exist.", "Correct it."),
+        "no-such-path": ("The path does not exist.", "Fix the path."),
         "not-a-folder": ("The path is not a folder.", "Name a package, or a folder above packages."),
-        "unreadable-path": ("The path cannot be read.", "Correct its permissions."),
+        "unreadable-path": ("The path cannot be read.", "Fix its permissions."),
         "no-packages": (
             "There is no package at or below the path.",
-            "Name another folder; hidden and linked ones only count when named.",
+            "Name another folder; hidden and linked folders are searched only when named.",
         ),
-        "no-package": ("The folder holds no definition that could be migrated.", "Name a package."),
-        "bad-name": ("The name cannot be that of a task.", "Use letters, digits, `.`, `_` and `-`."),
-        "unknown-level": ("There is no check level of this name.", "Use one that the message lists."),
-        "unknown-sandbox": ("There is no sandbox of this name.", "Use one that the message lists."),
-        "sandbox-missing": ("The level needs to know the sandbox.", "Add `--sandbox NAME`."),
-        "unknown-target": ("There is no export target of this name.", "Use one that the message lists."),
-        "output-exists": ("The output exists already.", "Name another one, or use `--overwrite`."),
+        "no-package": ("The folder contains nothing that can be migrated.", "Name a package."),
+        "bad-name": ("The name is not a valid task name.", "Use letters, digits, `.`, `_` and `-`."),
+        "unknown-level": ("There is no check level with this name.", "Use one of those listed in the message."),
+        "unknown-sandbox": ("There is no sandbox with this name.", "Use one of those listed in the message."),
+        "sandbox-missing": ("The level needs a sandbox.", "Add `--sandbox NAME`."),
+        "unknown-target": ("There is no export target with this name.", "Use one of those listed in the message."),
+        "output-exists": ("The output already exists.", "Name another one, or use `--overwrite`."),
         "output-overlaps": (
-            "The output would lie in, over or around its source.",
+            "The output overlaps its source.",
             "Name a folder elsewhere.",
         ),
     },
@@ -298,14 +298,14 @@ CODES: Final[Mapping[str, CheckCode]] = {
 
 _INTRODUCTION: Final = """# Check codes
 
-Problems are records: `{code, severity, path, message, file, line}`. Codes are stable; messages may improve.
-`path` is the dotted key (`steps[0].verifier.env`) or the pair that drifted (`verifier|tests`), `file` is
+Problems are records: `{code, severity, path, message, file, line}`. Codes are stable; messages may change.
+`path` is the dotted key (`steps[0].verifier.env`) or the pair that differs (`verifier|tests`), `file` is
 relative to the package, `line` counts from 1. A package is valid when no problem has the severity `error`.
 """
 
 
 def render_check_codes() -> str:
-    """The documentation page of all codes."""
+    """The documentation page."""
     return "\n".join(_page()) + "\n"
 
 

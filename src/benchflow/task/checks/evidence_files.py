@@ -1,8 +1,6 @@
-"""The JSON files that evidence points to: read with bounds, parsed, and compared with what the package
-claims.
+"""The JSON files that evidence refers to: read with a size limit and compared with the claims of the package.
 
-Every function reports to an `EvidenceReader`; a claim that is missing or malformed has been reported
-elsewhere and is not compared again.
+Every function reports to an `EvidenceReader`; missing and malformed claims are reported elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ CALIBRATION_TYPES: Final = ("no-op", "known-bad", "partial", "reference")
 
 
 class EvidenceReader:
-    """Reads evidence files of one package and collects what is wrong with them."""
+    """Reads the evidence files of one package and collects their problems."""
 
     def __init__(self, root: Path, files: Mapping[str, str]) -> None:
         self.root = root
@@ -30,7 +28,7 @@ class EvidenceReader:
         self.issues: list[Issue] = []
 
     def read(self, name: str, claim: str, *, kind: str | None = None) -> Mapping[str, Any] | None:
-        """The JSON object in a file that `claim` (a dotted path) points to; None after reporting why not."""
+        """The JSON object in a file that `claim` (a dotted path) refers to; None if unusable, which is reported."""
         if name not in self.files:
             self.report("evidence-file-missing", claim, f"{claim} names {name}, which is not a file of the package")
             return None
@@ -61,7 +59,7 @@ class EvidenceReader:
         self.report("evidence-file-invalid", path, message, file=name, line=line)
 
     def disagrees(self, name: str, path: str, message: str) -> None:
-        """The file is well formed and contradicts the claim."""
+        """The file is well formed but contradicts the claim."""
         self.report("evidence-disagrees", path, message, file=name)
 
 
@@ -77,14 +75,14 @@ def check_oracle_run(reader: EvidenceReader, claim: OracleRuns, path: str) -> No
         reader.disagrees(
             claim.artifact,
             "reward",
-            f"{claim.artifact}: the oracle earned {reward:g}, {claim.required_reward:g} are required",
+            f"{claim.artifact}: the oracle scored {reward:g}, but {claim.required_reward:g} is required",
         )
     if found.get("status", "passed") != "passed":
         reader.disagrees(claim.artifact, "status", f"{claim.artifact}: status is not 'passed'")
 
 
 def check_review(reader: EvidenceReader, claim: Review, path: str) -> None:
-    """The review on file says what the package says."""
+    """The review file agrees with the package."""
     if claim.artifact is None:
         return
     found = reader.read(claim.artifact, f"{path}.artifact")
@@ -99,7 +97,7 @@ def check_review(reader: EvidenceReader, claim: Review, path: str) -> None:
 
 
 def check_stability(reader: EvidenceReader, claim: VerifierStability, path: str) -> None:
-    """The verifier's reruns are on file, are as many as claimed and flake no more than claimed."""
+    """The recorded reruns of the verifier are as many as claimed, with at most the claimed flake rate."""
     if claim.report is None:
         return
     name = claim.report
@@ -118,15 +116,19 @@ def check_stability(reader: EvidenceReader, claim: VerifierStability, path: str)
     if type(reruns) is not int or reruns != len(runs):
         reader.disagrees(name, "reruns", f"{name}: reruns must be the number of recorded runs, {len(runs)}")
     if claim.reruns is not None and len(runs) < claim.reruns:
-        reader.disagrees(name, "runs", f"{name}: {len(runs)} runs are recorded, {claim.reruns} are declared")
+        reader.disagrees(name, "runs", f"{name}: {len(runs)} runs are recorded, but {claim.reruns} are declared")
     failures = _count_failures(reader, name, runs, least)
     observed = failures / len(runs)
     if claim.flake_rate is not None and max(observed, flake or 0.0) > claim.flake_rate + TOLERANCE:
         worst = max(observed, flake or 0.0)
-        reader.disagrees(name, "flake_rate", f"{name}: the flake rate is {worst:g}, declared are {claim.flake_rate:g}")
+        reader.disagrees(
+            name, "flake_rate", f"{name}: the flake rate is {worst:g}, but {claim.flake_rate:g} is declared"
+        )
     if flake is not None and flake < observed - TOLERANCE:
         reader.disagrees(
-            name, "flake_rate", f"{name}: {failures} of {len(runs)} runs failed, which is more than {flake:g}"
+            name,
+            "flake_rate",
+            f"{name}: {failures} of {len(runs)} runs failed, which exceeds the flake rate of {flake:g}",
         )
 
 
@@ -145,7 +147,7 @@ def _count_failures(reader: EvidenceReader, name: str, runs: list[Any], least: f
 
 
 def check_calibration(reader: EvidenceReader, claim: Calibration, path: str) -> None:
-    """Solutions of known quality scored within the declared bounds, and all four kinds were tried."""
+    """Solutions of known quality scored within the declared bounds, and there is a case of each type."""
     for index, example in enumerate(claim.human_or_reference_examples):
         if example.artifact is None:
             continue
@@ -193,7 +195,7 @@ def _allowed(claim: Calibration, kind: str) -> tuple[float, float]:
 
 
 def recorded_reward(reader: EvidenceReader, name: str, found: Mapping[str, Any]) -> float | None:
-    """`reward`, or `expected_reward` in its place."""
+    """`reward`, or `expected_reward` instead."""
     key = "reward" if "reward" in found else "expected_reward"
     reward = unit_number(found.get(key))
     if reward is None:
@@ -202,7 +204,7 @@ def recorded_reward(reader: EvidenceReader, name: str, found: Mapping[str, Any])
 
 
 def unit_number(value: Any) -> float | None:
-    """A number from 0 to 1, or None for anything else, NaN and booleans among it."""
+    """A number from 0 to 1, or None for anything else, including NaN and booleans."""
     return float(value) if type(value) in (int, float) and 0 <= value <= 1 else None
 
 

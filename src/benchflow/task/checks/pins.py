@@ -1,8 +1,8 @@
-"""Pins: the SHA-256 that each file had when the evidence was taken.
+"""Pins: the SHA-256 of each file at the time the evidence was collected.
 
-`bench tasks pin` writes them to one JSON file; checking only compares. They cover `task.md`, prompts, shared profiles,
-environment, oracle, verifier, steps and every declared evidence file: evidence cannot outlive what it is about. A
-digest that `task.md` itself declares for an evidence file counts as a pin of that file too.
+`bench tasks pin` writes them to one JSON file; checks only compare. They cover `task.md`, prompts, shared profiles,
+environment, oracle, verifier, steps and every declared evidence file, so that evidence becomes invalid when any of them
+changes. A digest that `task.md` declares for an evidence file also counts as a pin of that file.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _COVERED_FOLDERS: Final = ("prompts/", "environment/", "oracle/", "verifier/", "
 
 
 def pins_file(evidence: Evidence) -> str:
-    """Where the pins of a package are."""
+    """The path of the pins file."""
     return evidence.pins or DEFAULT_PINS
 
 
 def pinnable_hashes(package: TaskPackage) -> dict[str, str]:
-    """SHA-256 of everything that can be pinned: the files of a package, and the profiles it shares (`../…`)."""
+    """SHA-256 of everything that can be pinned: the files of a package and its shared profiles (`../…`)."""
     shared = {profile.path: profile.sha256 for profile in package.profiles.values() if not profile.inside}
     return {**package.files.hashes(), **shared}
 
 
 def primary_files(evidence: Evidence) -> dict[str, str]:
-    """Every file that evidence rests on, with the dotted path that names it."""
+    """Every file that evidence depends on, with the dotted path that names it."""
     base = "benchflow.evidence"
     named: list[tuple[str | None, str]] = []
     if evidence.oracle_runs is not None:
@@ -64,7 +64,7 @@ def render_pins(pins: Mapping[str, Any]) -> str:
 
 
 def check_declared_pins(reader: EvidenceReader, evidence: Evidence) -> None:
-    """Digests declared in `task.md` against the files."""
+    """Compare the digests declared in `task.md` with the files."""
     for section in ("artifacts", "trajectories"):
         for index, pin in enumerate(getattr(evidence, section)):
             path = f"benchflow.evidence.{section}[{index}]"
@@ -78,10 +78,10 @@ def check_declared_pins(reader: EvidenceReader, evidence: Evidence) -> None:
 
 
 def check_pins_file(reader: EvidenceReader, evidence: Evidence) -> frozenset[str]:
-    """Compare the pins file with the package; the names it pins."""
+    """Compare the pins file with the package; returns the names it pins."""
     name = pins_file(evidence)
     if name not in reader.files:
-        message = f"{name} is missing: nothing shows that the evidence is about this task.md and verifier"
+        message = f"{name} is missing: nothing shows that the evidence applies to this task.md and verifier"
         reader.report("pins-missing", "benchflow.evidence.pins", message)
         return frozenset()
     found = reader.read(name, "benchflow.evidence.pins", kind=PINS_KIND)
@@ -99,7 +99,7 @@ def check_pins_file(reader: EvidenceReader, evidence: Evidence) -> frozenset[str
 def _differences(pinned: Mapping[str, Any], files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, digest in pinned.items():
         if name not in files:
-            yield name, f"{name} was pinned and is gone"
+            yield name, f"{name} is pinned but no longer exists"
         elif files[name] != digest:
             yield name, f"{name} has changed since it was pinned"
     for name in files:

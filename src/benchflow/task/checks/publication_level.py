@@ -1,4 +1,4 @@
-"""Level `publication-grade`: native throughout, solvable by its oracle, scored by a documented verifier."""
+"""Level `publication-grade`: fully native, with an oracle and a documented verifier."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPEC: Final = f"verifier/{VERIFIER_MD}"
 
 
 def check_publication(package: TaskPackage) -> Iterator[Issue]:
-    """What keeps a package from being published."""
+    """What prevents publication of a package."""
     yield from _check_native(package)
     yield from _check_verifier_document(package)
 
 
 def _check_native(package: TaskPackage) -> Iterator[Issue]:
     if package.entrypoint != "task.md":
-        yield Issue("not-native", "error", "", "there is no task.md; 'bench tasks migrate' writes it", "task.md")
+        yield Issue("not-native", "error", "", "there is no task.md; create it with 'bench tasks migrate'", "task.md")
     for name in (TASK_TOML, INSTRUCTION):
         if name in package.files:
             yield Issue("legacy-file", "error", name, f"{name} belongs to the split layout; remove it", name)
@@ -32,10 +32,10 @@ def _check_native(package: TaskPackage) -> Iterator[Issue]:
                 "legacy-file",
                 "error",
                 legacy,
-                f"{legacy}/ belongs to the split layout; {native}/ is its name",
+                f"{legacy}/ belongs to the split layout; rename it to {native}/",
             )
     if not package.files.below("oracle"):
-        yield Issue("oracle-missing", "error", "oracle", "there is no oracle/ with a reference solution")
+        yield Issue("oracle-missing", "error", "oracle", "there is no reference solution in oracle/")
     if "verifier" not in package.files.folders and package.verifier_dir is not None:
         yield Issue("verifier-missing", "error", "verifier", "there is no verifier/, only a split-layout folder")
 
@@ -50,9 +50,11 @@ def _check_verifier_document(package: TaskPackage) -> Iterator[Issue]:
         return
     if not document.rubric.dimensions:
         path = "verifier.rubric.dimensions"
-        yield Issue("rubric-missing", "error", path, f"{path} is empty: the score has no stated meaning", _SPEC)
+        yield Issue(
+            "rubric-missing", "error", path, f"{path} is empty, so the meaning of the score is not documented", _SPEC
+        )
     if not any(name.endswith(_RUBRIC_SUFFIXES) for name in package.files.below("verifier/rubrics")):
-        yield Issue("rubric-missing", "error", "verifier/rubrics", "verifier/rubrics/ holds no rubric file")
+        yield Issue("rubric-missing", "error", "verifier/rubrics", "verifier/rubrics/ contains no rubric file")
     if "reward_json" not in document.outputs.declared:
         path = "verifier.outputs.reward_json"
         yield Issue("reward-json-undeclared", "error", path, f"{path} must be declared", _SPEC)

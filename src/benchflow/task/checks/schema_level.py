@@ -1,7 +1,6 @@
-"""Level `schema`: the definition reads without error and asks for something.
+"""Level `schema`: the definition is valid and has a prompt.
 
-Only `task.md` with its prompts, or `task.toml` with `instruction.md`, are judged; the rest of the folder
-may be missing.
+Only `task.md` with its prompts, or `task.toml` with `instruction.md`, is checked; all other files may be missing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def check_schema(package: TaskPackage) -> Iterator[Issue]:
 
 
 def is_about_definition(issue: Issue) -> bool:
-    """Whether a problem of the folder is about a file that defines the task: a link or pipe in its place."""
+    """Whether a problem of the folder concerns a file that defines the task, such as a link in its place."""
     return issue.file in _DEFINITION or (issue.file is None and issue.path in _DEFINITION)
 
 
@@ -44,19 +43,19 @@ def _check_prompt(package: TaskPackage) -> Iterator[Issue]:
             who = f"the turn of {silent.role} in {silent.scene}" if silent.scene else "the agent"
             yield Issue("empty-prompt", "error", "prompt", f"task.md has no prompt for {who}", "task.md")
     elif package.instruction is not None:
-        yield Issue("empty-prompt", "error", "", "instruction.md is empty: nothing is asked of the agent", INSTRUCTION)
+        yield Issue("empty-prompt", "error", "", "instruction.md is empty, so the agent has no prompt", INSTRUCTION)
     elif INSTRUCTION not in package.files:
         yield Issue(
             "missing-file",
             "error",
             "",
-            "instruction.md is missing: nothing is asked of the agent",
+            "instruction.md is missing, so the agent has no prompt",
             INSTRUCTION,
         )
 
 
 def _has_step_prompts(package: TaskPackage) -> bool:
-    """Multi-step packages keep instructions with their steps; whether each has one is asked later."""
+    """Multi-step packages keep instructions with their steps; the level `structural` checks each of them."""
     return package.config is not None and bool(package.config.steps)
 
 
@@ -65,7 +64,7 @@ _SHOWN: Final = 100
 
 
 def marker_issues(files: FileMap, names: Iterable[str]) -> Iterator[Issue]:
-    """One error per marker in the named files; files too large to be kept were not written by hand."""
+    """One error per placeholder in the named files; files too large to be kept in memory are skipped."""
     for name in names:
         data = files.files[name].data
         if data is None or _MARKER not in data:
@@ -75,4 +74,4 @@ def marker_issues(files: FileMap, names: Iterable[str]) -> Iterator[Issue]:
             if start >= 0:
                 shown = line[start:].rstrip()
                 shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1].rstrip()}…"
-                yield Issue("marker-left", "error", "", f"there is still a marker to fill in: {shown}", name, number)
+                yield Issue("marker-left", "error", "", f"placeholder not filled in: {shown}", name, number)

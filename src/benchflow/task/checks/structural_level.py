@@ -49,7 +49,7 @@ def check_structure(package: TaskPackage) -> Iterator[Issue]:
 
 
 def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
-    """Each step has its folder, an instruction, and a verifier of its own or the package's."""
+    """Each step has a folder, an instruction, and its own verifier or that of the package."""
     shared = package.verifier_dir is not None
     for index, step in enumerate(config.steps or ()):
         folder = f"steps/{step.name}"
@@ -75,17 +75,17 @@ def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
 
 
 def _check_verifier(package: TaskPackage, base: str, document: VerifierDocument | None) -> Iterator[Issue]:
-    """The selected verifier folder holds something that scores; a profile may stand in for its document."""
+    """The selected verifier folder can score; a profile may replace its document."""
     native, legacy = (f"{base}{name}" for name in ALIASES[0])
     folder = next((name for name in (native, legacy) if name in package.files.folders), None)
     if folder is None:
         if not base and package.verifier_dir is not None:
-            return  # a link or a file in its place, reported with the layout
-        yield Issue("verifier-missing", "error", native, f"there is no {native}/: nothing scores the work")
+            return  # a link or file in its place is reported with the layout
+        yield Issue("verifier-missing", "error", native, f"there is no {native}/, so nothing scores the result")
         return
     files = package.files.below(folder)
     if not files:
-        yield Issue("verifier-empty", "error", folder, f"{folder}/ holds no file: nothing scores the work")
+        yield Issue("verifier-empty", "error", folder, f"{folder}/ is empty, so nothing scores the result")
         return
     if document is not None:
         own = f"{folder}/{VERIFIER_MD}"
@@ -94,7 +94,7 @@ def _check_verifier(package: TaskPackage, base: str, document: VerifierDocument 
             message = f"{missing.path} names {missing.name}, which is not in {folder}/"
             yield Issue("verifier-file-missing", "error", missing.path, message, file)
     elif VERIFIER_MD not in files and not _has_default_entrypoint(package, files):
-        message = f"{folder}/ has neither {VERIFIER_MD} nor {DEFAULT_SCRIPTS[0]}: nothing scores the work"
+        message = f"{folder}/ has neither {VERIFIER_MD} nor {DEFAULT_SCRIPTS[0]}, so nothing scores the result"
         yield Issue("verifier-entrypoint-missing", "error", folder, message)
 
 
@@ -114,7 +114,7 @@ def _has_own_image(config: TaskConfig) -> bool:
 
 
 def _check_report_path(package: TaskPackage) -> Iterator[Issue]:
-    """A test report is collected from one place; written elsewhere it is lost."""
+    """A test report is collected from one path; written elsewhere it is lost."""
     for name in DEFAULT_SCRIPTS:
         path = f"{package.verifier_dir}/{name}"
         data = package.files.files[path].data if path in package.files else None
@@ -124,7 +124,7 @@ def _check_report_path(package: TaskPackage) -> Iterator[Issue]:
             if found[1] != _CTRF_PATH:
                 shown = found[1].decode("utf-8", "replace")
                 line = data[: found.start(1)].count(b"\n") + 1
-                message = f"the test report goes to {shown}; only {_CTRF_PATH.decode()} is kept"
+                message = f"the test report is written to {shown}, but only {_CTRF_PATH.decode()} is kept"
                 yield Issue("report-path", "warning", "", message, path, line)
 
 
@@ -140,14 +140,14 @@ _DYNAMIC: Final = re.compile(r"[$*?\[\]{}`<>|&;()=\s]|://")
 
 @dataclass(frozen=True, slots=True)
 class MissingFile:
-    """A file that a strategy names and the verifier folder lacks; `path` is the key that names it."""
+    """A file that a strategy names but the verifier folder lacks; `path` is the key that names it."""
 
     path: str
     name: str
 
 
 def missing_files(document: VerifierDocument, files: Collection[str]) -> Iterator[MissingFile]:
-    """Files that strategies and rubric name and `files`, relative to the verifier folder, does not hold."""
+    """Files named by strategies and rubric that are not in `files` (relative to the verifier folder)."""
     for name, strategy in document.strategies.items():
         for key, file in _named_files(strategy):
             if file not in files:
@@ -173,10 +173,10 @@ def _named_files(strategy: Strategy) -> Iterator[tuple[str, str]]:
 
 
 def local_scripts(command: str) -> tuple[str, ...]:
-    """The words of a command that name scripts of the verifier folder, which is where it runs.
+    """The scripts in the verifier folder that a command names; the folder is its working directory.
 
-    Only words that are certain count: a relative program, `./something`, or a name with a script's suffix.
-    A command that changes folder, or that no shell could split, names nothing that could be looked for.
+    Only unambiguous words count: a relative program, `./something`, or a name with a script suffix. Nothing can be
+    said about a command that changes directory or that cannot be split.
     """
     try:
         words = shlex.split(command) if _QUOTING.search(command) else command.split()
@@ -199,7 +199,7 @@ _SCORING: Final = ("verifier", "judge")
 
 
 def check_secrets(package: TaskPackage) -> Iterator[Issue]:
-    """References to secrets that `benchflow.secrets` does not declare, or declares for another use."""
+    """References to secrets that are not declared in `benchflow.secrets`, or declared for another use."""
     references = list(_references(package))
     if not references:
         return
@@ -209,7 +209,7 @@ def check_secrets(package: TaskPackage) -> Iterator[Issue]:
     for file, path, name, scopes in references:
         found = declared.get(name)
         if found is None:
-            message = f"{path} names the secret '{name[:60]}', which benchflow.secrets does not declare"
+            message = f"{path} names the secret '{name[:60]}', which is not declared in benchflow.secrets"
         elif found.isdisjoint(scopes):
             wanted = " or ".join(scopes)
             message = (
@@ -221,7 +221,7 @@ def check_secrets(package: TaskPackage) -> Iterator[Issue]:
 
 
 def _references(package: TaskPackage) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Each use of a secret: file, path, name, and the scopes that it may be declared with."""
+    """Each use of a secret: file, path, name, and the scopes it may be declared for."""
     namespace = package.document.namespace if package.document is not None else None
     if namespace is not None and namespace.declared:
         mounts = namespace.runtime_policy.private_mounts if namespace.runtime_policy is not None else ()

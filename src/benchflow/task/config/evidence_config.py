@@ -1,6 +1,6 @@
 """`benchflow.evidence`: what a package claims to have proven, and where the proof is.
 
-Only shapes and ranges are checked here; whether the files agree with the claims is a check level of its own.
+Only shapes and ranges are checked here; the level `acceptance` compares the files with the claims.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ reruns: Final = integer(least=1, most=MAX_RERUNS)
 def _unit_range(value: Any, path: str, problems: IssueLog) -> tuple[float, float]:
     bounds = listing(unit).parse(value, path, problems)
     if len(bounds) != 2 or bounds[0] > bounds[1]:  # a pair
-        raise InvalidValueError("must be [low, high] within 0 and 1")
+        raise InvalidValueError("must be [low, high] between 0 and 1")
     return bounds[0], bounds[1]
 
 
@@ -49,7 +49,7 @@ class OracleRuns(Record):
 
 
 class VerifierStability(Record):
-    """Proof that the verifier agrees with itself."""
+    """Proof that the verifier is stable."""
 
     reruns: int | None = field(integer(least=0), default=None)
     flake_rate: float | None = field(number(), default=None)
@@ -74,7 +74,7 @@ class Example(Record):
 
 
 class Calibration(Record):
-    """What solutions of known quality must score."""
+    """Scores that solutions of known quality must reach."""
 
     no_op_reward_max: float | None = field(number(), default=None)
     known_bad_reward_max: float | None = field(number(), default=None)
@@ -95,7 +95,7 @@ class Pin(Record):
 
 
 class Expectation(Record):
-    """What a live case must score."""
+    """The score that a live case must reach."""
 
     reward_min: float | None = field(unit, default=None)
     reward_max: float | None = field(unit, default=None)
@@ -122,14 +122,14 @@ class LiveCase(Record):
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         if values["type"] == "oracle" and "command" in values:
             where = join(path, "command")
-            problems.error("conflicting-keys", where, f"{where} is not allowed for an oracle case")
+            problems.error("conflicting-keys", where, f"{where} cannot be used in an oracle case")
 
 
 def _cases(value: Any, path: str, problems: IssueLog) -> tuple[LiveCase, ...]:
     cases: tuple[LiveCase, ...] = listing(kinds.record(LiveCase), least=1).parse(value, path, problems)
     names = [case.name for case in cases]
     if len(set(names)) != len(names):
-        raise InvalidValueError("has two cases of the same name")
+        raise InvalidValueError("has two cases with the same name")
     return cases
 
 
@@ -151,7 +151,7 @@ class LiveCalibration(Record):
 
 
 class LiveLeaderboard(Record):
-    """What a leaderboard asks of live evidence."""
+    """What a leaderboard requires of live evidence."""
 
     required: bool = field(flag, default=False)
     max_flake_rate: float = field(unit, default=0.0)

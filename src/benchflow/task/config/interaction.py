@@ -1,4 +1,4 @@
-"""Who talks to whom: roles, scenes, turns, the user, and what the `benchflow:` namespace says of them."""
+"""Who talks to whom: roles, scenes, turns, the user, and their settings in the `benchflow:` namespace."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Turn(Record):
 
 
 class Scene(Record):
-    """An interaction checkpoint: who takes part and in which order."""
+    """An interaction checkpoint: its participants and their order."""
 
     name: str | None = field(name, default=None)
     """None until the document gives it `scene-<index>`."""
@@ -70,7 +70,7 @@ class User(Record):
 
 
 class PromptPolicy(Record):
-    """`benchflow.prompt`: how the texts of a turn are put together."""
+    """`benchflow.prompt`: how the texts of a turn are combined."""
 
     composition: str = field(kinds.choice("replace", "append"), default="replace")
     order: tuple[str, ...] | None = field(listing(kinds.choice(*PROMPT_PARTS), least=1, unique=True), default=None)

@@ -1,8 +1,7 @@
-"""Where problems are collected while a package is read.
+"""Collects problems while a package is read.
 
-An `IssueLog` belongs to one file: parsers hand it a code, a dotted path and a sentence, it adds the file
-and the line. Lines are looked up only when there is something to report, so a good package never pays for
-them.
+An `IssueLog` belongs to one file: parsers report a code, a dotted path and a sentence; the log adds the file and the
+line. Lines are looked up only when there is something to report, so a valid package does not pay for them.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Final
 from benchflow.errors import Issue, Severity
 
 MAX_ISSUES: Final = 200
-"""Of one file."""
+"""Per file."""
 MAX_SHOWN: Final = 500
 Locate = Callable[[str], int | None]
 
 
 class IssueLog:
-    """Collects the issues of one file. `foreign` marks a lenient import: unknown keys are warnings there."""
+    """Collects the issues of one file. `foreign` marks a lenient import, where unknown keys are only warnings."""
 
     __slots__ = ("_locate", "file", "foreign", "issues", "renames")
 
@@ -28,7 +27,7 @@ class IssueLog:
         self.foreign = foreign
         self.issues: list[Issue] = []
         self.renames: dict[str, str] = {}
-        """Canonical paths to the author's shorthand that they came from."""
+        """Canonical path -> the shorthand the author wrote."""
         self._locate = locate
 
     def error(self, code: str, path: str, message: str, *, line: int | None = None) -> None:
@@ -48,10 +47,10 @@ class IssueLog:
             line = self._locate(path)
         if len(self.issues) == MAX_ISSUES - 1:
             code, severity, path = "too-many-issues", "error", ""
-            message = f"there are more than {MAX_ISSUES - 1} problems; the others are not listed"
+            message = f"more than {MAX_ISSUES - 1} problems; the rest are not listed"
         self.issues.append(Issue(code, severity, shorten(path), shorten(message), self.file, line))
 
 
 def shorten(text: str) -> str:
-    """A text that fits a report, whatever an author wrote."""
+    """The text, cut to a length that fits a report."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

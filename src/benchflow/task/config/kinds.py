@@ -70,7 +70,7 @@ user = Kind(_user)
 
 
 def number(*, above: float | None = None, least: float | None = None, most: float | None = None) -> Kind:
-    """A finite number within bounds."""
+    """A finite number within the given bounds."""
 
     def parse(value: Any, _path: str, _problems: IssueLog) -> float:
         if isinstance(value, str):
@@ -93,7 +93,7 @@ def number(*, above: float | None = None, least: float | None = None, most: floa
 
 
 def integer(*, least: int | None = None, most: int | None = None) -> Kind:
-    """A whole number within bounds; `2.0` and `"2"` count as 2."""
+    """An integer within the given bounds; `2.0` and `"2"` count as 2."""
 
     def parse(value: Any, _path: str, _problems: IssueLog) -> int:
         if (type(value) is str and re.fullmatch(_INTEGER, value)) or (
@@ -101,7 +101,7 @@ def integer(*, least: int | None = None, most: int | None = None) -> Kind:
         ):
             value = int(value)
         if type(value) is not int:
-            raise InvalidValueError(f"must be a whole number, not {describe(value)}", "invalid-type")
+            raise InvalidValueError(f"must be an integer, not {describe(value)}", "invalid-type")
         check_bounds(value, None, least, most)
         return value
 
@@ -109,7 +109,7 @@ def integer(*, least: int | None = None, most: int | None = None) -> Kind:
 
 
 def check_bounds(value: float, above: float | None, least: float | None, most: float | None) -> None:
-    """Refuse a number outside its bounds."""
+    """Reject a number outside its bounds."""
     if above is not None and not value > above:
         raise InvalidValueError(f"must be greater than {above:g}")
     if least is not None and value < least:
@@ -119,7 +119,7 @@ def check_bounds(value: float, above: float | None, least: float | None, most: f
 
 
 def choice(*allowed: str, fold: bool = False) -> Kind:
-    """One word of a vocabulary; `fold` ignores case."""
+    """One of the allowed words; `fold` ignores case."""
     words = frozenset(allowed)
 
     def parse(value: Any, _path: str, _problems: IssueLog) -> str:
@@ -133,14 +133,14 @@ def choice(*allowed: str, fold: bool = False) -> Kind:
 
 
 def matching(pattern: str, meaning: str) -> Kind:
-    """A string that matches a pattern as a whole; `meaning` says what is expected."""
+    """A string that fully matches a pattern; `meaning` describes what is expected."""
 
     fullmatch: Callable[[str], re.Match[str] | None] | None = None
 
     def parse(value: Any, path: str, problems: IssueLog) -> str:
         nonlocal fullmatch
         if fullmatch is None:
-            fullmatch = re.compile(pattern).fullmatch  # when it is needed: many patterns never are
+            fullmatch = re.compile(pattern).fullmatch  # compiled on first use: many patterns are never needed
         if not fullmatch(_text(value, path, problems)):
             raise InvalidValueError(f"must be {meaning}; it is '{value[:_MAX_SHOWN]}'")
         return str(value)
@@ -159,11 +159,11 @@ def _digest(value: Any, path: str, problems: IssueLog) -> str:
 
 
 sha256 = Kind(_digest)
-"""Hexadecimal digest, given with or without `sha256:`; kept without."""
+"""Hexadecimal digest, accepted with or without `sha256:`, stored without."""
 
 
 def unsafe_path(value: str) -> str | None:
-    """Why a relative path may not be used inside a package, or None."""
+    """Why a relative path is not allowed inside a package, or None."""
     if not value.strip():
         return "must not be empty"
     if value.startswith(("/", "~")) or "\\" in value or "\0" in value or _has_drive(value):
@@ -183,7 +183,7 @@ def _relative(value: Any, path: str, problems: IssueLog) -> str:
         raise InvalidValueError(problem, "unsafe-path")
     cleaned = "/".join(part for part in value.split("/") if part not in ("", "."))
     if not cleaned:
-        raise InvalidValueError("must name something inside the package", "unsafe-path")
+        raise InvalidValueError("must name a file or folder inside the package", "unsafe-path")
     return cleaned
 
 
@@ -203,7 +203,7 @@ def record(model: type[Record]) -> Kind:
 
 
 def listing(kind: Kind, *, least: int = 0, unique: bool = False) -> Kind:
-    """A list, kept as a tuple; items that are wrong are reported and left out."""
+    """A list, stored as a tuple; invalid items are reported and dropped."""
     item_parse = kind.parse
 
     def parse(value: Any, path: str, problems: IssueLog) -> tuple[Any, ...]:
@@ -229,7 +229,7 @@ def listing(kind: Kind, *, least: int = 0, unique: bool = False) -> Kind:
 
 
 def mapping(kind: Kind, *, least: int = 0, keys: Kind | None = None) -> Kind:
-    """A mapping of free keys, kept frozen; entries that are wrong are reported and left out."""
+    """A mapping with free keys, stored frozen; invalid entries are reported and dropped."""
     item_parse = kind.parse
 
     def parse(value: Any, path: str, problems: IssueLog) -> FrozenMap:
@@ -261,7 +261,7 @@ def _free_mapping(value: Any, _path: str, _problems: IssueLog) -> FrozenMap:
 
 
 free_mapping = Kind(_free_mapping)
-"""A mapping that is kept as written."""
+"""A mapping that is stored as written."""
 
 env = mapping(text, keys=matching(r"[^=\s\0]{1,255}", "the name of an environment variable"))
 
@@ -271,7 +271,7 @@ def _secret_texts(value: Any, path: str, problems: IssueLog) -> Secret:
 
 
 secret_texts = Kind(_secret_texts)
-"""Names to private strings; the strings are never shown."""
+"""Names mapped to private strings; the strings are never shown."""
 
 
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -290,7 +290,7 @@ def _parse(value: Any, path: str, problems: IssueLog) -> str:
         raise InvalidValueError(f"must be a host name without port or path; it is '{host[:60]}'")
     labels = host.removeprefix("*.").split(".")
     if len(host) > _MAX_HOST or not all(_LABEL.fullmatch(label) for label in labels):
-        raise InvalidValueError(f"must be a host name or '*.' and a domain; it is '{host[:60]}'")
+        raise InvalidValueError(f"must be a host name, or '*.' followed by a domain; it is '{host[:60]}'")
     return host
 
 
@@ -310,11 +310,11 @@ def _is_address(host: str) -> bool:
 
 
 hosts: Final = listing(Kind(_parse))
-"""A list of hosts, folded to lower case without a trailing dot."""
+"""A list of hosts, in lower case without a trailing dot."""
 
 
 def check_network(values: dict[str, Any], path: str, problems: IssueLog) -> None:
-    """`allowlist` and `allowed_hosts` belong together; foreign imports may allow no host at all."""
+    """`allowlist` and `allowed_hosts` go together; only foreign imports may have an empty list."""
     mode, allowed = values.get("network_mode"), values.get("allowed_hosts")
     prefix = f"{path}." if path else ""
     if mode == "allowlist" and not allowed and not problems.foreign:

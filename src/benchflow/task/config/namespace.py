@@ -31,7 +31,7 @@ SECRET_SCOPES: Final = ("image-pull", "environment", "agent", "verifier", "oracl
 
 
 class TrajectoryAudit(Record):
-    """What a trajectory must prove after the run."""
+    """What the trajectory must show after the run."""
 
     require_no_forbidden_tool_calls: bool = field(flag, default=False)
 
@@ -58,7 +58,7 @@ class NetworkRules(Record):
 
 
 class PrivateMount(Record):
-    """A volume that is mounted for the run and never part of the package."""
+    """A volume that is mounted for the run and is not part of the package."""
 
     source: str = field(some_text)
     target: str = field(kinds.absolute_path)
@@ -93,14 +93,14 @@ class StrategyWeight(Record):
 
 
 class Implementation(Record):
-    """`verifier.implementation`: which kinds of scoring a verifier is made of."""
+    """`verifier.implementation`: which kinds of scoring a verifier combines."""
 
     type: str | None = field(some_text, default=None)
     strategies: FrozenMap = field(kinds.mapping(kinds.record(StrategyWeight)), default=FrozenMap())
 
 
 class Transfer(Record):
-    """A path that a separate verification takes over from the agent's box; a plain string is its `source`."""
+    """A path that separate verification copies from the agent's sandbox; a plain string is its `source`."""
 
     source: str = field(kinds.absolute_path)
     exclude: tuple[str, ...] = field(listing(some_text), default=())
@@ -112,7 +112,7 @@ class Transfer(Record):
 
 
 class VerifierWiring(Record):
-    """`benchflow.verifier`: where the verifier is and what goes in and out."""
+    """`benchflow.verifier`: where the verifier is, its inputs and its outputs."""
 
     path: str | None = field(relative_path, default=None)
     spec: str | None = field(relative_path, default=None)
@@ -159,14 +159,14 @@ class Asset(Record):
 
 
 class SecretDeclaration(Record):
-    """A value that the runtime provides in one scope and never writes down."""
+    """A value that the runtime provides in one scope and never stores."""
 
     name: str = field(some_text)
     scope: str = field(kinds.choice(*SECRET_SCOPES))
     visibility: str = field(kinds.choice(*VISIBILITIES), default="runtime_secret")
     never_persist: bool = field(flag, default=True)
     env: str | None = field(some_text, default=None)
-    """Name of the variable it is given as; the secret's own name when left out."""
+    """Name of the variable that holds it; default: the name of the secret."""
     required: bool = field(flag, default=True)
 
 
@@ -212,14 +212,14 @@ class Provenance(Record):
 
 
 class TargetCompatibility(Record):
-    """What is promised for one foreign format."""
+    """The support promised for one foreign format."""
 
     export: str = field(kinds.choice("full", "supported", "degraded", "unsupported"))
     emits: FrozenMap = field(kinds.mapping(some_text), default=FrozenMap())
 
 
 class Compat(Record):
-    """`benchflow.compat`: foreign keys that an import preserved."""
+    """`benchflow.compat`: foreign keys preserved by an import."""
 
     source: str | None = field(text, default=None)
     extra_paths: tuple[str, ...] = field(listing(text), default=())
@@ -227,7 +227,7 @@ class Compat(Record):
 
 
 class Authoring(Record):
-    """`benchflow.authoring`: written by older normalisations."""
+    """`benchflow.authoring`: written by earlier versions of `normalize`."""
 
     profiles: tuple[str, ...] = field(listing(some_text), default=())
     presets: tuple[str, ...] = field(listing(some_text), default=())
@@ -260,7 +260,7 @@ PROFILE_KEYS: Final = ("environment-profile", "agent-profile", "verifier-profile
 
 
 class DocumentRoot(TaskConfig):
-    """Everything that may stand at the root of a document."""
+    """All keys allowed at the root of a document."""
 
     agents: Agents = field(kinds.record(Agents), default=Agents())
     scenes: tuple[Scene, ...] = field(kinds.listing(kinds.record(Scene)), default=())
@@ -271,5 +271,5 @@ class DocumentRoot(TaskConfig):
     verifier_profile: str | None = field(some_text, default=None, key="verifier-profile")
 
     def config(self) -> TaskConfig:
-        """The part that split layouts share."""
+        """The part shared with split layouts."""
         return TaskConfig.of({name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS})

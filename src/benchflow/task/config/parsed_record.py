@@ -1,9 +1,9 @@
-"""Frozen records that are parsed from mappings an author wrote.
+"""Frozen records parsed from mappings that an author wrote.
 
-A `Record` subclass declares typed fields, each with the kind of value it takes. `parse` reads a mapping
-into a record and reports every problem with its dotted path instead of stopping at the first. A record
-keeps what the author declared; what was left out reads as the default from the class. Parsing costs by the
-keys that were written, not by the keys there are.
+A `Record` subclass declares typed fields, each with the kind of value it takes. `parse` reads a mapping into a record
+and reports every problem with its dotted path instead of stopping at the first. A record keeps what the author
+declared; a missing field reads as the default on the class. The cost of parsing depends on the keys written, not on
+the keys that exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Parse = Callable[[Any, str, IssueLog], Any]
 
 
 class InvalidValueError(ValueError):
-    """A value that its kind refuses; the message continues the sentence that starts with the path."""
+    """A value that its kind rejects; the message continues a sentence that starts with the path."""
 
     def __init__(self, message: str, code: str = "invalid-value") -> None:
         super().__init__(message)
@@ -27,12 +27,12 @@ class InvalidValueError(ValueError):
 
 
 class FrozenMap(dict[str, Any]):
-    """A dictionary that does not change any more."""
+    """A read-only dictionary."""
 
     __slots__ = ()
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("this mapping is frozen")
+        raise TypeError("this mapping is read-only")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
@@ -54,9 +54,9 @@ class Secret(FrozenMap):
 
 
 class Kind:
-    """What a field takes: how to parse it, which record is inside, in which shape (`one`, `list`, `map`).
+    """What a field accepts: how to parse it, the record it contains, and in which shape (`one`, `list`, `map`).
 
-    Values of the type `exact` are taken as they are, without parsing them.
+    Values of type `exact` are used as they are, without parsing.
     """
 
     __slots__ = ("exact", "model", "parse", "shape")
@@ -91,7 +91,7 @@ class Field:
 _REQUIRED: Final = object()
 _NEAR_LENGTH: Final = 40
 _HINTS: Final = 10
-"""So many unknown keys of a file get a suggestion; looking for one is slow."""
+"""How many unknown keys per file get a suggestion: searching for one is slow."""
 
 
 def field(
@@ -102,7 +102,7 @@ def field(
     aliases: tuple[str, ...] = (),
     hidden: bool = False,
 ) -> Any:
-    """Declare a field. Without a default it is required; `key` is what authors write when it is not the name;
+    """Declare a field. Without a default it is required; `key` is what authors write when it differs from the name;
     `hidden` keeps it out of every dump.
     """
     required = default is _REQUIRED
@@ -111,7 +111,7 @@ def field(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Record:
-    """Base of all parsed sections. Equal when all effective values are equal."""
+    """Base of all parsed sections. Two records are equal when all their effective values are."""
 
     FIELDS: ClassVar[Mapping[str, Field]] = {}
     """By canonical name, in order of declaration."""
@@ -166,18 +166,18 @@ class Record:
         return type(self)(**{**self.__dict__, **changes})
 
     def items(self) -> Iterator[tuple[Field, Any]]:
-        """The fields that were written, in the author's order, with their values."""
+        """The declared fields, in the author's order, with their values."""
         for name, value in self.__dict__.items():
             yield self.FIELDS[name], value
 
     @property
     def declared(self) -> frozenset[str]:
-        """Canonical names of the fields that were written."""
+        """Canonical names of the declared fields."""
         return frozenset(self.__dict__)
 
     @classmethod
     def parse(cls, value: Any, path: str, problems: IssueLog) -> Self | None:
-        """Read a mapping. All problems go to the problems; None when no record can be made of it."""
+        """Read a mapping. Every problem goes to `problems`; None when no record can be made."""
         if not isinstance(value, dict):
             problems.error("invalid-type", path, f"{path or 'the document'} must be a mapping, not {describe(value)}")
             return None
@@ -193,14 +193,14 @@ class Record:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """The record of values, by canonical name, that were parsed before; it takes the dictionary over."""
+        """A record of values that are already parsed, by canonical name; it takes ownership of the dictionary."""
         record = cls.__new__(cls)
         object.__setattr__(record, "__dict__", values)
         return record
 
     @classmethod
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
-        """Rules across fields; may complete `values` before the record is made."""
+        """Rules that involve several fields; may add to `values` before the record is made."""
 
     @classmethod
     def _parse_fields(cls, value: dict[str, Any], path: str, problems: IssueLog) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def join(path: str, key: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """How a sentence names the type of a value."""
+    """The type of a value, as written in messages."""
     if value is None:
         return "empty"
     names = {
@@ -283,16 +283,16 @@ def plain(value: Any, *, declared: bool = False) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """A value that JSON has no form for: dates by ISO 8601, everything else by its name."""
+    """A value that JSON cannot represent: dates as ISO 8601, anything else as `str`."""
     return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
 def report_unknown(model: type[Record], key: str, where: str, problems: IssueLog) -> None:
-    """An unknown key: an error natively, a warning on foreign import; a known key that is near is named."""
+    """Report an unknown key: an error natively, a warning in foreign imports; a similar known key is suggested."""
     near = _near(key, model) if len(problems.issues) < _HINTS and len(key) <= _NEAR_LENGTH else None
     hint = f"; did you mean '{near}'?" if near else ""
     if problems.foreign:
-        problems.warning("unknown-key", where, f"{where} is not a known key; it is preserved and has no effect{hint}")
+        problems.warning("unknown-key", where, f"{where} is not a known key; it is preserved but has no effect{hint}")
     else:
         problems.error("unknown-key", where, f"{where} is not a known key{hint}")
 
@@ -304,9 +304,9 @@ def _near(key: str, model: type[Record]) -> str | None:
 
 
 def split_unknown(model: type[Record], data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A mapping apart into what the model knows and what it does not, both nested as they were.
+    """Split a mapping into the keys the model knows and the rest, both nested as they were.
 
-    Positions in lists are kept: the unknown part has None for items that are wholly known.
+    List positions are kept: the unknown part has None for items without unknown keys.
     """
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -340,7 +340,7 @@ def _split_value(kind: Kind, value: Any) -> tuple[Any, Any]:
 
 
 def walk_models(model: type[Record]) -> Iterator[type[Record]]:
-    """A record type and every record type below it, each once."""
+    """A record type and every record type nested in it, each once."""
     seen: set[type[Record]] = set()
     queue = [model]
     while queue:

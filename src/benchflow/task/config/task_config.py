@@ -1,8 +1,7 @@
 """The configuration of a task: `TaskConfig` and its sections.
 
-The same records read the frontmatter of `task.md` (strictly) and a `task.toml` (leniently). Field names are
-canonical; aliases (`version`, `solution`, `sandbox`, `image`, …) are accepted and reported when both
-spellings are used.
+The same records read the frontmatter of `task.md` (strictly) and `task.toml` (leniently). Field names are canonical;
+aliases (`version`, `solution`, `sandbox`, `image`, …) are accepted, but not both spellings at once.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class PackageInfo(Record):
 
 
 class AgentConfig(Record):
-    """Limits and reach of the agent: `agent`."""
+    """Limits of the agent: `agent`."""
 
     timeout_sec: float | None = field(positive, default=None)
     """None: no wall-clock limit."""
@@ -82,7 +81,7 @@ def _transport(value: Any, path: str, problems: IssueLog) -> str:
 
 
 class MCPServer(Record):
-    """A tool server that the agent's session is given."""
+    """A tool server available to the agent's session."""
 
     name: str = field(some_text)
     transport: str = field(Kind(_transport), default="sse")
@@ -101,7 +100,7 @@ class MCPServer(Record):
 
 
 class HealthcheckConfig(Record):
-    """When an environment counts as ready."""
+    """When an environment is ready."""
 
     command: str = field(some_text)
     interval_sec: float = field(positive, default=5.0)
@@ -127,7 +126,7 @@ def _size(value: Any, _path: str, _problems: IssueLog) -> int:
 
 
 class EnvironmentConfig(Record):
-    """The world a task runs in: `environment`, also written `sandbox`."""
+    """Where a task runs: `environment`, also written `sandbox`."""
 
     network_mode: str = field(network_mode, default="public")
     allowed_hosts: tuple[str, ...] | None = field(hosts, default=None)
@@ -147,11 +146,11 @@ class EnvironmentConfig(Record):
     workdir: str | None = field(text, default=None)
     bugswarm_image_tag: str | None = field(text, default=None)
     allow_internet: bool | None = field(flag, default=None)
-    """Read, then expressed as `network_mode`."""
+    """Converted to `network_mode`."""
     memory: int | None = field(Kind(_size), default=None)
-    """Read, then expressed as `memory_mb`."""
+    """Converted to `memory_mb`."""
     storage: int | None = field(Kind(_size), default=None)
-    """Read, then expressed as `storage_mb`."""
+    """Converted to `storage_mb`."""
 
     @classmethod
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
@@ -189,13 +188,13 @@ class JudgeConfig(Record):
 
 
 class MemoryConfig(Record):
-    """Hidden expectations about what an agent should have learnt."""
+    """Hidden expectations about what an agent should have learned."""
 
     expected_skills: tuple[str, ...] | None = field(listing(some_text), default=None, hidden=True)
 
 
 class HardeningConfig(Record):
-    """What verification in the agent's own box does not undo. Every opt-out is recorded."""
+    """What verification does not undo. Every opt-out is recorded."""
 
     cleanup_conftests: bool = field(flag, default=True)
     keep_system_changes: bool = field(flag, default=False)
@@ -203,7 +202,7 @@ class HardeningConfig(Record):
 
 
 class CollectHook(Record):
-    """A command whose results are collected before a separate verification."""
+    """A command that runs before separate verification, to collect results."""
 
     command: str = field(some_text)
     service: str = field(some_text, default=MAIN_SERVICE)
@@ -221,7 +220,7 @@ class VerifierConfig(Record):
     """How the result is scored: `verifier`."""
 
     type: str = field(kinds.choice("test-script", "llm-judge"), default="test-script")
-    """Counts only without `verifier/verifier.md`."""
+    """Used only without `verifier/verifier.md`."""
     timeout_sec: float = field(positive, default=600.0)
     env: FrozenMap = field(env, default=FrozenMap())
     reward_range: tuple[float, float] | None = field(Kind(_reward_range), default=None)
@@ -246,12 +245,12 @@ class VerifierConfig(Record):
 
     @property
     def isolation(self) -> str:
-        """`separate` when declared or when the verifier has an environment of its own, else `shared`."""
+        """`separate` when declared or when the verifier has its own environment, else `shared`."""
         return self.environment_mode or ("separate" if self.environment is not None else "shared")
 
 
 class OracleConfig(Record):
-    """Settings of the held-out reference: `oracle`, also written `solution`."""
+    """Settings of the held-out reference solution: `oracle`, also written `solution`."""
 
     env: FrozenMap = field(env, default=FrozenMap())
     timeout_sec: float | None = field(positive, default=None)
@@ -262,7 +261,7 @@ class OracleConfig(Record):
 
 
 def _lift_env(value: Any, path: str, problems: IssueLog) -> Any:
-    """Upper-case string keys written straight into the section are environment variables."""
+    """Upper-case string keys directly in the section are environment variables."""
     if not isinstance(value, dict):
         return value
     lifted = {
@@ -279,7 +278,7 @@ def _lift_env(value: Any, path: str, problems: IssueLog) -> Any:
 
 
 class ArtifactConfig(Record):
-    """A path that is kept after the agent has ended; a plain string is its `source`."""
+    """A path that is kept after the agent ends; a plain string is its `source`."""
 
     source: str = field(some_text)
     destination: str | None = field(kinds.relative_path, default=None)
@@ -339,7 +338,7 @@ def _schema_version(value: Any, path: str, problems: IssueLog) -> str:
     if not _is_number(major) or (dot and not _is_number(minor)):
         raise InvalidValueError(f"must be MAJOR.MINOR; it is '{version[:40]}'")
     if int(major) != 1:
-        raise InvalidValueError(f"has the unsupported major version {major}; 1 is supported")
+        raise InvalidValueError(f"has the unsupported major version {major}; only 1 is supported")
     return version
 
 
@@ -383,12 +382,12 @@ class TaskConfig(Record):
 
     @property
     def sandbox(self) -> EnvironmentConfig:
-        """The environment under its other name."""
+        """Alias of `environment`."""
         return self.environment
 
     @property
     def solution(self) -> OracleConfig:
-        """The oracle under its compatibility name."""
+        """Alias of `oracle`."""
         return self.oracle
 
     @property

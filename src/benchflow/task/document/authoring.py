@@ -1,8 +1,7 @@
-"""Authoring sugar: presets and shorthands, expanded into the canonical contract and then gone.
+"""Authoring shorthands: presets and short keys, replaced by the canonical keys they stand for.
 
-`expand_authoring` takes the frontmatter as written and gives the mapping that means the same without
-`preset`, `name`, `image` and path-valued `verifier` or `oracle`. The author's own keys always win over a
-preset.
+`expand_authoring` takes the frontmatter as written and returns an equivalent mapping without `preset`, `name`, `image`
+and path-valued `verifier` or `oracle`. The author's own keys always take precedence over a preset.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ _SUGAR: Final = frozenset({*_PRESET_KEYS, "name", "image"})
 
 
 class Expanded(NamedTuple):
-    """Frontmatter without sugar, its presets, and its shorthands (canonical path to the key written)."""
+    """The expanded frontmatter, the presets it used, and its shorthands (canonical path -> key written)."""
 
     mapping: dict[str, Any]
     presets: tuple[str, ...]
@@ -120,7 +119,7 @@ class Expanded(NamedTuple):
 
 
 def expand_authoring(frontmatter: Mapping[str, Any], problems: IssueLog) -> Expanded:
-    """Expand presets and shorthands; what cannot be expanded is reported and left out."""
+    """Expand presets and shorthands; what cannot be expanded is reported and dropped."""
     if _SUGAR.isdisjoint(frontmatter) and not _has_path_shorthand(frontmatter):
         return Expanded(dict(frontmatter), (), {})
     names = _preset_names(frontmatter, problems)
@@ -141,18 +140,18 @@ def _has_path_shorthand(frontmatter: Mapping[str, Any]) -> bool:
 def _preset_names(frontmatter: Mapping[str, Any], problems: IssueLog) -> tuple[str, ...]:
     used = [key for key in _PRESET_KEYS if frontmatter.get(key) is not None]
     if {key.removesuffix("s") for key in used} == {"preset", "profile"}:
-        problems.error("conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' are the same; write 'preset' only")
+        problems.error("conflicting-keys", used[-1], f"'{used[0]}' and '{used[-1]}' mean the same; use only 'preset'")
     names: list[str] = []
     for key in used:
         value = frontmatter[key]
         for index, name in enumerate(value if isinstance(value, list) else [value]):
             where = f"{key}[{index}]" if isinstance(value, list) else key
             if not isinstance(name, str):
-                problems.error("invalid-type", where, f"{where} must be the name of a preset, not {describe(name)}")
+                problems.error("invalid-type", where, f"{where} must be a preset name, not {describe(name)}")
             elif name not in PRESETS:
                 known = ", ".join(sorted(PRESETS))
                 problems.error(
-                    "unknown-preset", where, f"{where} is the unknown preset '{name[:60]}'; known are {known}"
+                    "unknown-preset", where, f"{where} is not a known preset: '{name[:60]}'; choose one of {known}"
                 )
             elif name not in names:
                 names.append(name)

@@ -1,6 +1,6 @@
-"""Foreign keys that an import preserves and an export restores: pure functions over nested mappings.
+"""Foreign keys, preserved by imports and restored by exports: pure functions over nested mappings.
 
-The shape is that of the source: the same nesting, with None in lists where an item had nothing to preserve.
+They keep the nesting of the source, with None for list items that have nothing to preserve.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def leaf_paths(value: Any, path: str = "") -> Iterator[str]:
-    """The path of every preserved value, as issues write paths: `steps[0].runner`."""
+    """The path of every preserved value, written as in issues: `steps[0].runner`."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from leaf_paths(item, f"{path}.{key}" if path else key)
@@ -24,14 +24,14 @@ def leaf_paths(value: Any, path: str = "") -> Iterator[str]:
 
 
 def merge_compat_extra(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the keys of `extra` that it lacks; where both have a value, that of `base` stays."""
+    """`base` plus the keys of `extra` that it lacks; where both have a value, `base` wins."""
     merged: dict[str, Any] = copy.deepcopy(dict(base))
     _merge(merged, extra, "", [])
     return merged
 
 
 def restore_extra(base: Mapping[str, Any], extra: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """As `merge_compat_extra`, with the paths that were restored."""
+    """Like `merge_compat_extra`, and also returns the restored paths."""
     merged: dict[str, Any] = copy.deepcopy(dict(base))
     restored: list[str] = []
     _merge(merged, extra, "", restored)

@@ -1,7 +1,7 @@
 """The environment manifest: services that run beside a task (`environment.toml`, table `[environment]`).
 
-A package names it in `benchflow.environment.manifest`. Unknown keys are errors. Either the image brings its
-own services up (`owns_lifecycle`) or the manifest lists them; never both.
+A package names it in `benchflow.environment.manifest`. Unknown keys are errors. Either the image starts its own
+services (`owns_lifecycle`) or the manifest lists them; never both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _endpoint(value: Any, path: str, problems: IssueLog) -> str | int:
 
 
 class Service(Record):
-    """One process that must be up until verification is over."""
+    """A process that must run until verification has finished."""
 
     name: str = field(kinds.name)
     command: str = field(some_text)
@@ -41,7 +41,7 @@ class Service(Record):
 
 
 class TaskSelection(Record):
-    """How a shared environment is told which task it serves."""
+    """How a shared environment learns which task it serves."""
 
     mechanism: str = field(kinds.choice("image", "env_var"), default="image")
     key: str = field(some_text, default="BENCHFLOW_TASK_ID")
@@ -49,7 +49,7 @@ class TaskSelection(Record):
 
 
 class Readiness(Record):
-    """When the services count as up."""
+    """When the services are ready."""
 
     http: tuple[str, ...] = field(listing(some_text), default=())
     tcp: tuple[str | int, ...] = field(listing(Kind(_endpoint)), default=())
@@ -57,7 +57,7 @@ class Readiness(Record):
 
 
 class ForwardEnv(Record):
-    """Variables of the host that the services are given."""
+    """Variables of the host that are passed to the services."""
 
     keys: tuple[str, ...] = field(listing(some_text), default=())
 

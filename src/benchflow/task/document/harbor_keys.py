@@ -1,7 +1,7 @@
-"""What Harbor's split layout can say: its keys, its value rules, its files.
+"""What Harbor's split layout can express: its keys, its value rules, its files.
 
-`express` keeps of a declared configuration what a Harbor reader understands and names every path that it
-does not. It is the only place that knows the target.
+`express` keeps the part of a declared configuration that Harbor understands and names every path that it does not.
+No other module knows the target.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 WHOLE: Final = None
-"""A key whose value is kept as it is."""
+"""A key whose value is kept unchanged."""
 Schema = Mapping[str, Any]
 
 ROOT_FILES: Final = ("README.md", ".gitignore", ".harborignore", "trajectory.json")
@@ -70,7 +70,7 @@ IMPLIED: Final[Mapping[str, Any]] = {
     "verifier.hardening.keep_system_changes": True,
     "verifier.hardening.keep_processes": True,
 }
-"""Declared values that say what Harbor does anyway; leaving them out loses nothing."""
+"""Declared values that Harbor implies; omitting them loses nothing."""
 
 _ROW = re.compile(r"\[\d+\]")
 _CREDENTIAL = re.compile(r"authorization|cookie|token|secret|api[-_]?key|password", re.IGNORECASE)
@@ -110,9 +110,9 @@ def express(declared: Mapping[str, Any]) -> Expressed:
 
 
 def step_name_problem(name: str) -> str | None:
-    """Why Harbor refuses a step's name as that of a folder, or None."""
+    """Why Harbor rejects a step's name, or None."""
     if not name or _UNPORTABLE.search(name) or _RESERVED_NAME.fullmatch(name) or name in {".", ".."}:
-        return "Harbor takes only step names that are portable folder names"
+        return "Harbor accepts only step names that are portable folder names"
     return None
 
 
@@ -149,7 +149,7 @@ def _express_value(shape: Any, value: Any, path: str, result: Expressed) -> Any:
             rows.append({} if inner is None else inner)
         return rows
     if _has_empty_item(value):
-        result.lose(path, "TOML has no empty list items; they are left out", None)
+        result.lose(path, "TOML has no empty list items; they are omitted", None)
     return without_nulls(value)
 
 
@@ -160,7 +160,7 @@ def _has_empty_item(value: Any) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """A value as TOML can hold it: mappings lose their empty keys, lists their empty items."""
+    """The value without nulls, which TOML does not have."""
     if isinstance(value, Mapping):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -169,7 +169,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def _report_unknown(value: Any, path: str, result: Expressed) -> None:
-    """Name what is lost; a mapping that partly says what the target does anyway is named key by key."""
+    """Report what is lost; a mapping that is partly implied by the target is reported key by key."""
     general = re.sub(r"^steps\[\d+\]\.", "", path)
     if general in IMPLIED and IMPLIED[general] == value:
         return
@@ -185,14 +185,14 @@ def _report_unknown(value: Any, path: str, result: Expressed) -> None:
 def _artifact_problem(value: Any) -> str | None:
     source = value if isinstance(value, str) else value.get("source", "")
     if ".." in str(source).split("/"):
-        return "Harbor refuses an artifact source with '..'"
+        return "Harbor rejects artifact sources that contain '..'"
     if isinstance(value, str):
         return None
     destination = value.get("destination")
     if destination is not None:
         parts = destination.split("/")
         if not parts[0] or ".." in parts or "\\" in destination or destination in {".", "manifest.json"}:
-            return "Harbor takes only a relative artifact destination without '..' that is not 'manifest.json'"
+            return "Harbor accepts only relative artifact destinations without '..', except 'manifest.json'"
     if value.get("service") not in {None, "main"} and not str(source).startswith("/"):
         return "Harbor needs an absolute source for an artifact of another service"
     return None
@@ -200,14 +200,14 @@ def _artifact_problem(value: Any) -> str | None:
 
 def _server_problem(value: Any) -> str | None:
     if value.get("headers") and value.get("transport") == "stdio":
-        return "Harbor refuses headers for a server on standard input and output"
+        return "Harbor rejects headers for a stdio server"
     return None
 
 
 def _headers_problem(value: Any) -> str | None:
     for name, text in value.items():
         if _CREDENTIAL.search(name) and "${" not in str(text):
-            return f"Harbor refuses a literal credential in the header '{name}'"
+            return f"Harbor rejects a literal credential in the header '{name}'"
     return None
 
 

@@ -1,8 +1,7 @@
 """The grammar that `task.md` and `verifier.md` share: frontmatter, then a body with reserved sections.
 
-A section starts at a reserved level-2 heading outside a code fence and runs to the next one. A line that
-only looks like such a heading is written with a leading backslash; `escape_headings` and reading are each
-other's inverse.
+A section starts at a reserved level-2 heading outside a code fence and ends at the next one. A line that only looks
+like such a heading is escaped with a leading backslash; `escape_headings` is the inverse of reading.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
 class MarkdownError(PackageError, ValueError):
-    """A file that has no readable text or no frontmatter; the message continues the sentence `<file> …`."""
+    """A file without readable text or without frontmatter; the message continues the sentence `<file> …`."""
 
     default_code = "missing-frontmatter"
 
 
 class Frontmatter(NamedTuple):
-    """The two halves of a document; `body_line` is the line its body starts on."""
+    """The two halves of a document; `body_line` is the first line of the body."""
 
     yaml: str
     body: str
@@ -42,7 +41,7 @@ class Section(NamedTuple):
 
 
 class Body(NamedTuple):
-    """A body apart: the stripped text before the first section, and the sections in order."""
+    """The parts of a body: the stripped text before the first section, and the sections in order."""
 
     preamble: str
     sections: tuple[Section, ...]
@@ -53,7 +52,7 @@ class Body(NamedTuple):
 
 
 def decode(data: bytes) -> str:
-    """UTF-8 text with LF line ends, without a byte-order mark."""
+    """UTF-8 text with LF line endings, without a byte-order mark."""
     if len(data) > MAX_TEXT_BYTES:
         raise MarkdownError(f"is larger than {MAX_TEXT_BYTES >> 20} MiB", code="too-large")
     try:
@@ -65,16 +64,16 @@ def decode(data: bytes) -> str:
 
 
 def normalise(text: str) -> str:
-    """Without a byte-order mark, line ends as LF."""
+    """The text without a byte-order mark and with LF line endings."""
     text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def split_frontmatter(text: str) -> Frontmatter:
-    """Cut a normalised text after the line that closes its frontmatter."""
+    """Split a normalised text after the line that closes its frontmatter."""
     first, found, _ = text.partition("\n")
     if first.strip() != "---" or not found:
-        raise MarkdownError("must start with a line '---' that opens the frontmatter", line=1)
+        raise MarkdownError("must start with a '---' line that opens the frontmatter", line=1)
     start = len(first) + 1
     found_at = len(first)
     while (found_at := text.find("\n---", found_at)) >= 0:
@@ -84,11 +83,11 @@ def split_frontmatter(text: str) -> Frontmatter:
             header = text[start : found_at + 1]
             return Frontmatter(header, text[end + 1 :], header.count("\n") + 3)
         found_at = end
-    raise MarkdownError("has no line '---' that closes the frontmatter", code="unclosed-frontmatter", line=1)
+    raise MarkdownError("has no '---' line that closes the frontmatter", code="unclosed-frontmatter", line=1)
 
 
 def split_sections(body: str, first_line: int = 1) -> Body:
-    """Apart into preamble and sections; escapes are undone in both."""
+    """Split into preamble and sections; escapes are undone in both."""
     if "##" not in body or not _MAYBE.search(body):
         return Body(body.strip(), ())
     found: list[Section] = []
@@ -114,7 +113,7 @@ def split_sections(body: str, first_line: int = 1) -> Body:
 
 
 def escape_headings(text: str) -> str:
-    """A text that reads back as itself when it stands in a body or a section."""
+    """The text, escaped so that it reads back unchanged from a body or a section."""
     if not _MAYBE.search(text):
         return text
     return "\n".join(line if heading is None else f"\\{line}" for _, line, heading in _scan(text, 1))
@@ -126,7 +125,7 @@ def _section_key(heading: str) -> str:
 
 
 def _scan(body: str, first_line: int) -> list[tuple[int, str, re.Match[str] | None]]:
-    """Each line with its number and, outside code fences, the reserved heading (escaped or not) it is."""
+    """Each line with its number and, outside code fences, its reserved heading (escaped or not)."""
     scanned: list[tuple[int, str, re.Match[str] | None]] = []
     fence = ""
     for number, line in enumerate(body.split("\n"), first_line):

@@ -1,6 +1,6 @@
-"""How defaults from outside go below what an author wrote: mappings merge, everything else is replaced.
+"""Merges defaults with what an author wrote: mappings are merged, anything else the author wrote replaces the default.
 
-Used for presets and profiles. It knows the spellings of a model, so that a default never meets the author's
+Used for presets and profiles. It knows the aliases of a model, so that a default never conflicts with the author's
 value for the same field under another name.
 """
 
@@ -17,11 +17,11 @@ _SHADOWED: Final = {
     "network_mode": ("allow_internet",),
     "allowed_hosts": ("network_mode", "allow_internet"),
 }
-"""Fields that the author has settled by writing another one."""
+"""Fields that are decided by another field the author wrote."""
 
 
 def merge_below(model: type[Record] | None, low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """`high` with what only `low` has added below it; both are mappings as an author writes them."""
+    """`high` plus what only `low` has; both are mappings as an author writes them."""
     merged = dict(high)
     keys = model.KEYS if model is not None else {}
     spelled = {keys[key].name if key in keys else key: key for key in high}

@@ -22,7 +22,7 @@ _HANDOFF_TEAMS: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class UserContract:
-    """What the user loop does, without anything private."""
+    """How the user loop behaves, without anything private."""
 
     status: str = "none"
     """`none`, `supported` or `unsupported`."""
@@ -68,7 +68,7 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
     scripted = model in SCRIPTED_MODELS
     facts = user.private_facts if user else {}
     if has_user and scripted and not facts:
-        problems.append(("user", "a scripted user needs private_facts; a persona alone needs a model"))
+        problems.append(("user", "a scripted user needs private_facts; a user with only a persona needs a model"))
     confirmation = nudges.confirmation_policy if nudges else None
     reasons = list(dict.fromkeys(reason for _, reason in problems))
     return UserContract(
@@ -94,7 +94,7 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
 
 
 def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[str | None, Team | None]:
-    """The one team whose handoff can be honoured; scenes with several roles need it when there is a user."""
+    """The one team whose handoff is supported; scenes with several roles need it when there is a user."""
     teams = document.namespace.teams
     multi_role = [scene for scene in document.scenes if len({turn.role for turn in scene.turns or ()}) > 1]
     has_user = document.user is not None or document.persona is not None
@@ -109,7 +109,7 @@ def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[s
             )
         return None, None
     if len(teams) > _HANDOFF_TEAMS:
-        problems.append(("benchflow.teams", "more than one team cannot be run together"))
+        problems.append(("benchflow.teams", "only one team can be run"))
         return None, None
     name, team = next(iter(teams.items()))
     reasons = _unsupported_handoff(document, name, team)
@@ -122,20 +122,20 @@ def _unsupported_handoff(document: TaskDocument, name: str, team: Team) -> list[
     handoff = team.handoff
     found: list[tuple[str, str]] = []
     if handoff.mode != "sequential":
-        found.append((f"{path}.handoff.mode", "only sequential handoffs can be run"))
+        found.append((f"{path}.handoff.mode", "only sequential handoffs are supported"))
     if handoff.workspace_visibility != "shared":
-        found.append((f"{path}.handoff.workspace_visibility", "only a shared workspace can be run"))
+        found.append((f"{path}.handoff.workspace_visibility", "only a shared workspace is supported"))
     if handoff.trajectory_visibility == "full":
-        found.append((f"{path}.handoff.trajectory_visibility", "only none and metadata can be passed on"))
+        found.append((f"{path}.handoff.trajectory_visibility", "only none and metadata are supported"))
     if handoff.artifacts:
-        found.append((f"{path}.handoff.artifacts", "handoff artifacts cannot be passed on"))
+        found.append((f"{path}.handoff.artifacts", "handoff artifacts are not supported"))
     if not document.scenes:
         found.append((path, "a team needs scenes with turns"))
     return found
 
 
 def _rounds(document: TaskDocument, problems: list[tuple[str, str]]) -> int | None:
-    """How many rounds the user may take: the lower of stop rule and budget."""
+    """How many rounds the user may take: the lower of stop rule and nudge budget."""
     user, nudges = document.user, document.namespace.nudges
     limits: list[int] = []
     if user is not None and user.stop_rule is not None:
@@ -178,7 +178,7 @@ class PlannedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TaskPromptPlan:
-    """All prompts of a task in order."""
+    """All prompts of a task, in order."""
 
     composition: str
     order: tuple[str, ...]
@@ -239,7 +239,7 @@ def _turn(
 
 
 def materialize_prompt_plan_scenes(document: TaskDocument) -> tuple[Scene, ...]:
-    """The document's scenes with each turn's prompt as the plan puts it together."""
+    """The document's scenes, with the planned prompt of each turn."""
     planned = iter(compile_task_prompt_plan(document).turns)
     return tuple(
         scene.replace(turns=tuple(turn.replace(prompt=next(planned).prompt) for turn in scene.turns or ()))

@@ -44,22 +44,22 @@ class TaskDocument:
     """The base prompt."""
     roles: Mapping[str, Role] = field(default_factory=FrozenMap)
     scenes: tuple[Scene, ...] = ()
-    """Named, with the roles and turns that apply; turn prompts are inline texts only."""
+    """Named, with the roles and turns that apply; turn prompts hold inline text only."""
     user: User | None = None
     role_prompts: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
     scene_prompts: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
     persona: str | None = None
     preamble: str = field(default="", repr=False)
-    """Text before `## prompt`, which is not part of any prompt."""
+    """Text before `## prompt`; it is not part of any prompt."""
     mode: str = "single-shot"
     """The interaction mode, declared or derived."""
     presets: tuple[str, ...] = ()
     frontmatter: Mapping[str, Any] = field(default_factory=FrozenMap, repr=False)
-    """As written, sugar and private facts included."""
+    """As written, including shorthands and private facts."""
     body: str = field(default="", repr=False)
-    """As written, line ends normalised."""
+    """As written, with normalised line endings."""
     spelling: Mapping[str, str] = field(default_factory=FrozenMap, repr=False)
-    """Canonical root sections to the author's spelling where it differs (`environment` to `sandbox`)."""
+    """Canonical root sections -> the author's spelling where it differs (`environment` -> `sandbox`)."""
 
     @classmethod
     def from_text(cls, text: str, *, sidecars: Mapping[str, str] | None = None) -> TaskDocument:
@@ -68,7 +68,7 @@ class TaskDocument:
 
     @classmethod
     def from_path(cls, path: Path | str) -> TaskDocument:
-        """Parse the `task.md` of a package folder (or the file itself) with its sidecars and profiles."""
+        """Parse the `task.md` of a package folder, or the file itself, with its sidecars and profiles."""
         from benchflow.task.package import load_package
 
         folder = Path(path)
@@ -84,7 +84,7 @@ def read_document(
     merge_profiles: MergeProfiles | None = None,
     file: str = TASK_MD,
 ) -> tuple[TaskDocument | None, list[Issue]]:
-    """Parse a document with its sidecar prompts (section key to text); None when it has no readable root."""
+    """Parse a document with its sidecar prompts (section key -> text); None when it has no readable root."""
     try:
         text = decode(source) if isinstance(source, bytes) else normalise(source)
         parts = split_frontmatter(text)
@@ -153,7 +153,7 @@ def _named(prompts: Mapping[str, str], prefix: str) -> FrozenMap:
 
 
 def _prompts(body: Body, sidecars: Mapping[str, str], problems: IssueLog) -> dict[str, str]:
-    """Every prompt by its section key; a sidecar wins over a heading of the same name."""
+    """Every prompt by section key; a sidecar overrides a heading of the same name."""
     prompts: dict[str, str] = {}
     for section in body.sections:
         if section.key in prompts:
@@ -164,7 +164,7 @@ def _prompts(body: Body, sidecars: Mapping[str, str], problems: IssueLog) -> dic
     if "prompt" not in prompts:
         prompts["prompt"] = body.preamble
     elif body.preamble:
-        message = "text before '## prompt' is not part of any prompt; move it below the heading"
+        message = "text before '## prompt' is not part of any prompt; move it below that heading"
         first = min(section.line for section in body.sections)
         problems.warning("preamble", "prompt", message, line=first)
     prompts.update(sidecars)
@@ -186,21 +186,21 @@ def _report_unused(
         known = roles if prefix == "role" else names if prefix == "scene" else None
         if known is not None and name not in known:
             origin = f"prompts/{prefix}.{name}.md" if key in sidecars else f"the section '## {key}'"
-            problems.warning("unused-prompt", key, f"{origin} belongs to no declared {prefix}")
+            problems.warning("unused-prompt", key, f"{origin} does not belong to a declared {prefix}")
 
 
 SCRIPTED_MODELS = (None, "scripted", "deterministic")
 
 
 def resolve_scenes(scenes: tuple[Scene, ...], roles: Mapping[str, Role], problems: IssueLog) -> tuple[Scene, ...]:
-    """Each scene with a name, its roles and its turns; undeclared roles are reported and left out."""
+    """Each scene with a name, its roles and its turns; undeclared roles are reported and dropped."""
     resolved: list[Scene] = []
     seen: set[str] = set()
     for index, scene in enumerate(scenes):
         path = f"scenes[{index}]"
         name = scene.name or f"scene-{index}"
         if name in seen:
-            problems.error("invalid-value", f"{path}.name", f"{path}.name repeats the scene '{name}'")
+            problems.error("invalid-value", f"{path}.name", f"{path}.name: there is already a scene '{name}'")
         seen.add(name)
         resolved.append(_resolve(scene, name, path, roles, problems))
     return tuple(resolved)
@@ -221,7 +221,9 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], prob
         if not _declared(turn.role, where, roles, problems):
             continue
         if turn.role not in members:
-            problems.error("unknown-role", where, f"{where} is by '{turn.role}', which is not in the scene's roles")
+            problems.error(
+                "unknown-role", where, f"{where} uses the role '{turn.role}', which is not in the scene's roles"
+            )
             continue
         turns.append(turn)
     if scene.turns is None:
@@ -230,13 +232,13 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], prob
         problems.error(
             "invalid-value",
             path,
-            f"{path} has no turn; declare agents.roles and give the scene roles or turns",
+            f"{path} has no turns; declare agents.roles and add roles or turns to the scene",
         )
     return scene.replace(name=name, roles=tuple(members), turns=tuple(turns))
 
 
 def check_roles(namespace: Namespace, roles: Mapping[str, Role], problems: IssueLog) -> None:
-    """Teams and live interactions speak of roles that are declared."""
+    """Teams and live interactions may only name declared roles."""
     for name, team in namespace.teams.items():
         for index, role in enumerate(team.roles):
             _declared(role, f"benchflow.teams.{name}.roles[{index}]", roles, problems)
@@ -252,7 +254,9 @@ def check_roles(namespace: Namespace, roles: Mapping[str, Role], problems: Issue
 def _declared(role: str, where: str, roles: Mapping[str, Role], problems: IssueLog) -> bool:
     if role in roles:
         return True
-    problems.error("unknown-role", where, f"{where} names the role '{role[:60]}', which agents.roles does not declare")
+    problems.error(
+        "unknown-role", where, f"{where} names the role '{role[:60]}', which is not declared in agents.roles"
+    )
     return False
 
 
@@ -263,7 +267,7 @@ def derive_mode(
     persona: str | None,
     problems: IssueLog,
 ) -> str:
-    """The declared interaction mode, or what the document implies; a contradiction is reported."""
+    """The declared interaction mode, or the one the document implies; a contradiction is reported."""
     turns = [turn for scene in scenes for turn in scene.turns or ()]
     roles = {turn.role for turn in turns}
     has_user = user is not None or persona is not None or namespace.nudges is not None
@@ -287,13 +291,13 @@ def _contradiction(mode: str, derived: str, roles: int, user: User | None) -> st
     scripted = user is not None and user.model in SCRIPTED_MODELS
     match mode:
         case "single-shot" if derived != "single-shot":
-            return f"the document declares what makes it {derived}"
+            return f"the rest of the document makes it {derived}"
         case "multi-round" if derived == "multi-agent-sequential":
-            return "its turns are by several roles"
+            return "its turns use several roles"
         case "multi-round" if derived == "simulated-user" and not scripted:
             return "a model-backed user or a persona makes it simulated-user"
         case "simulated-user" if derived != "simulated-user":
-            return "there is no user, persona or nudges"
+            return "there is no user, persona or nudge"
         case "multi-agent-sequential" if roles < 2:  # several means two
-            return "its turns are not by several roles"
+            return "its turns do not use several roles"
     return None

@@ -28,17 +28,17 @@ SOURCE: Final = "task.toml"
 
 @dataclass(frozen=True, slots=True)
 class InboundCompatibility:
-    """What a foreign definition held beyond the native configuration."""
+    """What a foreign definition contains beyond the native configuration."""
 
     source: str
     config_extra: Mapping[str, Any]
-    """Keys that the native configuration has no place for, nested as they were; None pads list items."""
+    """Keys that the native configuration does not have, nested as they were; None pads list items."""
     config_extra_paths: tuple[str, ...]
-    """Every path beyond what Harbor knows, also of keys that the native configuration took in."""
+    """Every path that Harbor does not know, including keys that the native configuration has."""
 
     @property
     def status(self) -> Literal["strict", "preserved-extra"]:
-        """Whether anything had to be preserved outside the configuration."""
+        """Whether anything was preserved outside the configuration."""
         return "preserved-extra" if self.config_extra else "strict"
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,22 +52,22 @@ class InboundCompatibility:
 
 @dataclass(frozen=True, slots=True)
 class ImportedTaskConfig:
-    """A `task.toml`, read."""
+    """A parsed `task.toml`."""
 
     config: TaskConfig
     compatibility: InboundCompatibility
     issues: tuple[Issue, ...] = ()
-    """Warnings: what was preserved without effect, and what the imported format implies."""
+    """Warnings: keys preserved without effect, and consequences of the imported format."""
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What the author wrote, under canonical native names, without defaults."""
+        """What the author declared, under canonical native names, without defaults."""
         return self.config.to_declared_dict()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTomlReading:
-    """A `task.toml` as far as it can be read, with every problem."""
+    """A `task.toml`, as far as it could be read, with every problem."""
 
     config: TaskConfig | None
     compatibility: InboundCompatibility
@@ -102,7 +102,7 @@ def read_task_toml(text: str, *, source: str = SOURCE) -> TaskTomlReading:
 
 
 def _unknown(adapted: Mapping[str, Any], config: TaskConfig | None) -> dict[str, Any]:
-    """The keys no record knows. Variables written straight into the oracle's section became its `env`."""
+    """Keys that no record knows. Variables written directly in the oracle's section are in its `env`."""
     extra = split_unknown(TaskConfig, adapted)[1]
     for name in ("oracle", "solution"):
         taken = config.oracle.env if config is not None else {}
@@ -114,14 +114,14 @@ def _unknown(adapted: Mapping[str, Any], config: TaskConfig | None) -> dict[str,
 
 
 def _as_shared_box(config: TaskConfig, problems: IssueLog) -> TaskConfig:
-    """The split layout promises that verification sees the agent's live box; say so in the configuration."""
+    """In the split layout verification sees the agent's live sandbox; make that explicit in the configuration."""
     verifier = _keeping(config.verifier)
     if verifier is not config.verifier:
         problems.warning(
             "shared-live-box",
             "verifier.hardening",
-            "an imported task is verified in the box the agent leaves: its processes and system changes stay "
-            "and could act on the verifier; declare a separate verifier environment to rule that out",
+            "an imported task is verified in the agent's own sandbox: its processes and system changes remain and "
+            "could affect the verifier; declare a separate verifier environment to prevent that",
         )
         config = config.replace(verifier=verifier)
     if config.steps:
@@ -130,7 +130,7 @@ def _as_shared_box(config: TaskConfig, problems: IssueLog) -> TaskConfig:
 
 
 def _step_keeping(step: StepConfig) -> StepConfig:
-    """A step that says how it is verified says this too; the others follow the task."""
+    """A step with verifier settings of its own gets this too; other steps use those of the task."""
     says_how = step.verifier.declared - {"type", "service", "hardening"}
     return step.replace(verifier=_keeping(step.verifier)) if says_how else step
 
@@ -148,7 +148,7 @@ _NATIVE_VERSION: Final = re.compile(r"0*1(\.[0-9]{1,6})?")
 
 
 def adapt_harbor_config(data: dict[str, Any], problems: IssueLog) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The mapping in native form, and what was moved aside, nested as it was. `data` is not changed."""
+    """The mapping in native form, and what was moved aside, with its nesting. `data` is not changed."""
     adapted = _copy(data, "", problems)
     moved: dict[str, Any] = {}
     _adapt_version(adapted, moved, problems)
@@ -161,7 +161,7 @@ def adapt_harbor_config(data: dict[str, Any], problems: IssueLog) -> tuple[dict[
 
 
 def _copy(value: Any, path: str, problems: IssueLog) -> Any:
-    """A deep copy in which a time of day, which YAML does not have, is text; each is reported."""
+    """A deep copy in which times of day, which YAML does not have, are text; each is reported."""
     if isinstance(value, dict):
         return {key: _copy(item, join(path, key), problems) for key, item in value.items()}
     if isinstance(value, list):
@@ -188,7 +188,7 @@ def _adapt_version(data: dict[str, Any], moved: dict[str, Any], problems: IssueL
         problems.warning(
             "unknown-schema",
             spelled,
-            f"{spelled} '{version[:40]}' is not known; it is read as the current one",
+            f"unknown {spelled} '{version[:40]}'; it is read as the current version",
         )
         moved[spelled] = version
         return
@@ -204,7 +204,7 @@ def _adapt_authors(data: dict[str, Any]) -> None:
 
 
 def _sections(data: dict[str, Any]) -> Iterator[tuple[list[str | int], dict[str, Any]]]:
-    """Every section that has a network, with where it is; those of the steps too."""
+    """Every section with network settings and its location, including those of steps."""
     holders: list[tuple[list[str | int], dict[str, Any]]] = [([], data)]
     steps = data.get("steps")
     if isinstance(steps, list):
@@ -229,13 +229,13 @@ def _adapt_section(where: list[str | int], section: dict[str, Any], problems: Is
 
     def put_aside(key: str, why: str) -> None:
         aside[key] = section.pop(key)
-        problems.warning("no-effect", f"{path}.{key}", f"{path}.{key} {why}; it is preserved and has no effect")
+        problems.warning("no-effect", f"{path}.{key}", f"{path}.{key} {why}; it is preserved but has no effect")
 
     if "allow_internet" in section and "network_mode" in section:
         put_aside("allow_internet", "is superseded by network_mode")
     for key in ("memory", "storage"):
         if where[-1] != "verifier" and not isinstance(section.get(key, ""), str):
-            put_aside(key, "is not a text such as '2G'")
+            put_aside(key, "is not a string such as '2G'")
     if section.get("network_mode") == "allowlist" and section.get("allowed_hosts", []) == []:
         section["network_mode"] = "no-network"
     if section.get("network_mode") != "allowlist" and section.get("allowed_hosts") == []:
@@ -247,7 +247,7 @@ def _adapt_section(where: list[str | int], section: dict[str, Any], problems: Is
 
 
 def _place(root: dict[str, Any], where: list[str | int], aside: dict[str, Any]) -> None:
-    """Put what was moved aside where it came from; lists are padded with None."""
+    """Store what was moved aside under its original path; lists are padded with None."""
     node: Any = root
     for part, following in zip(where, [*where[1:], None], strict=True):
         empty: Any = [] if isinstance(following, int) else {}

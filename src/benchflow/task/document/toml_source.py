@@ -1,7 +1,7 @@
 """TOML text -> its mapping and the line of each key.
 
-`tomllib` forgets where a key stood; `key_lines` finds it again by walking the text, which is known to be
-valid by then. Paths are written as issues write them: `steps[0].verifier.env`.
+`tomllib` does not report positions; `key_lines` finds them by scanning the text, which is known to be valid by then.
+Paths are written as in issues: `steps[0].verifier.env`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_toml(text: str, *, file: str = "task.toml") -> dict[str, Any]:
 
 
 def _refuse_long_keys(text: str) -> None:
-    """Dotted keys beyond any use make `tomllib` slow; they count as nesting."""
+    """Very long dotted keys make `tomllib` slow; they count as nesting."""
     for line in _STRING_OR_COMMENT.sub('""', text).split("\n"):
         if line.count(".") <= MAX_DEPTH:
             continue
@@ -81,7 +81,7 @@ def _refuse_size(data: dict[str, Any]) -> None:
 
 
 def toml_locator(text: str) -> Callable[[str], int | None]:
-    """A function that finds the line of a path in a valid text, which is walked when it is first asked."""
+    """A function that finds the line of a path in a valid text, which is scanned on the first call."""
     lines: dict[str, int] = {}
 
     def locate(path: str) -> int | None:
@@ -93,7 +93,7 @@ def toml_locator(text: str) -> Callable[[str], int | None]:
 
 
 def line_of(path: str, lines: Mapping[str, int]) -> int | None:
-    """The line of `path`, or of the nearest key above it that stands on a line of its own."""
+    """The line of `path`, or of the nearest key above it."""
     while path:
         if path in lines:
             return lines[path]
@@ -102,7 +102,7 @@ def line_of(path: str, lines: Mapping[str, int]) -> int | None:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Where each table and each key of valid TOML stands, counted from 1."""
+    """The line of each table and key of valid TOML, counted from 1."""
     scanner = _Scanner(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     scanner.run()
     return scanner.lines
@@ -139,7 +139,7 @@ class _Scanner:
                 self.lines.setdefault(path, line)
 
     def _resolve(self, parts: list[str]) -> str:
-        """A header's path, with the row that is open in each array of tables on the way."""
+        """A header's path, with the current row of each array of tables."""
         path = ""
         for part in parts:
             path = f"{path}.{part}" if path else part
@@ -154,7 +154,7 @@ class _Scanner:
         return f"{array}[{self._rows[array]}]"
 
     def _skip_logical_line(self) -> None:
-        """Move behind the next line end that is not inside a string or a bracket of a value."""
+        """Move past the next line ending that is not inside a string or bracket of a value."""
         depth = 0
         header = self._at_header()
         while found := _STOP.search(self.text, self.position):

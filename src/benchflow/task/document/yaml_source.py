@@ -1,8 +1,8 @@
-"""The one way YAML is read: safe, bounded, with lines on demand.
+"""Reads YAML: safe, bounded, with lines on demand.
 
-The C parser delivers events; values are built from them without recursion, so size, depth and the expansion
-of anchors are limited while reading. Scalars mean what PyYAML's safe loader says they mean. Duplicate keys,
-keys that are not strings, tags beyond the plain types and several documents in one text are refused.
+Values are built from the events of the C parser without recursion, so that size, depth and anchor expansion are limited
+while reading. Scalars have the types that PyYAML's safe loader gives them. Duplicate keys, keys that are not strings,
+tags other than the plain types, and several documents in one text are rejected.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PLAIN_TAGS: Final = frozenset(
 
 
 class YamlError(PackageError, ValueError):
-    """Text that is not accepted as YAML, with the code, the dotted path and the line that say why."""
+    """Text that is rejected, with code, dotted path and line."""
 
     default_code = "invalid-yaml"
 
 
 class YamlSource:
-    """A parsed YAML text: its `value`, and the `line` of each dotted path, found when first asked for."""
+    """A parsed YAML text: its `value`, and the `line` of each dotted path, located on demand."""
 
     __slots__ = ("_first_line", "_lines", "_text", "value")
 
@@ -43,7 +43,7 @@ class YamlSource:
         self.value: Any = _read(text, first_line)
 
     def line(self, path: str) -> int | None:
-        """Where a path is written, or the nearest path above it."""
+        """The line of a path, or of the nearest path above it."""
         if self._lines is None:
             self._lines = _lines(self._text, self._first_line)
         while path not in self._lines:
@@ -60,7 +60,7 @@ _DocumentStart, _StreamEnd = events.DocumentStartEvent, events.StreamEndEvent
 
 
 class _Merge:
-    """Stands for one merge key in a mapping that is being read."""
+    """A merge key in a mapping that is being read."""
 
     __slots__ = ("event",)
 
@@ -69,7 +69,7 @@ class _Merge:
 
 
 class _Anchored(NamedTuple):
-    """What an anchor stands for, the nodes it expands to and the levels it has."""
+    """The value of an anchor, the number of nodes it expands to, and its depth."""
 
     value: Any
     nodes: int
@@ -78,7 +78,7 @@ class _Anchored(NamedTuple):
 
 def _read(text: str, first_line: int) -> Any:
     if len(text) > MAX_CHARS:
-        raise YamlError(f"is longer than {MAX_CHARS} characters of YAML", code="too-large", line=first_line)
+        raise YamlError(f"has more than {MAX_CHARS} characters of YAML", code="too-large", line=first_line)
     try:
         return _build(CParser(text).get_event)
     except _RefusedError as problem:
@@ -96,7 +96,7 @@ def _read(text: str, first_line: int) -> Any:
 
 
 class _RefusedError(Exception):
-    """An event that is not accepted; the message continues the sentence that starts with its line."""
+    """A rejected event; the message continues a sentence that starts with its line."""
 
     def __init__(self, event: Any, problem: str, code: str = "invalid-yaml", path: str = "") -> None:
         super().__init__(problem)
@@ -106,7 +106,7 @@ class _RefusedError(Exception):
 
 
 def _build(next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop, kept in one piece
-    """Read a whole stream of at most one document; what is rare is done by the functions below."""
+    """Read a stream of at most one document; rare cases are handled by the functions below."""
     known = _KNOWN.get
     anchors: dict[str, _Anchored | None] = {}
     # The collection that is being read: how a list is appended to (None for a mapping), the key whose value is
@@ -168,7 +168,7 @@ def _build(next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop,
         else:
             documents += kind is _DocumentStart
             if documents > 1:
-                raise _RefusedError(event, "holds more than one YAML document")
+                raise _RefusedError(event, "contains more than one YAML document")
             continue
         if append is not None:
             append(value)
@@ -183,9 +183,9 @@ def _build(next_event: Callable[[], Any]) -> Any:  # noqa: C901  # the hot loop,
 
 
 def _check_start(event: Any, depth: int, nodes: int, *, is_key: bool) -> None:
-    """Whether a collection may start here."""
+    """Raise unless a collection may start here."""
     if event.tag is not None and event.tag not in _PLAIN_TAGS and event.tag != "!":
-        raise _RefusedError(event, f"has the tag '{event.tag[:60]}', which is not accepted")
+        raise _RefusedError(event, f"has the tag '{event.tag[:60]}', which is not allowed")
     if depth >= MAX_DEPTH:
         raise _too_deep(event)
     if is_key:
@@ -195,7 +195,7 @@ def _check_start(event: Any, depth: int, nodes: int, *, is_key: bool) -> None:
 
 
 def _unusual_key(event: Any, value: Any, container: dict[Any, Any], around: list[tuple[Any, ...]]) -> str | _Merge:
-    """A key that is a merge key, a quoted `<<`, or one to refuse."""
+    """Handle a merge key, a quoted `<<`, or an invalid key."""
     if type(value) is not str:
         shown = f" ({str(value)[:40]})" if isinstance(value, (int, float)) else ""
         raise _RefusedError(event, f"has a key that is not a string{shown}; put it in quotes", "invalid-key")
@@ -211,7 +211,7 @@ def _unusual_key(event: Any, value: Any, container: dict[Any, Any], around: list
 
 
 def _merge(mapping: dict[Any, Any], nodes: int) -> int:
-    """Put what merge keys name below the mapping's own keys; the nodes that this adds."""
+    """Apply merge keys below the mapping's own keys; returns the number of nodes added."""
     keys = [key for key in mapping if type(key) is _Merge]
     parts: list[dict[str, Any]] = []
     for key in keys:
@@ -240,7 +240,7 @@ def _anchored(event: Any, anchors: Mapping[str, _Anchored | None]) -> _Anchored:
 
 
 def _height(value: Any) -> int:
-    """How many collections are inside each other; a value that is not too large has few."""
+    """How deeply collections are nested."""
     height, level = 0, [value]
     while level:
         height += 1
@@ -252,12 +252,12 @@ def _height(value: Any) -> int:
 def _tagged(event: Any) -> Any:
     tag = event.tag
     if tag not in _PLAIN_TAGS:
-        raise _RefusedError(event, f"has the tag '{tag[:60]}', which is not accepted")
+        raise _RefusedError(event, f"has the tag '{tag[:60]}', which is not allowed")
     try:
         return _construct(tag, event.value)
     except (ValueError, OverflowError, KeyError, AttributeError, IndexError, TypeError):
-        # the constructors of PyYAML take a text apart that does not fit its tag
-        raise _RefusedError(event, f"has a value that is no {tag.rpartition(':')[2]}") from None
+        # PyYAML's constructors raise any of these for a text that does not match its tag
+        raise _RefusedError(event, f"has a value that is not of type {tag.rpartition(':')[2]}") from None
 
 
 def _plain(event: Any) -> Any:
@@ -276,7 +276,7 @@ def _too_deep(event: Any) -> _RefusedError:
 
 
 class _Place:
-    """A collection on the way to a path: its own path, the path of the value that is next, and a list's length."""
+    """A collection that is being read: its path, the path of the next value, and the length of a list."""
 
     __slots__ = ("length", "next", "path")
 
@@ -287,7 +287,7 @@ class _Place:
 
 
 def _lines(text: str, first_line: int) -> dict[str, int]:
-    """The line of every dotted path of a text that was read before."""
+    """The line of every dotted path of a text that is known to be valid."""
     lines = {"": first_line}
     words: dict[str, str] = {}
     around: list[_Place] = []
@@ -328,7 +328,7 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 
 
 def _plain_scalar(text: str) -> Any:
-    """What an unquoted scalar means; remembered for the words that come again and again."""
+    """The value of an unquoted scalar, cached for short, frequent words."""
     tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # PyYAML has no types here
     value = text if tag == "tag:yaml.org,2002:str" else _construct(tag, text)
     if len(text) <= _KNOWN_LENGTH and len(_KNOWN) < _KNOWN_LIMIT:

@@ -1,4 +1,4 @@
-"""The one way YAML is written: block style in the given order, text readable, every value read back equal."""
+"""Writes YAML: block style, given key order, readable text; every value reads back equal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import yaml
 
 _WIDTH = 100
 _BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
-"""Characters that only double quotes keep as they are."""
+"""Characters that only double quotes preserve."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Anchors are never used: a value that occurs twice is written twice."""
+    """Without anchors: a value that occurs twice is written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
         return True
@@ -50,13 +50,13 @@ _Dumper.add_representer(tuple, yaml.SafeDumper.represent_list)
 
 
 def dump_yaml(value: dict[str, Any]) -> str:
-    """`value` as YAML text that ends with a line end; an empty mapping is empty text.
+    """`value` as YAML text with a final newline; an empty mapping is an empty string.
 
-    Raises `ValueError` for what YAML has no plain form for, such as a time of day without a date.
+    Raises `ValueError` for what plain YAML cannot represent, such as a time of day without a date.
     """
     if not value:
         return ""
     try:
         return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     except yaml.representer.RepresenterError as error:
-        raise ValueError(f"YAML has no form for {error.args[-1]!r}") from None
+        raise ValueError(f"YAML cannot represent {error.args[-1]!r}") from None

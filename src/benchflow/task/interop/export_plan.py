@@ -25,7 +25,7 @@ _SCRIPTS: Final = (".sh", ".py", ".bash")
 
 @dataclass(slots=True)
 class FilePlan:
-    """New path to the package's own path, for files, links and folders that may be empty."""
+    """New path -> path in the package, for files and links; folders that may be empty."""
 
     copies: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class FilePlan:
 
 
 def plan_files(package: TaskPackage) -> FilePlan:
-    """Plan the files of an export; definitions are written anew and are not part of it."""
+    """Plan the files of an export; definitions are rewritten and not included."""
     plan = FilePlan()
     files = package.files
     trees = dict(_trees(package))
@@ -48,7 +48,7 @@ def plan_files(package: TaskPackage) -> FilePlan:
         elif _stays_inside(path, files.links[path], tree):
             plan.links[new] = files.links[path]
         else:
-            plan.losses.append(CompatibilityExportLoss(path, "a link out of its tree is not exported"))
+            plan.losses.append(CompatibilityExportLoss(path, "a link that points out of its folder is not exported"))
     for folder in sorted(files.folders):
         tree = next((source for source in trees if folder == source or folder.startswith(f"{source}/")), None)
         if tree is not None:
@@ -60,7 +60,7 @@ def plan_files(package: TaskPackage) -> FilePlan:
 
 
 def _trees(package: TaskPackage) -> Iterator[tuple[str, str]]:
-    """Tree of the package to its place in the split layout; of two aliases only the one that counts."""
+    """Folder of the package -> folder in the split layout; of two aliases only the one that is used."""
     files = package.files
     if "environment" in files.folders:
         yield "environment", "environment"
@@ -90,7 +90,7 @@ def _stays_inside(path: str, target: str, tree: str) -> bool:
 
 
 def _left_behind(package: TaskPackage, trees: Iterable[str], plan: FilePlan) -> Iterator[CompatibilityExportLoss]:
-    """One entry per file or folder that has no place, as high up as possible."""
+    """One entry per file or folder that is not exported, at the highest level possible."""
     carried = {*plan.copies.values(), *_REWRITTEN}
     twins = {holder + split for holder in ("", *(f"steps/{step}/" for step in _steps(package))) for _, split in ALIASES}
     reported: set[str] = set()
@@ -111,14 +111,14 @@ def _nearest(path: str) -> str:
 
 def _loss_of(name: str) -> CompatibilityExportLoss:
     if name == f"{_PROMPTS}/":
-        return CompatibilityExportLoss(name, "Harbor knows one instruction and no other prompts")
+        return CompatibilityExportLoss(name, "Harbor has one instruction and no other prompts")
     if name == "evidence/":
         return CompatibilityExportLoss(name, "Harbor has no place for evidence", "warning")
-    return CompatibilityExportLoss(name, "Harbor has no place for it; it is not exported", "warning")
+    return CompatibilityExportLoss(name, "Harbor has no place for it, so it is not exported", "warning")
 
 
 def _native_mounts(files: FileMap, plan: FilePlan) -> Iterator[CompatibilityExportLoss]:
-    """Scripts that name the native mount points, which are called otherwise there."""
+    """Scripts that use the native mount points, which have other names in Harbor."""
     for new, path in plan.copies.items():
         data = files.files[path].data
         if new.endswith(_SCRIPTS) and data is not None:
@@ -126,7 +126,7 @@ def _native_mounts(files: FileMap, plan: FilePlan) -> Iterator[CompatibilityExpo
             if found:
                 name = found[1].decode()
                 there = dict(ALIASES)[name]
-                reason = f"it names /{name}, which Harbor mounts at /{there}"
+                reason = f"it uses /{name}, which Harbor mounts at /{there}"
                 yield CompatibilityExportLoss(path, reason, "warning")
 
 
@@ -142,14 +142,14 @@ _RECORDS: Final = frozenset(
         "compat",
     }
 )
-"""Keys of the namespace that record or promise something; the others change what runs."""
+"""Keys of the namespace that are only information; the others change what runs."""
 
 
 def document_losses(document: TaskDocument) -> Iterator[CompatibilityExportLoss]:
     """The concepts of the document itself, in the order of the standard."""
-    one_prompt = "Harbor gives one agent one instruction"
+    one_prompt = "Harbor has one agent with one instruction"
     if document.roles:
-        yield CompatibilityExportLoss("agents.roles", "Harbor has one agent, chosen when a job is run")
+        yield CompatibilityExportLoss("agents.roles", "Harbor has one agent, chosen when a job is started")
     if document.scenes:
         yield CompatibilityExportLoss("scenes", one_prompt)
     if document.role_prompts:
@@ -157,16 +157,16 @@ def document_losses(document: TaskDocument) -> Iterator[CompatibilityExportLoss]
     if document.scene_prompts:
         yield CompatibilityExportLoss("## scene:*", one_prompt)
     if document.user is not None:
-        yield CompatibilityExportLoss("user", "Harbor's tasks have no user")
+        yield CompatibilityExportLoss("user", "Harbor tasks have no user")
     if document.persona is not None:
-        yield CompatibilityExportLoss("## user-persona", "Harbor's tasks have no user")
+        yield CompatibilityExportLoss("## user-persona", "Harbor tasks have no user")
     if document.preamble:
-        reason = "text before '## prompt' belongs to no prompt and is not exported"
+        reason = "text before '## prompt' is not part of a prompt and is not exported"
         yield CompatibilityExportLoss("## prompt", reason, "warning")
 
 
 def namespace_losses(document: TaskDocument) -> Iterator[CompatibilityExportLoss]:
-    """One entry per key of the `benchflow:` namespace; preserved foreign keys are accounted for elsewhere."""
+    """One entry per key of the `benchflow:` namespace; preserved foreign keys are handled elsewhere."""
     for key in sorted(document.namespace.to_declared_dict()):
         if key == "compat":
             continue
@@ -175,7 +175,7 @@ def namespace_losses(document: TaskDocument) -> Iterator[CompatibilityExportLoss
 
 
 def verifier_losses(package: TaskPackage, *, runs_strategy: bool) -> Iterator[CompatibilityExportLoss]:
-    """What the verifier declares; `runs_strategy` says that `tests/test.sh` does what the strategy does."""
+    """Losses of the verifier; `runs_strategy` says that `tests/test.sh` does what the strategy does."""
     document = package.verifier_document
     if document is not None:
         own = f"{package.verifier_dir}/verifier.md" in package.files
@@ -185,11 +185,11 @@ def verifier_losses(package: TaskPackage, *, runs_strategy: bool) -> Iterator[Co
             path = f"verifier.strategies.{document.default_strategy}"
             yield CompatibilityExportLoss(path, f"Harbor cannot run the {document.selected.type} strategy")
     elif not runs_strategy and package.config is not None and not package.config.steps:
-        yield CompatibilityExportLoss("verifier", "Harbor needs tests/test.sh, and there is none")
+        yield CompatibilityExportLoss("verifier", "Harbor needs tests/test.sh, which does not exist")
 
 
 def environment_losses(package: TaskPackage) -> Iterator[CompatibilityExportLoss]:
-    """A task that runs in the machine's own userland has no counterpart."""
+    """A task that runs in the machine's own userland has no equivalent in Harbor."""
     config = package.config
     image = config.environment.docker_image if config is not None else None
     if "environment" not in package.files.folders and image is None:
@@ -198,7 +198,7 @@ def environment_losses(package: TaskPackage) -> Iterator[CompatibilityExportLoss
 
 
 def harbor_test_script(package: TaskPackage) -> tuple[bool, str | None]:
-    """Whether `tests/test.sh` will do what the selected strategy does, and its text if it must be written."""
+    """Whether `tests/test.sh` does what the selected strategy does, and its text if it has to be written."""
     folder = package.verifier_dir
     present = folder is not None and f"{folder}/test.sh" in package.files
     document = package.verifier_document

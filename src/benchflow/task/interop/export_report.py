@@ -1,4 +1,4 @@
-"""What an export to a foreign layout keeps, restores and loses."""
+"""The report of an export: what is kept, restored and lost."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class CompatibilityExportLoss:
     path: str
     reason: str
     severity: Literal["loss", "warning"] = "loss"
-    """`loss`: something runs or scores differently. `warning`: a record or a promise is missing there."""
+    """`loss`: something runs or scores differently. `warning`: only information is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityExportReport:
-    """An export, or what one would do: then there are no `emitted_files` and no `output_hashes`."""
+    """An export, or the preview of one, which has no `emitted_files` and no `output_hashes`."""
 
     target: str
     source_task_dir: str

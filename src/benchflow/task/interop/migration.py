@@ -1,7 +1,7 @@
-"""Split layouts and Terminal-Bench folders -> native packages, in place, whole or not at all.
+"""Split layouts and Terminal-Bench folders -> native packages, in place, completely or not at all.
 
-The rendered `task.md` is read back before anything is written: its configuration and its prompt must be
-those of the source. What the native format has no place for goes under `benchflow.compat.extra`.
+The rendered `task.md` is parsed again before anything is written: its configuration and prompt must equal those of the
+source. Keys that the native format does not have go to `benchflow.compat.extra`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class MigrationResult:
     removed: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     extra_paths: tuple[str, ...] = ()
-    """Foreign keys that were preserved."""
+    """Preserved foreign keys."""
     issues: tuple[Issue, ...] = ()
-    """Warnings about what was preserved without effect or needs the author."""
+    """Warnings: keys preserved without effect, and what the author has to complete."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -61,18 +61,18 @@ class _Rendered:
 
 
 def render_task_md_from_legacy(task_dir: Path | str) -> str:
-    """The `task.md` that says what a folder's `task.toml` and `instruction.md` say; raises `PackageError`."""
+    """The `task.md` equivalent to a folder's `task.toml` and `instruction.md`; raises `PackageError`."""
     return _render_split(Path(task_dir), native_trees=False).text
 
 
 def migrate_task_to_task_md(
     task_dir: Path | str, *, overwrite: bool = False, remove_legacy: bool = False
 ) -> MigrationResult:
-    """Give a split or Terminal-Bench folder its `task.md`.
+    """Write the `task.md` of a split or Terminal-Bench folder.
 
-    `remove_legacy` removes what the package supersedes and gives its trees their native names. A folder that
-    has a `task.md` is refused unless `overwrite` and a split definition is there. Raises `UsageError` for a
-    folder that is none of these, `PackageError` for one that cannot be migrated; then nothing has changed.
+    `remove_legacy` removes superseded files and gives folders their native names. A folder that already has a
+    `task.md` is refused unless `overwrite` is set and a split definition exists. Raises `UsageError` for any other
+    folder and `PackageError` for one that cannot be migrated; then nothing has changed.
     """
     folder = Path(task_dir)
     if not folder.is_dir():
@@ -82,7 +82,7 @@ def migrate_task_to_task_md(
     if (folder / TASK_MD).exists() and not (overwrite and (folder / TASK_TOML).exists()):
         raise PackageError(f"{folder} already has a task.md", code="already-native", file=TASK_MD)
     if not (folder / TASK_TOML).exists():
-        raise UsageError(f"{folder} holds no task.toml and no task.yaml", code="no-package")
+        raise UsageError(f"{folder} contains neither task.toml nor task.yaml", code="no-package")
     rendered = _render_split(folder, native_trees=remove_legacy)
     trees = plan_native_trees(folder, rendered.steps) if remove_legacy else NativeTrees()
     write_atomic(folder / TASK_MD, rendered.text)
@@ -114,14 +114,14 @@ def _render_split(folder: Path, *, native_trees: bool) -> _Rendered:
 
 
 def _frontmatter(config: TaskConfig) -> dict[str, Any]:
-    """Declared keys in their order, the schema's version first."""
+    """Declared keys in their order, with the schema version first."""
     declared = declared_config(config)
     version = declared.pop("schema_version", None)
     return {**({"schema_version": version} if version is not None else {}), **declared}
 
 
 def _read_text(folder: Path, name: str) -> str | None:
-    """The text of a definition file, None when there is none; only UTF-8 in a regular file is accepted."""
+    """The text of a definition file, or None if it does not exist; only regular UTF-8 files are accepted."""
     path = folder / name
     if not path.exists() and not path.is_symlink():
         return None
@@ -145,9 +145,9 @@ _SCRIPT_MODE: Final = 0o755
 
 
 def migrate_terminal_bench(folder: Path, *, remove_legacy: bool = False) -> MigrationResult:
-    """Write `task.md`, `environment/`, `tests/` and `solution/` beside what is there.
+    """Write `task.md`, `environment/`, `tests/` and `solution/` beside the existing files.
 
-    `remove_legacy` removes the files these supersede and gives the trees their native names.
+    `remove_legacy` removes superseded files and gives folders their native names.
     """
     task = read_terminal_bench(folder)
     paths = tuple(sorted(leaf_paths(task.extra)))
@@ -164,7 +164,7 @@ def migrate_terminal_bench(folder: Path, *, remove_legacy: bool = False) -> Migr
 
 
 def _write_task(folder: Path, task: TerminalBenchTask, text: str) -> tuple[str, ...]:
-    """Make every new file, the definition last; undo all of it when one cannot be made."""
+    """Write every new file, the definition last; undo everything if one cannot be written."""
     made: list[Path] = []
     folders = [name for name in ("environment", "solution", "tests") if not (folder / name).exists()]
     try:

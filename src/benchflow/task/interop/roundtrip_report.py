@@ -1,4 +1,4 @@
-"""Split -> `task.md` -> split, really done in a temporary folder, and compared."""
+"""Split -> `task.md` -> split, carried out in a temporary folder and compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TREES: Final = ("environment", "solution", "tests", "steps")
 
 @dataclass(frozen=True, slots=True)
 class HarborRoundTripMismatch:
-    """Something that came back different."""
+    """One difference after the round trip."""
 
     path: str
     reason: str
@@ -30,7 +30,7 @@ class HarborRoundTripMismatch:
 
 @dataclass(frozen=True, slots=True)
 class HarborRoundTripConformanceReport:
-    """Whether a split package survives the way to the native layout and back."""
+    """Whether a split package survives conversion to the native layout and back."""
 
     target: str
     source_task_dir: str
@@ -57,10 +57,10 @@ class HarborRoundTripConformanceReport:
 def build_harbor_roundtrip_conformance_report(
     task: Path | str | TaskPackage, *, target: str = "harbor"
 ) -> HarborRoundTripConformanceReport:
-    """Prove a split package, which is not touched; raises `PackageError` for a native or an invalid one."""
+    """Test a split package, which is not changed; raises `PackageError` for a native or invalid one."""
     before = task if isinstance(task, TaskPackage) else load_package(task)
     if before.entrypoint == TASK_MD:
-        raise PackageError(f"{before.path} is native already", code="already-native", file=TASK_MD)
+        raise PackageError(f"{before.path} is already native", code="already-native", file=TASK_MD)
     ExportRefusedError.require(before, before.issues)
     with tempfile.TemporaryDirectory(prefix="benchflow-roundtrip-") as scratch:
         native = Path(scratch, "native", before.path.absolute().name)
@@ -85,25 +85,25 @@ def _compare(
     before: TaskPackage, after: TaskPackage, target: str, restored: tuple[str, ...]
 ) -> HarborRoundTripConformanceReport:
     mismatches = [
-        HarborRoundTripMismatch(issue.path, "the time of day came back as a text")
+        HarborRoundTripMismatch(issue.path, "the time of day became text")
         for issue in before.issues
         if issue.code == TIME_AS_TEXT
     ]
     config_equal = before.config == after.config and not mismatches
     if before.config != after.config:
-        mismatches.append(HarborRoundTripMismatch("task.toml", "the configuration came back different"))
+        mismatches.append(HarborRoundTripMismatch("task.toml", "the configuration changed"))
     if before.imported != after.imported:
-        mismatches.append(HarborRoundTripMismatch("task.toml", "a preserved foreign key came back different"))
+        mismatches.append(HarborRoundTripMismatch("task.toml", "a preserved foreign key changed"))
     prompt_equal = normal_prompt(before.instruction or "") == normal_prompt(after.instruction or "")
     if not prompt_equal:
-        mismatches.append(HarborRoundTripMismatch("instruction.md", "the prompt came back different"))
+        mismatches.append(HarborRoundTripMismatch("instruction.md", "the prompt changed"))
     equal = {}
     for tree in _TREES:
         mine, theirs = _split_hashes(before, tree), after.files.hashes(tree)
         equal[tree] = mine == theirs
         differing = sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
         if differing:
-            reason = f"files came back different: {', '.join(differing[:3])}"
+            reason = f"files changed: {', '.join(differing[:3])}"
             mismatches.append(HarborRoundTripMismatch(f"{tree}/", reason))
     return HarborRoundTripConformanceReport(
         target=target,
@@ -120,6 +120,6 @@ def _compare(
 
 
 def _split_hashes(package: TaskPackage, tree: str) -> dict[str, str]:
-    """The files of a tree in the split layout; a package may use the native name for it."""
+    """The files of a folder of the split layout; the package may use its native name."""
     native = {"tests": package.verifier_dir, "solution": package.oracle_dir}.get(tree, tree)
     return package.files.hashes(native) if native is not None else {}

@@ -1,7 +1,7 @@
-"""Native packages -> the split layout, with an honest report of what is lost on the way.
+"""Native packages -> the split layout, with a report of what is lost.
 
-The output is built beside its place and moved in whole; it never lies in, over or around its source. Foreign
-keys that an import preserved come back, and native settings that the target does not know stay out.
+The output is built beside its destination and then moved into place; it never overlaps its source. Foreign keys that an
+import preserved are restored; native settings that the target does not know are omitted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SCRIPT_MODE: Final = 0o755
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Everything an export will write, and its report."""
+    """Everything that an export writes, and its report."""
 
     toml: str
     instruction: str | None
@@ -57,7 +57,7 @@ class _Plan:
 def build_compatibility_export_report(
     task: Path | str | TaskPackage, *, target: str = "harbor"
 ) -> CompatibilityExportReport:
-    """What an export would restore and lose; writes nothing. Alias collisions are named, not refused."""
+    """What an export would restore and lose; writes nothing. Alias collisions are reported, not refused."""
     return _plan(_load(task, target, allow_collisions=True), target).report
 
 
@@ -69,7 +69,7 @@ def export_task_to_split_layout(
     overwrite: bool = False,
     sync: bool = True,
 ) -> CompatibilityExportReport:
-    """Write a package in the split layout to a folder that is missing or empty, or replaced if `overwrite`.
+    """Write a package in the split layout to a new or empty folder; `overwrite` replaces an existing one.
 
     Raises `UsageError` for an unknown target or an output that exists or overlaps its source, and
     `ExportRefusedError` for a package that is invalid; then nothing has changed.
@@ -87,7 +87,7 @@ def export_task_to_split_layout(
 
 def _load(task: Path | str | TaskPackage, target: str, *, allow_collisions: bool) -> TaskPackage:
     if target not in TARGETS:
-        raise UsageError(f"unknown target '{target}'; known are {', '.join(TARGETS)}", code="unknown-target")
+        raise UsageError(f"unknown target '{target}'; choose one of {', '.join(TARGETS)}", code="unknown-target")
     package = task if isinstance(task, TaskPackage) else load_package(task)
     ignored = "alias-drift" if allow_collisions else None
     return ExportRefusedError.require(package, (issue for issue in package.issues if issue.code != ignored))
@@ -96,7 +96,7 @@ def _load(task: Path | str | TaskPackage, target: str, *, allow_collisions: bool
 def _require_apart(source: Path, output: Path) -> None:
     here, there = Path(os.path.realpath(source)), Path(os.path.realpath(output))
     if here == there or here in there.parents or there in here.parents:
-        raise UsageError(f"{output} overlaps the package it would be exported from", code="output-overlaps")
+        raise UsageError(f"{output} overlaps the package to be exported", code="output-overlaps")
 
 
 def _plan(package: TaskPackage, target: str) -> _Plan:
@@ -113,7 +113,7 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
         *files.losses,
     ]
     collisions = tuple(sorted(issue.path for issue in package.issues if issue.code == "alias-drift"))
-    ordered += [CompatibilityExportLoss(path, "both say something else; an export is refused") for path in collisions]
+    ordered += [CompatibilityExportLoss(path, "the two differ, so an export is refused") for path in collisions]
     prompt = _prompt(package)
     report = CompatibilityExportReport(
         target=target,
@@ -131,7 +131,7 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
 
 
 def _prompt(package: TaskPackage) -> str | None:
-    """The base prompt, else what the first turn is told; None when every step has its own."""
+    """The base prompt, or the prompt of the first turn; None when every step has its own."""
     text = (package.instruction or "").strip()
     if not text and package.config is not None and package.config.steps:
         return None
@@ -143,7 +143,7 @@ def _prompt(package: TaskPackage) -> str | None:
 def _configuration(
     package: TaskPackage,
 ) -> tuple[dict[str, Any], list[CompatibilityExportLoss], list[str]]:
-    """`task.toml` as a mapping, the settings that are lost, and the foreign paths that came back."""
+    """`task.toml` as a mapping, the lost settings, and the restored foreign paths."""
     config = package.config
     if config is None:  # a package without errors has a configuration
         return {}, [], []
@@ -171,14 +171,14 @@ def _configuration(
         restored += back
         blocked = sorted(set(leaf_paths(extra)) - set(back))
     for path in blocked:
-        reason = "the preserved key has no place in this task.toml"
+        reason = "the preserved key does not fit this task.toml"
         losses.append(CompatibilityExportLoss(f"benchflow.compat.extra.{path}", reason, "warning"))
     cleaned: dict[str, Any] = without_nulls(data)
     return cleaned, losses, sorted(restored)
 
 
 def _preserved(package: TaskPackage) -> tuple[str | None, frozenset[str], Mapping[str, Any]]:
-    """Where foreign keys came from, every foreign path, and those that no native key holds."""
+    """The source of foreign keys, every foreign path, and the keys that have no native equivalent."""
     if package.imported is not None:
         imported = package.imported
         return imported.source, frozenset(imported.config_extra_paths), imported.config_extra
@@ -189,7 +189,7 @@ def _preserved(package: TaskPackage) -> tuple[str | None, frozenset[str], Mappin
 
 
 def _set(data: dict[str, Any], path: str, value: Any) -> None:
-    """Put a value back at its path, unless the list item it belongs to is gone."""
+    """Set a value at its path, unless the list item it belongs to no longer exists."""
     keys: list[str | int] = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
     keys[0] = "solution" if keys[0] == "oracle" else keys[0]
     node: Any = data
@@ -203,7 +203,7 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _spelled(package: TaskPackage, path: str) -> str:
-    """A path that starts as the author wrote its section."""
+    """The path with its section as spelled by the author."""
     root = re.split(r"[.\[]", path, maxsplit=1)[0]
     written = package.document.spelling.get(root, root) if package.document is not None else root
     return written + path.removeprefix(root)

@@ -1,4 +1,4 @@
-"""Split folders as native ones: trees under native names, configuration as an author writes it."""
+"""Conversion between split and native folders: native folder names, and configuration as an author writes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from benchflow.task.layout import ALIASES
 
 @dataclass(frozen=True, slots=True)
 class NativeTrees:
-    """What must be done so that a folder's trees have their native names; all paths are relative to it."""
+    """The steps that give folders their native names; all paths are relative to the package."""
 
     renames: tuple[tuple[str, str], ...] = ()
     duplicates: tuple[str, ...] = ()
-    """Split trees whose native twin has the same files."""
+    """Split folders whose native equivalent has the same files."""
 
     def apply(self, folder: Path) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-        """Rename and remove; what was renamed and what was removed."""
+        """Rename and remove; returns both."""
         for old, new in self.renames:
             (folder / old).rename(folder / new)
         for old in self.duplicates:
@@ -32,7 +32,7 @@ class NativeTrees:
 
 
 def plan_native_trees(folder: Path, steps: Iterable[str]) -> NativeTrees:
-    """Look at the trees of a package and of its steps; twins that differ are a `PackageError`."""
+    """Plan the folders of a package and its steps; aliases that differ are a `PackageError`."""
     renames: list[tuple[str, str]] = []
     duplicates: list[str] = []
     for holder in ("", *(f"steps/{step}/" for step in steps)):
@@ -50,7 +50,7 @@ def plan_native_trees(folder: Path, steps: Iterable[str]) -> NativeTrees:
 
 
 def with_rubric_below(config: TaskConfig, old: str, new: str) -> TaskConfig:
-    """The configuration with the judge's rubric, if it lies in a tree that is renamed, at its new place."""
+    """The configuration, with the path of the judge's rubric adapted if it is in a folder that is renamed."""
     verifier = config.verifier
     rubric = verifier.judge.rubric_path
     if verifier.type != "llm-judge" or not rubric.startswith(f"{old}/"):
@@ -60,7 +60,7 @@ def with_rubric_below(config: TaskConfig, old: str, new: str) -> TaskConfig:
 
 
 def declared_config(config: TaskConfig) -> dict[str, Any]:
-    """What was declared, as an author writes it: an artifact that is only a path is a plain string."""
+    """The declared configuration as an author writes it: an artifact with only a path is a plain string."""
     declared = config.to_declared_dict()
     for holder in (declared, *(declared.get("steps") or ())):
         if "artifacts" in holder:

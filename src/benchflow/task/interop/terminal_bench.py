@@ -1,7 +1,7 @@
 """Terminal-Bench 1 folders (`task.yaml`, `run-tests.sh`, `solution.sh`) -> the parts of a package.
 
-`read_terminal_bench` only reads: it says what the frontmatter, the prompt and each file of the package will
-be, and what could not be carried over; `migration` writes them. A compose file that only repeats what the
+`read_terminal_bench` only reads: it returns the frontmatter, the prompt and the files of the package, and what could
+not be converted; `migration` writes them. A compose file that only repeats what the
 harness prescribes for its `client` container is reduced to variables; any other is kept, with `client` as `main`.
 """
 
@@ -38,8 +38,8 @@ _METADATA: Final = (
 )
 _TEST_SH: Final = """\
 #!/bin/bash
-# Runs the checks of the imported task and writes what they say as the reward.
-# pytest ends with 0 when all passed, 1 or 2 when not; anything else means that they could not run.
+# Runs the checks of the imported task and writes the reward.
+# pytest exits with 0 when all passed, 1 or 2 when not; anything else means that the checks could not run.
 TEST_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 export TEST_DIR
 mkdir -p /logs/verifier
@@ -55,36 +55,36 @@ esac
 
 @dataclass(frozen=True, slots=True)
 class TerminalBenchTask:
-    """A Terminal-Bench folder, read."""
+    """A parsed Terminal-Bench folder."""
 
     frontmatter: Mapping[str, Any]
     instruction: str
     copies: Mapping[str, str]
-    """New files by their place in the package: the file of the folder that each is a copy of."""
+    """Path in the package -> file of the folder to copy."""
     texts: Mapping[str, str]
-    """New files by their place in the package: the text to write; a script where the name ends in `.sh`."""
+    """Path in the package -> text to write; a script if the name ends in `.sh`."""
     links: Mapping[str, str]
-    """New links by their place in the package: where they point."""
+    """Path in the package -> target of the link."""
     superseded: tuple[str, ...]
-    """Files of the folder that the package has elsewhere now."""
+    """Files that the package now has elsewhere."""
     extra: Mapping[str, Any]
-    """Keys of `task.yaml` that have no place in a package."""
+    """Keys of `task.yaml` that a package does not have."""
     issues: tuple[Issue, ...]
 
 
 def is_terminal_bench(folder: Path) -> bool:
-    """Whether the folder is defined by a Terminal-Bench `task.yaml` and by nothing newer."""
+    """Whether the folder is defined by a Terminal-Bench `task.yaml` and nothing newer."""
     newer = any((folder / name).exists() for name in ("task.md", "task.toml"))
     return not newer and (folder / DEFINITION).is_file()
 
 
 def read_terminal_bench(folder: Path) -> TerminalBenchTask:
-    """Read a folder; a `PackageError` says what is wrong in it and where."""
+    """Read a folder; raises `PackageError` with the problem and its location."""
     return _Reader(folder).read()
 
 
 class _Reader:
-    """One reading: the keys that are left, the files that are planned, and what there is to report."""
+    """The state of one read: remaining keys, planned files, issues."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -113,7 +113,7 @@ class _Reader:
         self._report_shared_scripts()
         self.keys.pop("disable_asciinema", None)
         for key in self.keys:
-            self._warn("unknown-key", key, f"{key} has no place in a package; it is preserved and has no effect")
+            self._warn("unknown-key", key, f"{key} has no equivalent in a package; it is preserved but has no effect")
         return TerminalBenchTask(
             frontmatter,
             instruction,
@@ -129,22 +129,24 @@ class _Reader:
         if "run-tests.sh" not in self.files:
             raise PackageError("run-tests.sh is missing", code="missing-file", file="run-tests.sh")
         if "tests" in self.files or "tests" in self.files.links:
-            raise PackageError("tests must be a folder of its own", code="linked-part", file="tests")
+            raise PackageError("tests must be a real folder", code="linked-part", file="tests")
         taken: list[str] = [name for name in _TAKEN if name in self.files.folders]
         taken += [name for name in ("tests/test.sh", "tests/run-tests.sh") if name in self.files]
         if taken:
-            raise PackageError(f"{taken[0]} is in the way of the package", code="file-exists", file=taken[0])
+            raise PackageError(
+                f"{taken[0]} already exists, but the package needs that name", code="file-exists", file=taken[0]
+            )
 
     def _instruction(self) -> str:
         value = self.keys.pop("instruction", None)
         if value is None:
             value = self._base_description()
         if not isinstance(value, str) or not value.strip():
-            raise self._error("instruction", "must be a text that tells the agent what to do")
+            raise self._error("instruction", "must be a non-empty string")
         return value
 
     def _base_description(self) -> Any:
-        """Early tasks have several descriptions of which `base` counts; the others are preserved."""
+        """Early tasks have several descriptions; `base` is used and the others are preserved."""
         entries = self.keys.get("descriptions")
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and entry.get("key") == "base":
@@ -158,7 +160,7 @@ class _Reader:
     def _require_pytest(self) -> None:
         parser = self.keys.pop("parser_name", "pytest")
         if parser != "pytest":
-            raise self._error("parser_name", f"is '{parser}'; only results of pytest become a reward")
+            raise self._error("parser_name", f"is '{parser}'; only pytest results can be converted to a reward")
         if self.keys.get("run_tests_in_same_shell") is False:
             del self.keys["run_tests_in_same_shell"]
 
@@ -168,7 +170,7 @@ class _Reader:
         if _NAME_PART.fullmatch(name):
             frontmatter["task"] = {"name": f"{SOURCE}/{name}", **self._authors()}
         else:
-            self._warn("unusable-name", "task.name", f"the folder's name '{name}' cannot name a task")
+            self._warn("unusable-name", "task.name", f"the folder name '{name}' is not a valid task name")
         metadata = {key: self.keys.pop(key) for key in _METADATA if key in self.keys}
         if metadata:
             frontmatter["metadata"] = metadata
@@ -194,7 +196,7 @@ class _Reader:
         return value
 
     def _environment(self) -> dict[str, str]:
-        """Everything that is not the definition, the tests or the solution is the build context."""
+        """Everything except the definition, the tests and the solution is the build context."""
         env: dict[str, str] = {}
         for path in self.files.files:
             if path in self.superseded or path in _ORACLE or path.startswith("tests/"):
@@ -219,7 +221,7 @@ class _Reader:
             self.texts["environment/docker-compose.yaml"] = dump_yaml(reading.compose)
         if reading.unresolved:
             names = ", ".join(reading.unresolved)
-            self._warn("unresolved-variable", "environment", f"{path} uses {names}, which nothing provides", path)
+            self._warn("unresolved-variable", "environment", f"{path} uses {names}, which nothing sets", path)
         return reading.env
 
     def _oracle(self) -> None:
@@ -234,15 +236,17 @@ class _Reader:
         if script is not None and "solution.sh" not in self.files:
             self.texts["solution/solve.sh"] = script
         elif script is None and "solution.sh" not in self.files:
-            message = "solution.yaml presses keys in a terminal, which a script cannot do; there is no oracle yet"
+            message = (
+                "solution.yaml sends keystrokes to a terminal, which a script cannot do; write oracle/solve.sh yourself"
+            )
             self._warn("oracle-not-converted", "oracle", message, "solution.yaml")
 
     def _report_shared_scripts(self) -> None:
-        """Scripts that the harness used to put beside the tests do not come with the folder."""
+        """Report scripts that the harness used to add beside the tests."""
         text = self.files.read("run-tests.sh").decode("utf-8", "replace")
         for name in sorted(set(_SHARED_SCRIPT.findall(text))):
             if f"tests/{name}" not in self.files and name != "run-tests.sh":
-                message = f"run-tests.sh uses {name}, which the folder does not hold; add it beside the tests"
+                message = f"run-tests.sh uses {name}, which is not in the folder; add it beside the tests"
                 self._warn("missing-script", "verifier", message, "run-tests.sh")
 
     def _yaml(self, path: str) -> YamlSource:
@@ -261,7 +265,7 @@ class _Reader:
 
 
 def _script(value: Any) -> str | None:
-    """The commands of a `solution.yaml` as one script, or None when they are more than commands."""
+    """The commands of a `solution.yaml` as one script, or None if it contains more than commands."""
     if not isinstance(value, list):
         return None
     lines = ["#!/bin/bash"]
@@ -292,13 +296,13 @@ class ComposeReading:
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the main container."""
     compose: dict[str, Any] | None = None
-    """The file to keep, or None when the container is an ordinary one."""
+    """The file to keep, or None for an ordinary container."""
     unresolved: tuple[str, ...] = ()
-    """Variables of the harness that nothing provides any more."""
+    """Variables of the harness that are no longer set."""
 
 
 def reduce_compose(data: Any) -> ComposeReading:
-    """Reduce a parsed compose file; raises `ValueError` with half a sentence when it has no client."""
+    """Reduce a parsed compose file; raises `ValueError` if it has no client service."""
     services = data.get("services") if isinstance(data, Mapping) else None
     if not isinstance(services, Mapping) or not services:
         raise ValueError("has no services")
@@ -369,7 +373,7 @@ def _without_harness(service: Any) -> Any:
 
 
 def _rename(compose: dict[str, Any], old: str) -> dict[str, Any]:
-    """Other services wait for the client under its new name."""
+    """Make other services wait for the client under its new name."""
     for service in compose["services"].values():
         waits = service.get("depends_on") if isinstance(service, dict) else None
         if isinstance(waits, list):

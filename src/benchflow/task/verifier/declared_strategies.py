@@ -1,7 +1,7 @@
-"""The ways a verifier may score, as `verifier.md` declares them: one record per strategy type.
+"""Verifier strategies as declared in `verifier.md`: one record per strategy type.
 
-`config` is free in each of them; every other key is known. Files are relative to the verifier folder and
-stay inside it.
+`config` is free-form in each of them; all other keys are fixed. Files are relative to the verifier folder and must be
+inside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ inputs: Final = listing(Kind(_evidence_path), least=1)
 
 
 class Strategy(Record):
-    """What every strategy has."""
+    """The keys of every strategy."""
 
     TYPE: ClassVar[str] = ""
 
@@ -74,7 +74,7 @@ class LLMJudgeStrategy(Strategy):
 
 
 class AgentJudgeStrategy(Strategy):
-    """A judge role looks at declared evidence."""
+    """A judge role examines declared evidence."""
 
     TYPE = "agent-judge"
 
@@ -137,7 +137,7 @@ class GainStrategy(Strategy):
 
 
 class LeaderboardStrategy(Strategy):
-    """A sealed bundle is handed to an external scorer; without its answer the result is pending."""
+    """A sealed bundle is passed to an external scorer; without its answer the result is pending."""
 
     TYPE = "leaderboard-submission"
 
@@ -155,7 +155,7 @@ class LeaderboardStrategy(Strategy):
 
 
 class AssessorStrategy(Strategy):
-    """An assessor agent that scores over a protocol, as arenas do."""
+    """An assessor agent that scores over a protocol, as in arenas."""
 
     TYPE = "assessor"
 
@@ -167,11 +167,8 @@ class AssessorStrategy(Strategy):
 
 
 class PluginStrategy(Strategy):
-    """A type that an installed plugin scores; all its settings are in `config`."""
+    """A type provided by an installed plugin; all its settings are in `config`."""
 
-
-PLUGINS: Final = "benchflow.verifier_strategies"
-"""The entry-point group of strategies; a plugin's entry point bears the name of its type."""
 
 STRATEGIES: Final[Mapping[str, type[Strategy]]] = {
     model.TYPE: model
@@ -209,7 +206,7 @@ def parse_strategy(value: Any, path: str, problems: IssueLog) -> Strategy | None
 
 
 def _plugin(kind: str) -> type[Strategy] | None:
-    """The record of a type that nobody here knows, when something installed does."""
-    from importlib.metadata import entry_points
+    """The record of an unknown type if an installed plugin provides it."""
+    from benchflow.plugins import STRATEGIES as GROUP
 
-    return PluginStrategy if entry_points(group=PLUGINS, name=kind) else None
+    return PluginStrategy if kind in GROUP.plugins() else None

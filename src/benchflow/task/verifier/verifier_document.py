@@ -1,8 +1,7 @@
 """`verifier/verifier.md`: how a result is scored, with which strategies, rubric, outputs and judge roles.
 
 `read_verifier_document` reports every problem; `load_verifier_document` and `VerifierDocument.from_text`
-raise. A document may take its `verifier` mapping partly from a verifier profile, which goes below what it
-says itself.
+raise. A verifier profile supplies defaults for the `verifier` mapping of the document.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ aggregation: Final = Kind(_method)
 
 
 class Dimension(Record):
-    """One dimension of a rubric: what it weighs and which strategy it comes from."""
+    """One dimension of a rubric: its weight and the strategy that scores it."""
 
     weight: float | None = rec.field(number(least=0), default=None)
     source: str | None = rec.field(some_text, default=None)
@@ -96,7 +95,7 @@ _reward_path: Final = kinds.matching(r"/logs/verifier/(?!.*\.\.)[^\0]+", "a path
 
 
 class Outputs(Record):
-    """`outputs`: where rewards are written and what else is kept. Declared fields are in `declared`."""
+    """`outputs`: where rewards are written and what else is kept."""
 
     reward_text: str = rec.field(_reward_path, default="/logs/verifier/reward.txt")
     reward_json: str = rec.field(_reward_path, default="/logs/verifier/reward.json")
@@ -123,18 +122,20 @@ class VerifierSpec(Record):
         chosen = values.get("default_strategy")
         if chosen is not None and chosen not in strategies:
             where = f"{path}.default_strategy"
-            problems.error("unknown-strategy", where, f"{where} is '{chosen[:60]}', which strategies does not hold")
+            problems.error(
+                "unknown-strategy", where, f"{where} is '{chosen[:60]}', which is not declared in strategies"
+            )
         for name, strategy in strategies.items():
             for key, other in _references(strategy):
                 if other not in strategies:
                     where = f"{path}.strategies.{name}.{key}"
-                    reason = f"{where} is '{other[:60]}', which strategies does not hold"
+                    reason = f"{where} is '{other[:60]}', which is not declared in strategies"
                     problems.error("unknown-strategy", where, reason)
         _check_cycles(strategies, path, problems)
 
 
 def _check_cycles(strategies: Mapping[str, Strategy], path: str, problems: IssueLog) -> None:
-    """Combined strategies must come to an end."""
+    """Strategies must not refer to themselves."""
     for start in strategies:
         pending = [other for _, other in _references(strategies[start])]
         seen: set[str] = set()
@@ -142,7 +143,7 @@ def _check_cycles(strategies: Mapping[str, Strategy], path: str, problems: Issue
             name = pending.pop()
             if name == start:
                 where = f"{path}.strategies.{start}"
-                problems.error("unknown-strategy", where, f"{where} is made of itself")
+                problems.error("unknown-strategy", where, f"{where} refers to itself")
                 return
             if name not in seen and name in strategies:
                 seen.add(name)
@@ -164,7 +165,7 @@ class VerifierRoot(Record):
 
 @dataclass(frozen=True, slots=True)
 class VerifierDocument:
-    """A verifier package's own entry document."""
+    """The entry document of a verifier."""
 
     spec: VerifierSpec
     name: str
@@ -179,7 +180,7 @@ class VerifierDocument:
 
     @property
     def default_strategy(self) -> str:
-        """The declared default, else the first one."""
+        """The declared default, or the first strategy."""
         return self.spec.default_strategy or next(iter(self.spec.strategies))
 
     @property
@@ -202,7 +203,7 @@ class VerifierDocument:
         return VerifierDocumentParseError.require(*read_verifier_document(source, name=name))
 
     def to_dict(self) -> dict[str, Any]:
-        """What a package says about its verifier."""
+        """A summary for `TaskPackage.to_dict`."""
         return {
             "name": self.name,
             "default_strategy": self.default_strategy,
@@ -235,7 +236,7 @@ def read_verifier_document(
     file: str = VERIFIER_MD,
     profile: Mapping[str, Any] | None = None,
 ) -> tuple[VerifierDocument | None, list[Issue]]:
-    """Parse a verifier document; `profile` goes below its `verifier` mapping."""
+    """Parse a verifier document; `profile` provides defaults for its `verifier` mapping."""
     try:
         raw = decode(source) if isinstance(source, bytes) else normalise(source)
         parts = split_frontmatter(raw)
@@ -255,7 +256,7 @@ def read_verifier_document(
 def verifier_document_of_profile(
     profile: Mapping[str, Any], *, name: str, file: str
 ) -> tuple[VerifierDocument | None, list[Issue]]:
-    """The document of a package that has none of its own but a profile with strategies."""
+    """The document of a package that has only a profile with strategies."""
     problems = IssueLog(file)
     return _assemble({}, "", 1, name, profile, problems), problems.issues
 
@@ -288,7 +289,7 @@ def _roles(body: Body, problems: IssueLog) -> dict[str, str]:
     roles: dict[str, str] = {}
     for section in body.sections:
         if not section.key.startswith("role:"):
-            message = f"the section '## {section.key}' means nothing in a verifier document"
+            message = f"the section '## {section.key}' has no meaning in a verifier document"
             problems.warning("unused-prompt", section.key, message, line=section.line)
             continue
         name = section.key.removeprefix("role:")
@@ -306,5 +307,5 @@ def _check_roles(spec: VerifierSpec, roles: Mapping[str, str], problems: IssueLo
             problems.error(
                 "unknown-role",
                 where,
-                f"{where} is '{strategy.role}', which has no section '## role:{strategy.role}'",
+                f"{where} is '{strategy.role}', but there is no section '## role:{strategy.role}'",
             )

@@ -1,4 +1,4 @@
-"""A sandbox in which nothing runs and every verifier finds reward 1: what is left is the cost of the engine."""
+"""A sandbox in which nothing runs and every verifier finds reward 1: what is left is the cost of what uses it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchflow.errors import UnsupportedError
 from benchflow.sandbox.protocol import (
     CAPABILITIES,
     BackendStatus,
@@ -29,6 +30,8 @@ def _write_reward(folder: Path) -> None:
 
 
 class NullSandbox(Sandbox):
+    """Every command succeeds at once and prints nothing; every file is a reward of 1."""
+
     def __init__(self, spec: SandboxSpec) -> None:
         self.id = "null"
         self.spec = spec
@@ -44,8 +47,8 @@ class NullSandbox(Sandbox):
         return _DONE
 
     async def process(self, command: str | Sequence[str], **options: Any) -> SandboxProcess:
-        del command, options
-        raise NotImplementedError
+        del options
+        raise UnsupportedError(f"The null sandbox runs nothing, so nobody can talk to {command!r}.")
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None: ...
 
@@ -79,24 +82,24 @@ class NullSandbox(Sandbox):
 
 
 class NullBackend(SandboxBackend):
-    """Stands in for the local backend, so that its gate applies."""
+    """Declares everything and does nothing: for measuring, never for tests of what happens in a sandbox."""
 
-    name = "local"
+    name = "null"
+    declared = frozenset(CAPABILITIES)
 
     async def status(self) -> BackendStatus:
-        return BackendStatus("local", usable=True, reason=None, capabilities=frozenset(CAPABILITIES))
+        return BackendStatus(self.name, usable=True, reason=None, capabilities=self.declared)
 
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> NullSandbox:
         del snapshot
         return NullSandbox(spec)
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        del context, dockerfile, options
-        raise NotImplementedError
+        del options
+        return Image(reference=str(context / dockerfile), digest="null")
 
     async def resolve(self, image: str) -> Image:
-        del image
-        raise NotImplementedError
+        return Image(reference=image, digest="null")
 
     async def discard(self, snapshot: Snapshot) -> None: ...
 

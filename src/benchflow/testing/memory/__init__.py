@@ -1,0 +1,1 @@
+"""A sandbox without processes or disk, for tests of what uses sandboxes."""

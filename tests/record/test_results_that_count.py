@@ -1,0 +1,147 @@
+"""Of several tries at one item, which result counts; what a line of results is, and what a job of that name is."""
+
+import json
+import os
+
+import pytest
+
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, list_jobs
+from benchflow.record.job import JOB_SCHEMA, JobResults, result_line, safe_job_name
+
+
+def lost(message):
+    return ErrorRecord("judge", "timeout", "verify", message)
+
+
+@pytest.fixture
+def counts(make_result):
+    """Adds (rollout, outcome) pairs of one item in order; gives the rollout and outcome that count."""
+
+    def run(*tries):
+        results = JobResults()
+        for rollout, outcome in tries:
+            reward = {"reward": outcome} if isinstance(outcome, float) else {"error": lost(outcome)}
+            results.add(rollout, make_result(key="key", **reward))
+        ((rollout, result),) = results
+        assert results.lines == len(tries)
+        return rollout, result.error.message if result.error is not None else result.reward
+
+    return run
+
+
+def test_of_tries_without_a_score_the_last_counts(counts):
+    assert counts(("r1", "first"), ("r2", "second"), ("r3", "third")) == ("r3", "third")
+
+
+def test_a_score_counts_before_any_try_without_one(counts):
+    assert counts(("r1", "lost"), ("r2", 0.0)) == ("r2", 0.0)
+    assert counts(("r1", 0.25), ("r2", "lost")) == ("r1", 0.25)
+    assert counts(("r1", 0.25), ("r2", "lost"), ("r3", "lost")) == ("r1", 0.25)
+
+
+def test_of_two_scores_the_last_counts(counts):
+    assert counts(("r1", 0.25), ("r2", 0.5)) == ("r2", 0.5)
+
+
+def test_of_a_rollout_that_was_scored_again_the_newest_verdict_counts(counts):
+    assert counts(("r1", 0.25), ("r1", "lost")) == ("r1", "lost")
+    assert counts(("r1", 0.25), ("r1", 0.75)) == ("r1", 0.75)
+
+
+def test_results_keep_the_order_in_which_their_keys_came(make_result):
+    results = JobResults()
+    for number, key in enumerate(["a", "b", "a", "c"]):
+        results.add(f"r{number}", make_result(key=key))
+    assert [(rollout, result.key) for rollout, result in results] == [("r2", "a"), ("r1", "b"), ("r3", "c")]
+    assert results.lines == 4
+
+
+def test_a_line_holds_the_result_and_the_rollout_it_is_of(make_result):
+    result = make_result()
+    line = result_line("r1", result)
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {**json.loads(json.dumps(result.to_dict())), "rollout": "r1"}
+
+
+@pytest.mark.parametrize("rollout", [None, 7, []])
+def test_a_line_that_names_no_rollout_is_damaged(tmp_path, make_job, make_result, rollout):
+    make_job(tmp_path, results=[make_result()])
+    path = tmp_path / "job" / "results.jsonl"
+    document = json.loads(path.read_bytes())
+    missing = {key: value for key, value in document.items() if key != "rollout"}
+    with path.open("a") as stream:
+        stream.write(json.dumps({**document, "rollout": rollout}) + "\n")
+        stream.write(json.dumps(missing) + "\n")
+    results = Job.find(tmp_path, "job").results
+    assert [line.number for line in results.damaged] == [2, 3]
+    assert all("rollout" in line.reason for line in results.damaged)
+    assert len(list(results)) == 1
+
+
+def test_a_job_is_found_by_name_or_by_path(tmp_path, make_job):
+    make_job(tmp_path, "one")
+    make_job(tmp_path, "two")
+    assert Job.find(tmp_path, "one").folder == tmp_path / "one"
+    assert Job.find(tmp_path / "elsewhere", str(tmp_path / "two")).folder == tmp_path / "two"
+    with pytest.raises(UsageError, match="there are: one, two") as caught:
+        Job.find(tmp_path, "three")
+    assert caught.value.code == "no-job"
+    with pytest.raises(UsageError, match="there are: none"):
+        Job.find(tmp_path / "elsewhere", "three")
+
+
+def test_the_request_of_a_job_survives_its_record():
+    request = JobRequest(("a", "cube:b"), "script:x", "m", 3, "local", "host", 7, 1.5, 30.0, 60.0, keep_workspace=False)
+    record = JobRecord("job", request, 6, "2026-01-01T00:00:00Z")
+    document = json.loads(json.dumps(record.to_dict()))
+    assert document["schema"] == JOB_SCHEMA
+    assert (document["name"], document["planned"], document["sources"]) == ("job", 6, ["a", "cube:b"])
+    assert JobRecord.from_dict(document) == record
+    settings = request.settings()
+    assert (settings.agent, settings.model, settings.sandbox, settings.base_image) == ("script:x", "m", "local", "host")
+    assert (settings.max_steps, settings.max_cost_usd) == (7, 1.5)
+    assert (settings.agent_timeout_sec, settings.timeout_sec) == (30.0, 60.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"{}"])
+def test_a_job_whose_record_is_damaged_is_one_sentence(tmp_path, make_job, content):
+    make_job(tmp_path)
+    (tmp_path / "job" / "job.json").write_bytes(content)
+    with pytest.raises(InfrastructureFailure, match=r"job\.json cannot be read") as caught:
+        _ = Job.find(tmp_path, "job").record
+    assert caught.value.code == "job-damaged"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{"])
+def test_a_summary_that_cannot_be_read_is_none(tmp_path, make_job, content):
+    make_job(tmp_path)
+    if content is not None:
+        (tmp_path / "job" / "summary.json").write_bytes(content)
+    assert Job.find(tmp_path, "job").summary() is None
+
+
+def test_a_job_that_nobody_holds_does_not_run(tmp_path, make_job):
+    make_job(tmp_path)
+    assert Job.find(tmp_path, "job").running is False
+    assert Job(tmp_path / "none").running is False
+
+
+def test_jobs_are_listed_oldest_first_and_by_name_among_equals(tmp_path, make_job):
+    for name, when in (("b", 2), ("a", 2), ("c", 1)):
+        make_job(tmp_path, name)
+        os.utime(tmp_path / name, (when, when))
+    (tmp_path / "not-a-job").mkdir()
+    assert list_jobs(tmp_path) == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "x" * 200, "a.b", "ä"])
+def test_a_plain_folder_name_can_be_a_jobs(name):
+    assert safe_job_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "a\\b", "a\0b", "x" * 201])
+def test_any_other_name_is_refused(name):
+    with pytest.raises(UsageError, match="plain folder name") as caught:
+        safe_job_name(name)
+    assert caught.value.code == "job-name"

@@ -1,0 +1,83 @@
+"""One loader for all entry-point groups: a plugin that is broken is one sentence, and in nobody's way."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.plugins import AGENTS, SANDBOXES, STRATEGIES, PluginGroup
+
+GROUPS = [AGENTS, SANDBOXES, STRATEGIES]
+by_name = pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.what)
+HOSTILE = {
+    "raises": "raise ValueError('no key.\\nSet KEY first.')",
+    "exits": "raise SystemExit(3)",
+    "lacks": "import no_such_module_anywhere",
+    "torn": "def (",
+}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A distribution with a good plugin, hostile ones and one of a built-in name, in every group."""
+    info = tmp_path / "several-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: several\nVersion: 1.0\n")
+    for name, text in HOSTILE.items():
+        (tmp_path / f"plugin_{name}.py").write_text(text)
+    monkeypatch.setitem(sys.modules, "plugin_good", SimpleNamespace(it="good"))
+    lines = []
+    for group in GROUPS:
+        names = ["good", next(iter(group.built_in)), *HOSTILE]
+        lines += [f"[{group.group}]", *(f"{name} = plugin_{name if name in HOSTILE else 'good'}:it" for name in names)]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@by_name
+def test_what_is_built_in_is_there(group):
+    for name in group.built_in:
+        assert group.load(name) is not None
+
+
+@by_name
+def test_names_are_listed_without_importing_anything(group, installed):
+    assert group.names() == (*group.built_in, *sorted([*HOSTILE, "good"]))
+    assert group.plugins() == tuple(sorted([*HOSTILE, "good"]))
+    assert not [name for name in sys.modules if name.startswith("plugin_") and name != "plugin_good"]
+
+
+@by_name
+def test_a_good_plugin_loads_whatever_the_others_do(group, installed):
+    assert group.load("good") == "good"
+
+
+@by_name
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_plugin_that_cannot_be_imported_is_one_sentence(group, installed, name):
+    with pytest.raises(InfrastructureFailure) as caught:
+        group.load(name)
+    assert caught.value.code == "plugin-invalid"
+    said = str(caught.value)
+    assert said.startswith(f"The {group.what} plugin '{name}' (plugin_{name}:it) cannot be loaded: ")
+    assert said.endswith(".")
+    assert "\n" not in said
+
+
+@by_name
+def test_a_built_in_name_cannot_be_taken_over(group, installed):
+    name = next(iter(group.built_in))
+    assert group.load(name) != "good"
+    assert group.names().count(name) == 1
+
+
+@by_name
+def test_an_unknown_name_lists_those_there_are(group, installed):
+    with pytest.raises(UsageError, match=f"Unknown {group.what} 'nonsense'; choose one of .*, good") as caught:
+        group.load("nonsense")
+    assert caught.value.code == group.unknown
+
+
+def test_a_group_without_anything_has_no_names():
+    assert PluginGroup("benchflow.nothing", "thing", "unknown-thing", {}).names() == ()
