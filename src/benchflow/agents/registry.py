@@ -49,7 +49,7 @@ def create_policy(
 
 
 def list_agents() -> list[AgentInfo]:
-    """Every agent there is: built-in ones first, then plugins. A plugin that cannot be loaded says why."""
+    """All agents: built-in ones first, then plugins. For a plugin that cannot be loaded, the reason."""
     found = [_load(name).info for name in AGENTS.built_in]
     for name in AGENTS.plugins():
         try:

@@ -19,7 +19,7 @@ def load_backend(name: str) -> SandboxBackend:
         raise SANDBOXES.invalid(name, "is not a subclass of SandboxBackend")
     try:
         made = found()
-    except Exception as error:  # boundary: whatever a plugin's own code raises
+    except Exception as error:  # boundary: a plugin's code may raise anything
         raise SANDBOXES.invalid(name, f"cannot be made: {error}") from error
     if made.name != name:
         raise SANDBOXES.invalid(name, f"calls itself '{made.name}'")

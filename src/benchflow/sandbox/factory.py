@@ -144,7 +144,7 @@ async def prepare(
 
 
 async def _gate(package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend) -> frozenset[str]:
-    """What the backend can honour here; everything the task needs beyond that is refused at once."""
+    """What the backend supports on this machine; everything the task needs beyond that is refused at once."""
     features = validate_task_runtime_support(package, sandbox=backend.name, capabilities=backend.declared)
     if features:
         raise UnsupportedTaskFeatureError(tuple(features))
