@@ -27,11 +27,11 @@ def _drawn() -> set[str]:
 
 
 def _existing() -> set[str]:
+    """The folders that hold files; one with nothing but compiled leftovers is gone."""
+    files = [path.relative_to(ROOT) for top in ("cube", "benchflow") for path in (ROOT / "src" / top).rglob("*.*")]
+    folders = {parent.as_posix() for path in files for parent in path.parents if "__pycache__" not in path.parts}
     return {
-        folder.relative_to(ROOT).as_posix()
-        for top in ("src/cube", "src/benchflow")
-        for folder in [ROOT / top, *(ROOT / top).rglob("*")]
-        if folder.is_dir() and folder.name != "__pycache__" and "template/" not in folder.as_posix()
+        folder for folder in folders if folder.startswith(("src/cube", "src/benchflow")) and "template/" not in folder
     }
 
 
