@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import json
 import os
 import resource
 import statistics
@@ -18,16 +17,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 
 from benchflow.evaluation.engine import Engine, remaining
+from benchflow.evaluation.job import plan_job
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.gym import PackageBenchmarkConfig
-from benchflow.record import Result
+from benchflow.record import (
+    AgentPart,
+    Isolation,
+    JobRecord,
+    JobRequest,
+    NotCarriedOver,
+    Result,
+    RolloutFolder,
+    SandboxPart,
+    Score,
+    Settings,
+    TaskId,
+    VerifierPart,
+    write_document,
+)
+from benchflow.record.job import result_line
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
@@ -46,18 +61,38 @@ FILES = {
 }
 PEER_TASK = f"---\ntask: {{name: bench/small}}\nenvironment: {{docker_image: {IMAGE}}}\n---\nDo it.\n"
 """Harbor needs an image, and for a task without network more images, which only a registry has."""
-RECORD = {
-    "schema": "benchcube.result.v1",
-    "agent": {"name": "oracle", "model": None, "exit_code": 0, "timed_out": False},
-    "sandbox": {"name": "local", "base": "host", "fidelity": "exact"},
-    "rewards": {"reward": 1.0},
-    "error": None,
-    "verifier": {"strategy": "script", "isolation": "shared", "exit_code": 0, "diagnostics": []},
-    "timing": {"plan": 0.001, "environment": 0.01, "agent": 0.01, "verify": 0.03, "total": 0.06},
-    "usage": {},
-    "started_at": "2026-01-01T00:00:00.000Z",
-    "finished_at": "2026-01-01T00:00:01.000Z",
-}
+SETTINGS = Settings("nop")
+
+
+def finished(item: WorkItem) -> Result:
+    """What a small rollout leaves."""
+    verifier = VerifierPart("script", "script", Isolation("shared", "default", None), 0, (), (), NotCarriedOver(0, ()))
+    return Result(
+        task=item.task.record(),
+        agent=AgentPart("oracle", None, exit_code=0, timed_out=False),
+        sandbox=SandboxPart("local", "host", "exact"),
+        attempt=item.attempt,
+        outcome=Score(1.0, {"reward": 1.0}),
+        verifier=verifier,
+        timing={"plan": 0.001, "environment": 0.01, "agent": 0.01, "verify": 0.03, "total": 0.06},
+        usage={},
+        key=item.key,
+        started_at="2026-01-01T00:00:00.000Z",
+        finished_at="2026-01-01T00:00:01.000Z",
+    )
+
+
+def new_job(folder: Path, name: str, planned: int, request: JobRequest | None = None) -> JobStore:
+    return JobStore.create(
+        folder, JobRecord(name, request or JobRequest((), "nop"), planned, "2026-01-01T00:00:00+00:00")
+    )
+
+
+def fill(store: JobStore, items: Iterator[WorkItem]) -> None:
+    """Write results as a job does, without waiting for the disk each time."""
+    with store.places.results.open("wb") as lines:
+        for item in items:
+            lines.write(result_line(item.folder_name(), finished(item)))
 
 
 def write(path: Path, text: str) -> None:
@@ -69,7 +104,8 @@ class Runner:
     """Rollouts of one package on one backend, as a job runs them."""
 
     def __init__(self, package: TaskPackage, backend: SandboxBackend, agent: str) -> None:
-        self.task = TaskRef(package.name, str(package.path), package.digest, payload=package)
+        identity = TaskId(package.name, package.content_digest)
+        self.task = TaskRef(identity, str(package.path), package.digest, payload=package)
         self._package, self._backend, self._agent = package, backend, agent
         self._staging = Staging()
         self._machine = dict(os.environ)
@@ -94,10 +130,8 @@ class Recorder(Runner):
     """Rollouts of nothing: only what the engine does and writes for each."""
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
-        task = {"name": item.task.name, "path": item.task.path, "digest": item.task.digest}
-        scored = {"attempt": item.attempt, "key": item.key, "status": "scored", "reward": 1.0}
-        result = Result.from_dict({**RECORD, **scored, "task": task})
-        write(folder / "result.json", json.dumps(result.to_dict()))
+        result = finished(item)
+        write_document(RolloutFolder(folder).result, result.to_dict())
         return result
 
 
@@ -114,12 +148,12 @@ class Bench:
 
     async def run(self, runner: Runner, count: int, concurrency: int = 4) -> tuple[float, float]:
         """CPU and wall seconds of so many rollouts."""
-        store = JobStore.create(self.root / "jobs", next(self._names), {"planned": count})
-        items = plan_items([runner.task], count, {})
+        store = new_job(self.root / "jobs", next(self._names), count)
+        items = plan_items([runner.task], count, SETTINGS)
         cpu, wall = time.process_time(), time.perf_counter()
         await Engine(store, runner, concurrency=concurrency).run(items)
         spent = time.process_time() - cpu, time.perf_counter() - wall
-        rewards = [result.reward for _, result in store.results()]
+        rewards = [result.reward for _, result in store.results]
         store.close()
         if rewards != [1.0] * count:
             raise SystemExit(f"Not all rollouts were scored: {rewards[:5]}")
@@ -146,17 +180,14 @@ class Bench:
     def resume(self, count: int) -> tuple[float, float]:
         """CPU and wall seconds until a finished job of so many rollouts is known to have nothing left to do."""
         name = next(self._names)
-        store = JobStore.create(self.root / "jobs", name, {"planned": count})
-        tasks = [TaskRef(f"bench/t{number}", f"p/{number}", f"sha256:{number:064}") for number in range(count // 4)]
-        with (store.folder / "results.jsonl").open("w") as lines:
-            for item in plan_items(tasks, 4, {}):
-                task = {"name": item.task.name, "path": item.task.path, "digest": item.task.digest}
-                scored = {"attempt": item.attempt, "key": item.key, "status": "scored", "reward": 1.0}
-                lines.write(json.dumps({**RECORD, **scored, "task": task, "rollout": item.folder_name()}) + "\n")
+        store = new_job(self.root / "jobs", name, count)
+        digests = (f"sha256:{number:064}" for number in range(count // 4))
+        tasks = [TaskRef(TaskId(f"bench/t{n}", digest), f"p/{n}", digest) for n, digest in enumerate(digests)]
+        fill(store, plan_items(tasks, 4, SETTINGS))
         store.close()
         cpu, wall = time.process_time(), time.perf_counter()
         opened = JobStore.open(self.root / "jobs", name)
-        left = list(remaining(plan_items(tasks, 4, {}), opened))
+        left = list(remaining(plan_items(tasks, 4, SETTINGS), opened.results))
         spent = time.process_time() - cpu, time.perf_counter() - wall
         opened.close()
         if left:
@@ -197,6 +228,25 @@ def command(root: Path, runs: int) -> float:
     for _ in range(runs + 1):
         began = time.perf_counter()
         subprocess.run(line, check=True, capture_output=True, env=environment)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def resume_command(root: Path, runs: int, count: int = 3000) -> float:
+    """Seconds of the whole command `bench eval resume` on a finished job of so many rollouts, 4 per package."""
+    for number in range(count // 4):
+        for name, text in FILES.items():
+            write(root / "many" / f"t{number}" / name, text.replace("bench/small", f"bench/t{number}"))
+    request = JobRequest((str(root / "many"),), "nop", attempts=4, sandbox="local")
+    _, tasks = plan_job(request)
+    store = new_job(root / "resumed", "job", count, request)
+    fill(store, plan_items(tasks, 4, request.settings()))
+    store.close()
+    line = [str(Path(sys.executable).with_name("bench")), "eval", "resume", "job", "--jobs-dir", str(root / "resumed")]
+    times = []
+    for _ in range(runs + 1):
+        began = time.perf_counter()
+        subprocess.run(line, check=True, capture_output=True)
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
 
@@ -249,6 +299,7 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
     speed = anyio.run(bench.oracle, 40 if quick else 100)
     size = bench.record()
     resumed, growth = resumes(bench, 3 if quick else 7)
+    whole_resume = resume_command(root, 3 if quick else 7)
     seconds, run = command(root, 5 if quick else 15), modules(root)
     reset, step, fork = gym(root / "small", 10 if quick else 30)
     memory = anyio.run(bench.memory, 200)
@@ -262,6 +313,7 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
         Row("whole rollout on a null sandbox, CPU", None, whole, 2, "ms"),
         Row("oracle and verification, small package", theirs, speed, 20, "/s", higher_is_better=True),
         Row("resume of 3,200 finished rollouts", None, resumed, 1, "s"),
+        Row("`bench eval resume` of 3,000 finished rollouts, whole command", None, whole_resume, 1, "s"),
         Row("resume, 3,200 over 800: linear", None, growth, 4.8, "x"),
         Row("record of a trivial rollout", None, size / 1024, 4, "KB"),
         Row("`bench run` of a trivial package, whole command", None, seconds, 0.5, "s"),

@@ -10,9 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.summary import job_summary
 from benchflow.gym import PackageBenchmarkConfig
+from benchflow.record import Job
 from cube.core import Action
 
 EXAMPLES = Path(__file__).with_name("packages")
@@ -61,8 +60,7 @@ def _evaluate(console: Console, agent: str, name: str) -> dict[str, float | None
     command = ["eval", "run", *paths, "--agent", agent, "--sandbox", "local", "--base-image", "host", "--name", name]
     console.print(f"[dim]$ bench eval run examples/packages/… --agent {agent} --sandbox local --base-image host[/]")
     subprocess.run([str(BENCH), *command], stdout=subprocess.DEVNULL, check=False)
-    summary = job_summary(JobStore.read(JOBS, name))
-    return {result["task"]["name"]: result["reward"] for result in summary["results"]}
+    return {result.task.name: result.reward for _, result in Job.find(JOBS, name).results}
 
 
 def _shown(reward: float | None) -> str:

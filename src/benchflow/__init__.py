@@ -5,19 +5,18 @@ The names below are imported when they are first used, so that a command pays on
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.environment import Environment
 
-_WHERE: Final = {"Environment": "benchflow.environment"}
-
 __all__ = ["Environment"]
 
-
-def __getattr__(name: str) -> Any:
-    where = _WHERE.get(name)
-    if where is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(where), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "benchflow.environment": "Environment",
+    },
+)

@@ -84,9 +84,9 @@ def test_an_invalid_package_ends_with_1_and_a_record(bench, package):
     ("arguments", "said"),
     [
         (["nowhere"], "no such folder"),
-        (["task", "--agent", "nobody"], "Unknown agent 'nobody'"),
+        (["task", "--agent", "nobody"], "nknown agent 'nobody'"),
         (["task", "--agent", "script:missing.sh"], "missing.sh"),
-        (["task", "--sandbox", "nowhere"], "no sandbox 'nowhere'"),
+        (["task", "--sandbox", "nowhere"], "nknown sandbox 'nowhere'"),
         (["task", "--timeout", "-1"], "--timeout"),
         ([".", "--agent", "nop"], "name one"),
         (["gpu"], "gpus"),

@@ -96,7 +96,7 @@ def test_the_lines_of_a_summary_state_denominators_and_what_is_missing(job):
 
 def test_two_packages_of_one_name_are_two_tasks_in_a_summary(job):
     summary = job_summary(job({("p", "sha256:xxxxxxxxx", 1): [1.0], ("p", "sha256:yyyyyyyyy", 1): [0.0]}))
-    assert (summary["tasks"], summary["pass_rate"]["tasks"]) == (2, 2)
-    assert list(summary["pass_at_k"]) == ["1"], "nobody tried a task twice"
+    assert (summary.statistics["tasks"], summary.statistics["pass_rate"]["tasks"]) == (2, 2)
+    assert list(summary.statistics["pass_at_k"]) == ["1"], "nobody tried a task twice"
     lines = list(summary_lines(summary))
     assert [line.split()[0] for line in lines[1:3]] == ["p@xxxxxxxx", "p@yyyyyyyy"]

@@ -110,7 +110,7 @@ def test_every_item_runs_once_and_is_recorded(store, new_runner):
     run(store, runner, plan_items(tasks(5), 3, SETTINGS), concurrency=2)
     assert sorted(runner.ran) == [(f"t{n}", a) for n in range(5) for a in (1, 2, 3)]
     assert runner.most <= 2
-    summary = job_summary(store)
+    summary = job_summary(store).to_dict()
     assert (summary["total"], summary["scored"], summary["mean_reward"]["value"]) == (15, 15, 1.0)
     assert len({result["rollout"] for result in summary["results"]}) == 15
 
@@ -137,7 +137,7 @@ def test_trouble_is_retried_by_its_category_and_every_try_is_kept(store, new_run
         == [("t0", "scored")] + [("t0", "unscored")] * 2 + [("t1", "unscored")] + [("t2", "unscored")] * 3
     )
     assert sorted(retried) == ["t0", "t0", "t2", "t2"]
-    summary = job_summary(store)
+    summary = job_summary(store).to_dict()
     assert (summary["total"], summary["scored"]) == (3, 1)
     assert summary["unscored_by"] == {"infrastructure": 1, "verifier": 1}
 
@@ -152,7 +152,7 @@ def test_the_work_of_an_agent_is_scored_again_when_its_judge_fails_and_not_done_
         ("t1", "unscored"),
         *[("t2", "unscored")] * 3,
     ]
-    assert {result["task"]["name"]: result["reward"] for result in job_summary(store)["results"]} == {
+    assert {result["task"]["name"]: result["reward"] for result in job_summary(store).to_dict()["results"]} == {
         "t0": 0.5,
         "t1": None,
         "t2": None,

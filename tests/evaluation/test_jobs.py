@@ -73,6 +73,34 @@ def test_the_oracle_solves_and_nothing_does_not(tasks):
     assert json.loads(compared.stdout)["difference"]["value"] == 1.0
 
 
+def test_packages_of_one_name_and_equal_ones_are_tasks_of_their_own(tmp_path):
+    for place, reward in (("x", 1), ("y", 0), ("z", 0)):
+        package(tmp_path / "tasks" / place, "p", f"echo {reward} > /logs/verifier/reward.txt")
+    options = ["--agent", "nop", "--sandbox", "local", "--attempts", 2]
+    result, summary = run("tasks", *options, "--name", "job", cwd=tmp_path)
+    assert (result.returncode, summary["total"], summary["scored"], summary["tasks"]) == (0, 6, 6, 3), result.stderr
+    assert sorted(line["task"].get("ordinal", 1) for line in summary["results"]) == [1, 1, 1, 1, 2, 2]
+    assert (summary["pass_rate"]["value"], summary["pass_at_k"]["2"]["tasks"]) == (pytest.approx(1 / 3), 3)
+    again = bench("eval", "resume", "job", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (0, ""), "nothing is left to run"
+    assert "6 of 6 rollouts scored, 3 tasks" in again.stdout
+
+
+def test_resume_runs_what_a_damaged_line_said_and_rewrites_nothing(tasks):
+    run("tasks", "--agent", "nop", "--sandbox", "local", "--name", "job", cwd=tasks)
+    path = tasks / "jobs" / "job" / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1][:40] + b"\n"
+    path.write_bytes(b"".join(lines))
+    resumed = bench("eval", "resume", "job", "--json", cwd=tasks)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "jobs/job/results.jsonl, line 2 is damaged and left out: " in resumed.stderr
+    assert "[1/1]" in resumed.stderr
+    assert path.read_bytes().splitlines(keepends=True)[:3] == lines
+    summary = json.loads(resumed.stdout)
+    assert (summary["total"], summary["scored"], [line["line"] for line in summary["damaged_lines"]]) == (3, 3, [2])
+
+
 def test_what_cannot_run_is_reported_and_the_rest_goes_on(tasks):
     broken = tasks / "tasks" / "broken"
     broken.mkdir()

@@ -235,3 +235,20 @@ def test_a_wilson_interval_holds_its_share(share, size):
     assert 0 <= low <= share + 1e-9
     assert share - 1e-9 <= high <= 1
     assert not math.isnan(low + high)
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.0, 1.0], [0.5] * 20])
+def test_what_one_task_says_of_others_is_not_known(values):
+    estimate = mean({"a": values})
+    assert (estimate.low, estimate.high, estimate.tasks, estimate.results) == (None, None, 1, len(values))
+    summary = summarise([scored("a", value) for value in values])
+    assert (summary["mean_reward"]["low"], summary["mean_reward"]["high"]) == (None, None)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_rate_of_none_or_all_counts_tasks_and_not_attempts(value, tasks):
+    once = proportion({str(task): [value] for task in range(tasks)})
+    often = proportion({str(task): [value] * 50 for task in range(tasks)})
+    assert (often.low, often.high) == (once.low, once.high) == pytest.approx(wilson(value, tasks))
+    assert often.high - often.low > 0.4

@@ -30,7 +30,7 @@ async def test_files_and_folders_keep_their_place(sandbox, tmp_path):
     assert [(item.source, item.status, item.files) for item in found] == [
         ("/app/out", "collected", 1),
         ("/tmp/c.txt", "collected", 1),
-        ("/app/none", "missing", 0),
+        ("/app/none", "missing", None),
     ]
     assert (tmp_path / "app" / "out" / "a.txt").read_text() == "1\n"
     assert (tmp_path / "app" / "out" / "deep").is_dir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +21,14 @@ from benchflow.task import (
     load_package,
     validate_task_runtime_support,
 )
-from benchflow.task.capability_table import TABLE
+from benchflow.task.capability_table import NOTE, TABLE, Rule, rows
 from benchflow.task.checks import check_folder
+from benchflow.task.config.kinds import some_text
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import Record, walk_models
+from benchflow.task.config.parsed_record import Record, field, walk_models
+from benchflow.task.config.task_config import AgentConfig
 from benchflow.task.document.environment_manifest import ManifestRoot
-from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy
+from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VerifierRoot
 
 
@@ -35,21 +37,27 @@ def all_models() -> Iterator[type[Record]]:
         yield from walk_models(root)
 
 
-def test_every_field_of_every_model_is_in_the_table() -> None:
-    abstract = {"Strategy"}
-    missing = [
-        f"{model.__name__}.{name}"
-        for model in all_models()
-        if model.__name__ not in abstract
-        for name in model.FIELDS
-        if name not in TABLE.get(model, {})
-    ]
-    assert missing == []
+def unequal(models: Iterable[type[Record]], table: Mapping[type[Record], Mapping[str, Rule]]) -> dict[str, set[str]]:
+    """The fields of each model that have no row, and the rows that have no field."""
+    differing = {model.__name__: set(model.FIELDS) ^ set(table.get(model, {})) for model in models}
+    return {name: fields for name, fields in differing.items() if fields}
 
 
-def test_the_table_has_no_rows_for_what_does_not_exist() -> None:
-    known = set(all_models())
-    assert [model.__name__ for model in TABLE if model not in known] == []
+def test_every_field_of_every_model_has_its_own_row_and_no_row_is_left_over() -> None:
+    models = [model for model in all_models() if model is not Strategy]
+    assert unequal(models, TABLE) == {}
+    assert set(TABLE) == set(models)
+
+
+def test_a_field_that_nobody_put_into_the_table_is_noticed() -> None:
+    class WithMore(AgentConfig):
+        mood: str | None = field(some_text, default=None)
+
+    assert unequal([WithMore], {WithMore: TABLE[AgentConfig]}) == {"WithMore": {"mood"}}
+    assert unequal([AgentConfig], {AgentConfig: rows(NOTE, "allowed_hosts")}) == {
+        "AgentConfig": {"timeout_sec", "user", "network_mode"}
+    }
+    assert unequal([WithMore], TABLE) == {"WithMore": set(WithMore.FIELDS)}
 
 
 def test_capabilities_are_those_of_the_sandbox_protocol() -> None:

@@ -105,10 +105,10 @@ async def test_a_step_has_its_own_verifier_and_inherits_the_rest(bench, tmp_path
         path.write_text(text)
     async with bench(folder) as it:
         first = await it.verify(step="one")
-        assert (first.verdict.reward, first.isolation, first.step) == (0.25, "shared", "one")
+        assert (first.verdict.reward, first.isolation.rung, first.step) == (0.25, "shared", "one")
         assert (it.output / "test-stdout.txt").read_text() == "task\n"
         second = await it.verify(step="two")
-        assert (second.isolation, second.verdict.code) == ("separate", "timeout")
+        assert (second.isolation.rung, second.verdict.code) == ("separate", "timeout")
         assert (it.output / "test-stdout.txt").read_text() == "step\n"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, Policy, TurnResult
-from cube.core import Action, ActionSchema, Observation
+
+if TYPE_CHECKING:
+    from cube.core import Action, ActionSchema, Observation
 
 
 class NopAgent(Agent):

@@ -21,7 +21,7 @@ from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.summary import job_summary
+from benchflow.evaluation.summary import JobSummary, job_summary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.record import Job, JobRecord, JobRequest
 from benchflow.rollout.redaction import make_redactor, secret_values
@@ -89,8 +89,8 @@ async def run_job(
     concurrency: int,
     build_concurrency: int,
     observer: Observer,
-) -> bool:
-    """Run items of a job; return whether all finished. The summary is written either way."""
+) -> tuple[bool, JobSummary]:
+    """Run items of a job; whether they came to their end, and the summary, which is written either way."""
     engine = Engine(
         store,
         sources,
@@ -101,9 +101,10 @@ async def run_job(
     )
     try:
         async with sources:
-            return await run_until_stopped(engine, iter(items))
+            completed = await run_until_stopped(engine, iter(items))
     finally:
-        write_summary(store)
+        summary = write_summary(store)
+    return completed, summary
 
 
 async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:
@@ -138,7 +139,9 @@ async def _stop_on_signal(scope: CancelScope) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def write_summary(store: JobStore) -> None:
-    """Summarise a job. On a full disk there is no summary: it can be computed from the results at any time."""
+def write_summary(store: JobStore) -> JobSummary:
+    """Sum up a job. Where the disk is full it is not written: it can be had from the results at any time."""
+    summary = job_summary(store)
     with suppress(InfrastructureFailure):
-        store.write_summary(job_summary(store))
+        store.write_summary(summary.to_dict())
+    return summary

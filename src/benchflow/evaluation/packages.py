@@ -16,12 +16,12 @@ from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
 from benchflow.evaluation.work import TaskRef, WorkItem, numbered
+from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
 from benchflow.record.package_parts import VERIFIER, package_parts
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
-from benchflow.sandbox.backends import load_backend
 from benchflow.sandbox.built_in import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
@@ -55,7 +55,7 @@ class PackageRunner:
             return []
         agent = create_agent(self._request.agent, self._request.model)
         if self._request.sandbox != AUTO:
-            load_backend(self._request.sandbox)
+            SANDBOXES.load(self._request.sandbox)
         tasks = self.packages()
         if any(_plays(task.payload) for task in tasks):
             agent.check({})

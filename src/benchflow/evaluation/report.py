@@ -1,4 +1,4 @@
-"""A job as text: tables and lines, from a summary."""
+"""A job in words: tables and lines for people."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchflow.record.identity import TaskId, labels
+from benchflow.evaluation.summary import JobSummary
+from benchflow.record import Counted, Result, TaskId, labels
 
 
-def summary_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The result table of a job and its totals."""
-    yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(summary["results"]))
+def summary_lines(job: JobSummary) -> Iterator[str]:
+    """The result table of a job and what it adds up to."""
+    summary = job.statistics
+    yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(job.counted))
     yield ""
     rollouts = _count(summary["total"], "rollout")
     yield f"{summary['scored']} of {rollouts} scored, {_count(summary['tasks'], 'task')}"
@@ -64,18 +66,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
-def _task_rows(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    grouped: dict[TaskId, list[Mapping[str, Any]]] = defaultdict(list)
-    for result in results:
-        task = result["task"]
-        grouped[TaskId(task["name"], task["content_digest"], task.get("ordinal", 1))].append(result)
+def _task_rows(counted: Sequence[Counted]) -> list[tuple[str, ...]]:
+    grouped: dict[TaskId, list[Result]] = defaultdict(list)
+    for _, result in counted:
+        grouped[result.task.id].append(result)
     rows: list[tuple[str, ...]] = []
     for task_id, name in sorted(labels(grouped).items(), key=lambda item: item[1]):
         attempts = grouped[task_id]
-        rewards = [
-            result["reward"] for result in sorted(attempts, key=lambda r: r["attempt"]) if result["error"] is None
-        ]
-        problems = sorted({f"{r['error']['category']}/{r['error']['code']}" for r in attempts if r["error"]})
+        rewards = [r.reward for r in sorted(attempts, key=lambda r: r.attempt) if r.reward is not None]
+        problems = sorted({f"{r.error.category}/{r.error.code}" for r in attempts if r.error is not None})
         mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "–"
         shown = " ".join(f"{reward:g}" for reward in rewards[:8]) + (" …" if len(rewards) > 8 else "")
         rows.append((name, str(len(attempts)), mean, shown, ", ".join(problems)))

@@ -18,6 +18,7 @@ from benchflow.evaluation.engine import Engine, Observer
 from benchflow.evaluation.job import run_until_stopped, write_summary
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.summary import JobSummary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.record import (
     ErrorRecord,
@@ -89,6 +90,8 @@ class Rescorer:
         self._request: Final = store.record.request
         paths = [Path(source) for source in self._request.sources if not source.startswith(_CUBE)]
         self._packages: Final = PackageRunner([path for path in paths if path.exists()], self._request)
+        self.summary: JobSummary | None = None
+        """Of the job, once it was run."""
         self.report: Final = RescoreReport(_pass_number(store.places.rescore))
 
     def plan(self) -> list[RescoreItem]:
@@ -125,7 +128,7 @@ class Rescorer:
             self.report.completed = await run_until_stopped(engine, iter(items))
         finally:
             await self._packages.close()
-            write_summary(self._store)
+            self.summary = write_summary(self._store)
             for item, result in scorer.outcomes.values():
                 self._tell(item, result)
         if self.report.completed:

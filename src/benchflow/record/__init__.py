@@ -5,8 +5,9 @@ Everything that shows or compares runs reads through this package. Names are imp
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.record.identity import (
@@ -53,25 +54,6 @@ if TYPE_CHECKING:
     from benchflow.record.schemas import schema
     from benchflow.record.trajectory import Event, Trajectory, read_trajectory
     from benchflow.rewards.verdict import Phase
-
-_HOMES = {
-    "identity": (
-        "ALWAYS_WIN", "Pair", "Settings", "TaskId", "WorkKey", "always_wins", "identify", "labels", "pair", "work_key",
-    ),
-    "job": ("Counted", "DamagedLine", "Job", "JobRecord", "JobRequest", "JobResults", "list_jobs"),
-    "layout": ("JobPlaces", "RolloutFolder", "StepFolder"),
-    "json_files": ("JsonLines", "read_lines", "write_document"),
-    "outcome": ("ErrorRecord", "NoOutcome", "Outcome", "PartOutcome", "Phase", "Score", "outcome_of"),
-    "result": (
-        "AgentEnd", "AgentPart", "Artifact", "BranchOption", "BranchRecord", "CleanupFailure", "EarlierScore",
-        "Fidelity", "Isolation", "NotCarriedOver", "Notes", "RescoreNote", "Result", "Rung", "SandboxPart",
-        "StepRecord", "StepVerifier", "TaskPart", "ToolAudit", "VerifierPart", "WithheldChange", "Workspace",
-    ),
-    "reward_log": ("RewardLine", "read_rewards"),
-    "schemas": ("schema",),
-    "trajectory": ("Event", "Trajectory", "read_trajectory"),
-}  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ALWAYS_WIN",
@@ -134,9 +116,24 @@ __all__ = [
     "write_document",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "benchflow.record.identity": (
+            "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
+        ),
+        "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults list_jobs",
+        "benchflow.record.json_files": "JsonLines read_lines write_document",
+        "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
+        "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",
+        "benchflow.record.result": (
+            "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
+            "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
+            "VerifierPart WithheldChange Workspace"
+        ),
+        "benchflow.record.reward_log": "RewardLine read_rewards",
+        "benchflow.record.schemas": "schema",
+        "benchflow.record.trajectory": "Event Trajectory read_trajectory",
+        "benchflow.rewards.verdict": "Phase",
+    },
+)

@@ -17,12 +17,13 @@ FLAT: Final = types.MappingProxyType({"flat": True})
 """Metadata of a field whose value is written between the other fields."""
 Reader = Callable[[Any], Any]
 Record = TypeVar("Record")
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _READERS: Final[dict[Any, Reader]] = {}
 
 
 def plain(value: Any) -> Any:
     """A value of records as JSON has it."""
-    if isinstance(value, str | int | float | None):
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}

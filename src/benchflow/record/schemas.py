@@ -54,16 +54,17 @@ def generated(document: Document) -> dict[str, Any]:
         made["properties"] = {"schema": {"const": name}, **made["properties"]}
         made["required"] = ["schema", *made["required"]]
     title = name or made["title"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_untitled(made)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_shape(made)}
 
 
-def _untitled(made: Any) -> Any:
-    """Without the titles that only spell a key again."""
+def _shape(made: Any) -> Any:
+    """Without prose: a docstring may change without changing any document."""
     if isinstance(made, list):
-        return [_untitled(item) for item in made]
+        return [_shape(item) for item in made]
     if not isinstance(made, dict):
         return made
-    return {key: _untitled(value) for key, value in made.items() if key != "title" or isinstance(value, dict)}
+    prose = ("title", "description")
+    return {key: _shape(value) for key, value in made.items() if key not in prose or isinstance(value, dict)}
 
 
 def _event() -> dict[str, Any]:

@@ -3,9 +3,9 @@
 What only some strategies need (gains, hybrids, episodes, rubrics) is imported on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchflow.lazy_names import lazy_names
 from benchflow.rewards.aggregate import AggregatePolicy, aggregate, parse_policy
 from benchflow.rewards.attribution import Attributed, attribute, attributed
 from benchflow.rewards.numbers import UNIT, RewardRange
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from benchflow.rewards.ors_events import parse_records, render_events, reward_event, tool_output_events
     from benchflow.rewards.rubric import Criterion, JudgeSettings, Rubric
     from benchflow.rewards.rubric_file import load_rubric, parse_rubric
-
-_HOMES = {
-    "gain_reward": ("Gain", "gain", "gain_verdict"),
-    "hybrid_reward": ("FactorSpec", "HybridPolicy", "parse_hybrid"),
-    "ors": ("Episode", "EpisodePolicy", "ors_response", "read_episode", "settle_episode"),
-    "ors_events": ("parse_records", "render_events", "reward_event", "tool_output_events"),
-    "rubric": ("Criterion", "JudgeSettings", "Rubric"),
-    "rubric_file": ("load_rubric", "parse_rubric"),
-}
 
 __all__ = [
     "UNIT",
@@ -81,9 +72,14 @@ __all__ = [
     "write_reward",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "benchflow.rewards.gain_reward": "Gain gain gain_verdict",
+        "benchflow.rewards.hybrid_reward": "FactorSpec HybridPolicy parse_hybrid",
+        "benchflow.rewards.ors": "Episode EpisodePolicy ors_response read_episode settle_episode",
+        "benchflow.rewards.ors_events": "parse_records render_events reward_event tool_output_events",
+        "benchflow.rewards.rubric": "Criterion JudgeSettings Rubric",
+        "benchflow.rewards.rubric_file": "load_rubric parse_rubric",
+    },
+)

@@ -5,8 +5,9 @@ Names are loaded when they are used, so that reading records costs nothing of wh
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.rollout.config import Role, RolloutConfig, Scene, Turn
@@ -19,19 +20,6 @@ if TYPE_CHECKING:
         PassthroughUser,
         RoundResult,
     )
-
-_HOMES = {
-    "config": ("Role", "RolloutConfig", "Scene", "Turn"),
-    "rollout": ("Rollout", "run_rollout"),
-    "users": (
-        "BaseUser",
-        "DocumentNudgeUser",
-        "FunctionUser",
-        "ModelDocumentNudgeUser",
-        "PassthroughUser",
-        "RoundResult",
-    ),
-}
 
 __all__ = [
     "BaseUser",
@@ -48,9 +36,13 @@ __all__ = [
     "run_rollout",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "benchflow.rollout.config": "Role RolloutConfig Scene Turn",
+        "benchflow.rollout.rollout": "Rollout run_rollout",
+        "benchflow.rollout.users": (
+            "BaseUser DocumentNudgeUser FunctionUser ModelDocumentNudgeUser PassthroughUser RoundResult"
+        ),
+    },
+)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.envvars import resolve_variables
+from benchflow.sandbox.inside.beneath import is_name
 from benchflow.sandbox.protocol import Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def working_folder(declared: str | None, image_workdir: str | None) -> str:
 def safe_workdir(path: str) -> str:
     """An absolute folder other than `/` without tricks in it, or an `EnvironmentFailure`."""
     parts = [part for part in path.split("/") if part]
-    if not path.startswith("/") or not parts or ".." in parts or "." in parts or "\0" in path:
+    if not path.startswith("/") or not parts or not all(is_name(part) for part in parts):
         message = f"environment.workdir must be an absolute path other than /, not {path!r}."
         raise EnvironmentFailure(message, code="workdir-invalid", path="environment.workdir")
     return "/" + "/".join(parts)

@@ -5,8 +5,9 @@ Names are imported on first use, so that a command loads only what it needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from benchflow.task.config.task_config import TaskConfig
@@ -28,29 +29,6 @@ if TYPE_CHECKING:
         VerifierDocumentParseError,
         load_verifier_document,
     )
-
-_WHERE: Final = {
-    "InboundCompatibility": "benchflow.task.document.task_toml",
-    "TaskConfig": "benchflow.task.config.task_config",
-    "TaskDocument": "benchflow.task.document.task_document",
-    "TaskDocumentParseError": "benchflow.task.document.task_document",
-    "TaskPackage": "benchflow.task.package",
-    "TaskRuntimeView": "benchflow.task.runtime_view",
-    "UnsupportedTaskFeature": "benchflow.task.runtime_capabilities",
-    "UnsupportedTaskFeatureError": "benchflow.task.runtime_capabilities",
-    "Verifier": "benchflow.verifier",
-    "VerifierDocument": "benchflow.task.verifier.verifier_document",
-    "VerifierDocumentParseError": "benchflow.task.verifier.verifier_document",
-    "build_compatibility_export_report": "benchflow.task.interop.split_export",
-    "build_harbor_roundtrip_conformance_report": "benchflow.task.interop.roundtrip_report",
-    "export_task_to_split_layout": "benchflow.task.interop.split_export",
-    "import_task_config_toml": "benchflow.task.document.task_toml",
-    "load_package": "benchflow.task.package",
-    "load_verifier_document": "benchflow.task.verifier.verifier_document",
-    "render_normalized_task_md": "benchflow.task.normalization",
-    "render_task_md_from_legacy": "benchflow.task.interop.migration",
-    "validate_task_runtime_support": "benchflow.task.runtime_capabilities",
-}
 
 __all__ = [
     "InboundCompatibility",
@@ -74,13 +52,24 @@ __all__ = [
     "validate_task_runtime_support",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    where = _WHERE.get(name)
-    if where is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(where), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "benchflow.task.config.task_config": "TaskConfig",
+        "benchflow.task.document.task_document": "TaskDocument TaskDocumentParseError",
+        "benchflow.task.document.task_toml": "InboundCompatibility import_task_config_toml",
+        "benchflow.task.interop.migration": "render_task_md_from_legacy",
+        "benchflow.task.interop.roundtrip_report": "build_harbor_roundtrip_conformance_report",
+        "benchflow.task.interop.split_export": "build_compatibility_export_report export_task_to_split_layout",
+        "benchflow.task.normalization": "render_normalized_task_md",
+        "benchflow.task.package": "TaskPackage load_package",
+        "benchflow.task.runtime_capabilities": (
+            "UnsupportedTaskFeature UnsupportedTaskFeatureError validate_task_runtime_support"
+        ),
+        "benchflow.task.runtime_view": "TaskRuntimeView",
+        "benchflow.task.verifier.verifier_document": (
+            "VerifierDocument VerifierDocumentParseError load_verifier_document"
+        ),
+        "benchflow.verifier": "Verifier",
+    },
+)

@@ -97,30 +97,38 @@ TIME: Final = needs("limits.time")
 USER: Final = needs("users")
 
 
-def rules(model: type[Record], default: Rule, **special: Rule) -> dict[str, Rule]:
-    """The rules of a record's own fields: a default for all that are named nowhere else."""
-    return {name: special.get(name, default) for name in model.FIELDS}
+def rows(shared: Rule, names: str, **own: Rule) -> dict[str, Rule]:
+    """The rows of fields that share a rule, and of those that have their own.
+
+    Every field is written out: a field that nobody thought about must be missing here, never honoured by default.
+    """
+    return {**dict.fromkeys(names.split(), shared), **own}
 
 
 TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
-    DocumentRoot: rules(
-        DocumentRoot,
-        ENGINE,
-        schema_version=NOTE,
-        task=NOTE,
-        metadata=NOTE,
-        source=NOTE,
-        reward=refused("the root key reward has no effect; declare scoring in verifier/verifier.md"),
+    DocumentRoot: {
+        **rows(
+            ENGINE,
+            "agent verifier environment oracle artifacts steps multi_step_reward_strategy agents scenes user benchflow"
+            " environment_profile agent_profile verifier_profile",
+        ),
+        **rows(
+            NOTE,
+            "schema_version task metadata source",
+            reward=refused("the root key reward has no effect; declare scoring in verifier/verifier.md"),
+        ),
+    },
+    c.PackageInfo: rows(NOTE, "name version description authors keywords"),
+    c.Author: rows(NOTE, "name email"),
+    c.AgentConfig: rows(ENGINE, "allowed_hosts", timeout_sec=TIME, user=USER, network_mode=NETWORK),
+    c.MCPServer: rows(ENGINE, "name transport url command args env headers"),
+    c.HealthcheckConfig: rows(
+        needs("healthcheck"), "command interval_sec timeout_sec start_period_sec start_interval_sec retries"
     ),
-    c.PackageInfo: rules(c.PackageInfo, NOTE),
-    c.Author: rules(c.Author, NOTE),
-    c.AgentConfig: rules(c.AgentConfig, ENGINE, timeout_sec=TIME, user=USER, network_mode=NETWORK),
-    c.MCPServer: rules(c.MCPServer, ENGINE),
-    c.HealthcheckConfig: rules(c.HealthcheckConfig, needs("healthcheck")),
-    c.TPUConfig: rules(c.TPUConfig, needs("tpu")),
-    c.EnvironmentConfig: rules(
-        c.EnvironmentConfig,
+    c.TPUConfig: rows(needs("tpu"), "type topology"),
+    c.EnvironmentConfig: rows(
         ENGINE,
+        "allowed_hosts build_timeout_sec mcp_servers env skills_dir allow_internet memory storage",
         network_mode=NETWORK,
         docker_image=needs("image"),
         os=judged("windows needs windows", lambda value: ["windows"] if value == "windows" else []),
@@ -134,61 +142,55 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         workdir=judged("an absolute path other than /", _workdir),
         bugswarm_image_tag=refused("no sandbox reads it; name the image in docker_image"),
     ),
-    c.JudgeConfig: rules(c.JudgeConfig, ENGINE),
-    c.MemoryConfig: rules(c.MemoryConfig, refused("no verifier measures expected skills")),
-    c.HardeningConfig: rules(c.HardeningConfig, ENGINE),
-    c.CollectHook: rules(c.CollectHook, ENGINE, service=SERVICE, timeout_sec=TIME),
-    c.VerifierConfig: rules(
-        c.VerifierConfig, ENGINE, timeout_sec=TIME, user=USER, network_mode=NETWORK, service=SERVICE
-    ),
-    c.OracleConfig: rules(c.OracleConfig, ENGINE, timeout_sec=TIME),
-    c.ArtifactConfig: rules(c.ArtifactConfig, ENGINE, service=SERVICE),
-    c.StepConfig: rules(c.StepConfig, ENGINE, healthcheck=needs("healthcheck")),
-    i.Agents: rules(i.Agents, ENGINE),
-    i.Role: rules(i.Role, ENGINE, timeout_sec=TIME, capabilities=NOTE),
-    i.Scene: rules(i.Scene, ENGINE),
-    i.Turn: rules(i.Turn, ENGINE),
-    i.User: rules(i.User, ENGINE, tools=refused("a user's own tools are not run")),
-    i.PromptPolicy: rules(i.PromptPolicy, ENGINE),
-    i.Handoff: rules(i.Handoff, ENGINE),
-    i.Team: rules(i.Team, ENGINE),
-    i.Nudges: rules(
-        i.Nudges,
+    c.JudgeConfig: rows(ENGINE, "model rubric_path input_dir input_type context"),
+    c.MemoryConfig: rows(refused("no verifier measures expected skills"), "expected_skills"),
+    c.HardeningConfig: rows(ENGINE, "cleanup_conftests keep_system_changes keep_processes"),
+    c.CollectHook: rows(ENGINE, "command", service=SERVICE, timeout_sec=TIME),
+    c.VerifierConfig: rows(
         ENGINE,
+        "type env reward_range allowed_hosts environment_mode environment collect judge memory hardening"
+        " pytest_plugins",
+        timeout_sec=TIME,
+        user=USER,
+        network_mode=NETWORK,
+        service=SERVICE,
+    ),
+    c.OracleConfig: rows(ENGINE, "env", timeout_sec=TIME),
+    c.ArtifactConfig: rows(ENGINE, "source destination exclude", service=SERVICE),
+    c.StepConfig: rows(ENGINE, "name agent verifier min_reward artifacts", healthcheck=needs("healthcheck")),
+    i.Agents: rows(ENGINE, "roles"),
+    i.Role: rows(
+        ENGINE, "agent model reasoning_effort env idle_timeout_sec skills_dir", timeout_sec=TIME, capabilities=NOTE
+    ),
+    i.Scene: rows(ENGINE, "name roles turns skills_dir"),
+    i.Turn: rows(ENGINE, "role prompt"),
+    i.User: rows(ENGINE, "model stop_rule private_facts persona", tools=refused("a user's own tools are not run")),
+    i.PromptPolicy: rows(ENGINE, "composition order"),
+    i.Handoff: rows(ENGINE, "mode workspace_visibility trajectory_visibility artifacts"),
+    i.Team: rows(ENGINE, "handoff roles"),
+    i.Nudges: rows(
+        ENGINE,
+        "mode nudge_budget branchable confirmation_policy",
         branch_execution=judged(
             "forked-snapshot needs fork", lambda value: ["fork"] if value == "forked-snapshot" else []
         ),
     ),
-    i.Interaction: rules(
-        i.Interaction,
+    i.Interaction: rows(
         ENGINE,
+        "assessor participants",
         mode=only(i.INTERACTION_MODES[:4], "no runtime runs live peers; arena-concurrent only parses"),
     ),
-    n.Namespace: rules(
-        n.Namespace,
-        NOTE,
-        **dict.fromkeys(
-            (
-                "prompt",
-                "interaction",
-                "teams",
-                "nudges",
-                "agent_policy",
-                "verifier",
-                "oracle",
-                "assets",
-                "secrets",
-            ),
-            ENGINE,
+    n.Namespace: {
+        **rows(ENGINE, "prompt interaction teams nudges agent_policy runtime_policy verifier oracle assets secrets"),
+        **rows(
+            NOTE, "document_version provenance evidence compatibility compat authoring", environment=needs("services")
         ),
-        runtime_policy=ENGINE,
-        environment=needs("services"),
-    ),
-    n.TrajectoryAudit: rules(n.TrajectoryAudit, ENGINE),
-    n.AgentPolicy: rules(n.AgentPolicy, ENGINE),
-    n.NetworkRules: rules(
-        n.NetworkRules,
+    },
+    n.TrajectoryAudit: rows(ENGINE, "require_no_forbidden_tool_calls"),
+    n.AgentPolicy: rows(ENGINE, "skill_access allowed_skill_roots search forbidden_tools trajectory_audit"),
+    n.NetworkRules: rows(
         ENGINE,
+        "allowed_hosts",
         task_default=NETWORK,
         agent_egress=judged("needs the network it names", lambda value: [_EGRESS[value]]),
         phase_overrides=judged(
@@ -196,98 +198,111 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
             lambda value: sorted({_NETWORK[mode] for mode in value.values()}),
         ),
     ),
-    n.PrivateMount: rules(n.PrivateMount, refused("private volumes are not mounted by any sandbox")),
-    n.PersistentState: rules(n.PersistentState, NOTE),
-    n.RuntimePolicy: rules(
-        n.RuntimePolicy,
+    n.PrivateMount: rows(
+        refused("private volumes are not mounted by any sandbox"), "source target mode visibility secret_ref"
+    ),
+    n.PersistentState: rows(NOTE, "required scope cleanup"),
+    n.RuntimePolicy: rows(
         ENGINE,
+        "backend required_capabilities network",
         private_mounts=refused("private volumes are not mounted by any sandbox"),
         persistent_state=judged("refused when required", _state),
     ),
-    n.StrategyWeight: rules(n.StrategyWeight, NOTE),
-    n.Implementation: rules(
-        n.Implementation,
+    n.StrategyWeight: rows(NOTE, "weight required"),
+    n.Implementation: {
+        "type": judged("a known strategy", _implementation),
+        "strategies": judged("known strategies", lambda value: [d for name in value for d in _implementation(name)]),
+    },
+    n.Transfer: rows(ENGINE, "source exclude max_mb"),
+    n.VerifierWiring: rows(ENGINE, "path spec entrypoint rubric inputs outputs transfer implementation"),
+    n.OracleWiring: rows(ENGINE, "path"),
+    n.EnvironmentWiring: rows(needs("services"), "manifest"),
+    n.AssetSource: rows(NOTE, "url revision license"),
+    n.Asset: {
+        **rows(ENGINE, "visibility mount_phase"),
+        **rows(NOTE, "path sha256 generated license kind source", target=needs("mounts")),
+    },
+    n.SecretDeclaration: rows(
         ENGINE,
-        type=judged("a known strategy", _implementation),
-        strategies=judged("known strategies", lambda value: [d for name in value for d in _implementation(name)]),
-    ),
-    n.Transfer: rules(n.Transfer, ENGINE),
-    n.VerifierWiring: rules(n.VerifierWiring, ENGINE),
-    n.OracleWiring: rules(n.OracleWiring, ENGINE),
-    n.EnvironmentWiring: rules(n.EnvironmentWiring, needs("services")),
-    n.AssetSource: rules(n.AssetSource, NOTE),
-    n.Asset: rules(n.Asset, NOTE, target=needs("mounts"), mount_phase=ENGINE, visibility=ENGINE),
-    n.SecretDeclaration: rules(
-        n.SecretDeclaration,
-        ENGINE,
+        "name visibility env required",
         scope=judged(
             "image-pull is refused",
             lambda value: [Refused("images are not pulled with credentials")] if value == "image-pull" else [],
         ),
         never_persist=only((True,), "secrets are never written down"),
     ),
-    n.BuildSource: rules(n.BuildSource, NOTE),
-    n.ImageProvenance: rules(
-        n.ImageProvenance,
+    n.BuildSource: rows(NOTE, "path sha256"),
+    n.ImageProvenance: rows(
         NOTE,
+        "field_ reference digest registry provider build_source",
         credential_secret_ref=refused("images are not pulled with credentials"),
         never_persist_credentials=only((True,), "credentials are never written down"),
     ),
-    n.SourceProvenance: rules(n.SourceProvenance, NOTE),
-    n.Provenance: rules(n.Provenance, NOTE),
-    n.TargetCompatibility: rules(n.TargetCompatibility, NOTE),
-    n.Compat: rules(n.Compat, NOTE),
-    n.Authoring: rules(n.Authoring, NOTE),
-    **{
-        model: rules(model, NOTE)
-        for model in (
-            e.OracleRuns,
-            e.VerifierStability,
-            e.Review,
-            e.Example,
-            e.Calibration,
-            e.Pin,
-            e.Expectation,
-            e.LiveCase,
-            e.Workspace,
-            e.LiveCalibration,
-            e.LiveLeaderboard,
-            e.AcceptanceLive,
-            e.Evidence,
-        )
-    },
-    **{
-        model: rules(model, needs("services"))
-        for model in (m.ManifestRoot, m.Service, m.TaskSelection, m.Readiness, m.ForwardEnv, m.State)
-    },
-    m.EnvironmentManifest: rules(
-        m.EnvironmentManifest,
+    n.SourceProvenance: rows(NOTE, "url revision path license sha256 description"),
+    n.Provenance: rows(NOTE, "images sources created_by created_at license"),
+    n.TargetCompatibility: rows(NOTE, "export emits"),
+    n.Compat: rows(NOTE, "source extra_paths extra"),
+    n.Authoring: rows(NOTE, "profiles presets normalized"),
+    e.OracleRuns: rows(NOTE, "required_reward last_job artifact"),
+    e.VerifierStability: rows(NOTE, "reruns flake_rate report"),
+    e.Review: rows(NOTE, "anti_cheat instruction_alignment reviewer artifact"),
+    e.Example: rows(NOTE, "name expected_reward artifact"),
+    e.Calibration: rows(
+        NOTE,
+        "no_op_reward_max known_bad_reward_max partial_solution_range report human_or_reference_examples"
+        " judge_agreement",
+    ),
+    e.Pin: rows(NOTE, "path sha256 kind visibility description"),
+    e.Expectation: rows(NOTE, "reward_min reward_max reward_range reward_equals flake_rate_max"),
+    e.LiveCase: rows(NOTE, "name type command reruns expect"),
+    e.Workspace: rows(NOTE, "source target"),
+    e.LiveCalibration: rows(NOTE, "from_ reruns flake_rate_max"),
+    e.LiveLeaderboard: rows(NOTE, "required max_flake_rate"),
+    e.AcceptanceLive: rows(NOTE, "workspace cases calibration leaderboard report"),
+    e.Evidence: rows(NOTE, "oracle_runs verifier review calibration trajectories artifacts pins acceptance_live"),
+    m.ManifestRoot: rows(needs("services"), "environment"),
+    m.Service: rows(needs("services"), "name command port health_path"),
+    m.TaskSelection: rows(needs("services"), "mechanism key inject_into"),
+    m.Readiness: rows(needs("services"), "http tcp timeout_sec"),
+    m.ForwardEnv: rows(needs("services"), "keys"),
+    m.State: rows(needs("services"), "kind paths"),
+    m.EnvironmentManifest: rows(
         needs("services"),
+        "name image base_image ports services owns_lifecycle task_selection readiness forward_env env",
         keep_alive=only((True,), "services run until verification is over"),
         isolation=only(("per_task",), "no sandbox is shared between tasks"),
         state=refused("no sandbox saves or restores the state of services"),
     ),
-    v.VerifierRoot: rules(v.VerifierRoot, ENGINE, document_version=NOTE),
-    v.VerifierSpec: rules(v.VerifierSpec, ENGINE, name=NOTE, description=NOTE),
-    v.Rubric: rules(v.Rubric, ENGINE),
-    v.RubricFiles: rules(v.RubricFiles, ENGINE),
-    v.Dimension: rules(v.Dimension, ENGINE, description=NOTE),
-    v.AggregatePolicy: rules(v.AggregatePolicy, ENGINE),
-    v.Outputs: rules(
-        v.Outputs,
+    v.VerifierRoot: rows(ENGINE, "verifier", document_version=NOTE),
+    v.VerifierSpec: {**rows(ENGINE, "default_strategy strategies rubric outputs"), **rows(NOTE, "name description")},
+    v.Rubric: rows(ENGINE, "combine dimensions files"),
+    v.RubricFiles: rows(ENGINE, "human structured"),
+    v.Dimension: rows(ENGINE, "weight source", description=NOTE),
+    v.AggregatePolicy: rows(ENGINE, "method fallback field_ weights threshold criteria"),
+    v.Outputs: rows(
         ENGINE,
+        "artifacts aggregate_policy",
         reward_text=only((v.Outputs.reward_text,), "rewards are read from the standard paths only"),
         reward_json=only((v.Outputs.reward_json,), "rewards are read from the standard paths only"),
         details_json=only(("/logs/verifier/reward-details.json",), "details are read from the standard path only"),
     ),
-    s.Factor: rules(s.Factor, ENGINE),
-    **{model: rules(model, ENGINE, description=NOTE) for model in s.STRATEGIES.values()},
-    s.PluginStrategy: rules(s.PluginStrategy, ENGINE, description=NOTE),
-    s.AssessorStrategy: rules(
-        s.AssessorStrategy,
+    s.Factor: rows(ENGINE, "strategy weight"),
+    s.ScriptStrategy: rows(ENGINE, "type config command", description=NOTE),
+    s.RewardKitStrategy: rows(ENGINE, "type config root entrypoint criteria", description=NOTE),
+    s.LLMJudgeStrategy: rows(ENGINE, "type config rubric model input_dir context context_file", description=NOTE),
+    s.AgentJudgeStrategy: rows(ENGINE, "type config role isolation inputs model", description=NOTE),
+    s.ORSEpisodeStrategy: rows(
+        ENGINE, "type config inputs format reward_aggregation terminal_policy", description=NOTE
+    ),
+    s.HybridStrategy: rows(ENGINE, "type config combine factors", description=NOTE),
+    s.GainStrategy: rows(ENGINE, "type config strategy baseline ceiling", description=NOTE),
+    s.LeaderboardStrategy: rows(ENGINE, "type config inputs command url secret timeout_sec", description=NOTE),
+    s.AssessorStrategy: rows(
         ENGINE,
+        "config role protocol agent model inputs",
         type=refused("no runtime runs an assessor as a live peer"),
         description=NOTE,
     ),
+    s.PluginStrategy: rows(ENGINE, "type config", description=NOTE),
 }
 """Record type to field to rule."""

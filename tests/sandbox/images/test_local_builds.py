@@ -13,8 +13,7 @@ import anyio
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images import ImageRegistry, LayerStore
-from benchflow.sandbox.images import image_sources as sources
+from benchflow.sandbox.images import ImageRegistry, LayerStore, image_sources
 from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.images.image_sources import debian_mirror
 from benchflow.sandbox.images.layer_tree import LayerTree
@@ -245,7 +244,7 @@ def registry_of(backend):
 
 
 async def test_a_registered_root_file_system_is_an_exact_base(backend, dockerfile, busybox):
-    await sources.add_rootfs(registry_of(backend), "tiny:1", busybox)
+    await image_sources.add_rootfs(registry_of(backend), "tiny:1", busybox)
     context = dockerfile("FROM tiny:1\nCOPY f /f\nRUN cat /f > /g && ls / > /seen\n", f="content\n")
     image = await backend.build(context, network=NetworkPolicy("none"))
     assert (image.base, image.fidelity) == ("tiny:1", "exact")
@@ -296,7 +295,7 @@ async def test_packages_are_installed_by_apt_and_pip_on_this_machines_userland(b
 @pytest.mark.usefixtures("registries")
 async def test_stages_with_apt_and_pip_on_a_debootstrap_base(backend, dockerfile):
     registry = registry_of(backend)
-    await sources.add_debootstrap(registry, "debian:bookworm-slim", "bookworm")
+    await image_sources.add_debootstrap(registry, "debian:bookworm-slim", "bookworm")
     context = dockerfile(
         "FROM debian:bookworm-slim AS build\n"
         "RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*\n"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchflow.sandbox.inside import tree_stream as stream
+from benchflow.sandbox.inside import tree_stream
 from benchflow.sandbox.inside.tree_stream import Intake, Refused
 
 EVERYTHING = Intake(1 << 40, 1 << 20)
@@ -43,7 +43,7 @@ def packed(folder: Path) -> bytes:
     with (folder.parent / f"{folder.name}.stream").open("wb+") as file:
         directory = os.open(folder, os.O_RDONLY)
         try:
-            stream.pack(directory, file)
+            tree_stream.pack(directory, file)
         finally:
             os.close(directory)
         file.flush()
@@ -54,7 +54,7 @@ def packed(folder: Path) -> bytes:
 def unpack(data: bytes, folder: Path, intake: Intake = EVERYTHING) -> None:
     directory = os.open(folder, os.O_RDONLY)
     try:
-        stream.unpack(directory, io.BytesIO(data), intake)
+        tree_stream.unpack(directory, io.BytesIO(data), intake)
     finally:
         os.close(directory)
 

@@ -12,8 +12,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.inside.accounts import IDS
-from benchflow.sandbox.local.beside import host_profile as hostprofile
-from benchflow.sandbox.local.beside import id_ranges
+from benchflow.sandbox.local.beside import host_profile, id_ranges
 from benchflow.sandbox.local.inside.box_plan import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
@@ -168,7 +167,7 @@ def test_7_what_not_everybody_may_read_and_what_holds_a_login_stays_out(tmp_path
     (root / "etc/apt/sources.list.d/private.list").write_text("deb https://user:token@mirror.test/ x main")
     (root / "etc/pip.conf").write_text("[global]\nindex-url = https://me:pass@index.test/simple")
     (root / "etc/environment").write_text("TOKEN=x")
-    hostprofile.compose(layer, root, owners=False)
+    host_profile.compose(layer, root, owners=False)
     found = {str(path.relative_to(layer)) for path in (layer / "etc").rglob("*") if is_plain(path)}
     named = {"passwd", "group", "ssl/certs/ca.pem", "default/plain", "hosts", "hostname", "resolv.conf"}
     assert found == {f"etc/{name}" for name in named}

@@ -73,7 +73,7 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
 def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
     job = Job.find(jobs_dir, name)
     record = job.record
-    summary = job_summary(readable(job))
+    summary = job_summary(readable(job)).statistics
     finished = summary["total"] >= record.planned
     state = "running" if job.running else "finished" if finished else "unfinished"
     return {
@@ -102,15 +102,15 @@ def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
     found = readable(Job.find(jobs_dir, job))
     summary = job_summary(found)
     if as_json:
-        emit_json(summary)
+        emit_json(summary.to_dict())
         return 0
     request = found.record.request
-    emit(printable(f"{summary['job']}: agent {request.agent}, model {request.model or '–'}"))
+    emit(printable(f"{summary.job}: agent {request.agent}, model {request.model or '–'}"))
     for line in summary_lines(summary):
         emit(printable(line))
-    missing = found.record.planned - summary["total"]
+    missing = found.record.planned - len(summary.counted)
     if missing > 0 and not found.running:
-        emit(printable(f"{missing} more planned; to continue: bench eval resume {summary['job']}"))
+        emit(printable(f"{missing} more planned; to continue: bench eval resume {summary.job}"))
     emit(f"\nresults are in {found.folder}")
     return 0
 

@@ -46,9 +46,9 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
             watching.close()
     finally:
         store.close()
-    summary = job_summary(store)
+    summary = rescorer.summary or job_summary(store)
     if as_json:
-        emit_json({"job": summary["job"], **report.to_dict(), "summary": summary})
+        emit_json({"job": summary.job, **report.to_dict(), "summary": summary.to_dict()})
     else:
         for line in (*summary_lines(summary), "", *_report_lines(report)):
             emit(printable(line))
@@ -56,7 +56,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
     if not report.completed:
         note(f"Interrupted. To continue: bench eval rescore {store.folder.name}")
         return INTERRUPTED
-    return 0 if not report.not_rescored and summary["unscored"] == 0 else 1
+    return 0 if not report.not_rescored and summary.statistics["unscored"] == 0 else 1
 
 
 class _Changes(Watching):

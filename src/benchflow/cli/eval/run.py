@@ -18,7 +18,6 @@ from benchflow.evaluation.job import create_job, default_name, plan_job, run_job
 from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import TaskRef
 from benchflow.record import JobRequest
 from benchflow.task.package import TaskPackage
@@ -146,7 +145,7 @@ def _run(
     items = work_left(store, request, tasks)
     watching = Watching(len(items))
     try:
-        completed = anyio.run(
+        completed, summary = anyio.run(
             lambda: run_job(
                 store,
                 sources,
@@ -159,9 +158,8 @@ def _run(
     finally:
         watching.close()
         store.close()
-    summary = job_summary(store)
     if as_json:
-        emit_json(summary)
+        emit_json(summary.to_dict())
     else:
         for line in summary_lines(summary):
             emit(printable(line))
@@ -169,4 +167,4 @@ def _run(
     if not completed:
         note(f"Interrupted. To continue: bench eval resume {store.folder.name}")
         return INTERRUPTED
-    return 0 if summary["scored"] == planned else 1
+    return 0 if summary.statistics["scored"] == planned else 1

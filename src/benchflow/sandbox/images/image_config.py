@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from benchflow.sandbox.protocol import Healthcheck
+from benchflow.sandbox.protocol import Healthcheck, Image
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_SHELL: Final = ("/bin/sh", "-c")
@@ -64,8 +66,8 @@ class ImageConfig:
             env=env or {"PATH": DEFAULT_PATH},
             workdir=values.get("WorkingDir") or None,
             user=values.get("User") or None,
-            entrypoint=tuple(values.get("Entrypoint") or ()),
-            command=tuple(values.get("Cmd") or ()),
+            entrypoint=_words(values.get("Entrypoint")),
+            command=_words(values.get("Cmd")),
             shell=tuple(values.get("Shell") or DEFAULT_SHELL),
             healthcheck=_healthcheck_from_oci(values.get("Healthcheck") or {}),
             ports=tuple(values.get("ExposedPorts") or ()),
@@ -76,11 +78,33 @@ class ImageConfig:
             triggers=tuple(values.get("OnBuild") or ()),
         )
 
+    def image(self, digest: str, *, base: str, layers: Sequence[Path] = ()) -> Image:
+        """An image with these settings, known by its digest."""
+        return Image(
+            reference=digest,
+            digest=digest,
+            layers=tuple(layers),
+            env=dict(self.env),
+            workdir=self.workdir,
+            user=self.user,
+            entrypoint=self.entrypoint,
+            command=self.command,
+            healthcheck=self.healthcheck,
+            base=base,
+        )
+
 
 def image_digest(layers: Sequence[str], config: ImageConfig) -> str:
     """The identity of an image: its layers in order and its settings."""
     record = json.dumps([list(layers), config.to_oci()], sort_keys=True)
     return "sha256:" + hashlib.sha256(record.encode()).hexdigest()
+
+
+def _words(value: object) -> tuple[str, ...]:
+    """A command; old images have it as one text."""
+    if isinstance(value, str):
+        return tuple(shlex.split(value))
+    return tuple(str(word) for word in value) if isinstance(value, list | tuple) else ()
 
 
 def _healthcheck_to_oci(check: Healthcheck) -> dict[str, Any]:

@@ -120,19 +120,7 @@ class ImageRegistry:
 
 def make_image(store: LayerStore, layers: Sequence[str], config: ImageConfig, *, base: str) -> Image:
     """An image of the local backend from keys and settings."""
-    digest = image_digest(layers, config)
-    return Image(
-        reference=digest,
-        digest=digest,
-        layers=tuple(store.path(key) for key in layers),
-        env=dict(config.env),
-        workdir=config.workdir,
-        user=config.user,
-        entrypoint=config.entrypoint,
-        command=config.command,
-        healthcheck=config.healthcheck,
-        base=base,
-    )
+    return config.image(image_digest(layers, config), base=base, layers=[store.path(key) for key in layers])
 
 
 def _read(text: str, path: Path) -> ImageRecord:

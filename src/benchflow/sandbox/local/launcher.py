@@ -18,7 +18,7 @@ import anyio
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.granted_ids import grant_range
-from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import messages
 from benchflow.sandbox.local.inside.box_plan import Identity
 from benchflow.sandbox.local.layers.sandbox_store import Owner
 
@@ -41,7 +41,7 @@ class Launcher:
         self._lost = False
         self._worker: socket.socket | None = None
         """Does the file work, so that the zygote has time for sandboxes."""
-        self._requests, theirs = wire.channel()
+        self._requests, theirs = messages.channel()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _PACKAGES],
             pass_fds=[theirs.fileno()],
@@ -56,7 +56,7 @@ class Launcher:
         driver = os.pidfd_open(os.getpid())
         folders = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in groups]
         try:
-            wire.send(
+            messages.send(
                 self._requests,
                 {"identity": identity, "store": str(store), "part": owner.name},
                 (driver, owner.lock, *folders),
@@ -70,23 +70,23 @@ class Launcher:
                 os.close(fd)
 
     def _await_ready(self) -> None:
-        message, fds = wire.receive(self._requests)
+        message, fds = messages.receive(self._requests)
         if message and "map" in message:
             grant_range(message["map"])
-            wire.send(self._requests, {})
-            message, fds = wire.receive(self._requests)
+            messages.send(self._requests, {})
+            message, fds = messages.receive(self._requests)
         if message is None:
             raise InfrastructureFailure("The helper process of the local sandbox ended before it was ready.")
         if "error" in message:
             raise OSError(message["errno"], message["error"])
         self._worker = socket.socket(fileno=fds[0])
 
-    def request(self, message: wire.Message, fds: Sequence[int] = ()) -> socket.socket:
+    def request(self, message: messages.Message, fds: Sequence[int] = ()) -> socket.socket:
         """Send a request; answers arrive at the socket that is returned."""
-        mine, theirs = wire.channel()
+        mine, theirs = messages.channel()
         helper = self._worker if message["op"] != "launch" and self._worker else self._requests
         try:
-            wire.send(helper, message, (theirs.fileno(), *fds))
+            messages.send(helper, message, (theirs.fileno(), *fds))
         except OSError as error:
             mine.close()
             self._lost = True
@@ -96,14 +96,14 @@ class Launcher:
         mine.setblocking(False)
         return mine
 
-    async def task(self, message: wire.Message) -> wire.Message:
+    async def task(self, message: messages.Message) -> messages.Message:
         """Have a task done and give its answer."""
         reply = self.request(message)
         with reply:
             answer, _ = await next_message(reply)
         return expect(answer, "The helper process of the local sandbox is gone.")
 
-    def post(self, message: wire.Message) -> None:
+    def post(self, message: messages.Message) -> None:
         """Have a task done without waiting for it; what it leaves undone goes with the zygote."""
         with contextlib.suppress(SandboxFailure):
             self.request(message).close()
@@ -131,16 +131,16 @@ class Launcher:
             self._process.wait()
 
 
-async def next_message(reply: socket.socket) -> tuple[wire.Message | None, list[int]]:
+async def next_message(reply: socket.socket) -> tuple[messages.Message | None, list[int]]:
     """The next answer on a reply socket, without blocking the loop."""
     await anyio.wait_readable(reply)
     try:
-        return wire.receive(reply)
+        return messages.receive(reply)
     except ConnectionResetError:
         return None, []
 
 
-def expect(answer: dict[str, Any] | None, gone: str) -> wire.Message:
+def expect(answer: dict[str, Any] | None, gone: str) -> messages.Message:
     """The answer, or the error it carries."""
     if answer is None:
         raise SandboxFailure(gone, code="sandbox-gone")

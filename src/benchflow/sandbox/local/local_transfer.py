@@ -1,6 +1,6 @@
 """Files in and out of a running sandbox, from the driver's side.
 
-A single file is a descriptor that the supervisor hands out, copied by the kernel; a folder is a stream (`stream`) to or
+A single file is a descriptor that the supervisor hands out, copied by the kernel; a folder is a stream to or
 from a child inside that has given up its privileges. What comes out is checked here again.
 """
 
@@ -22,8 +22,8 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.inside import tree_stream as stream
-from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.inside import tree_stream
+from benchflow.sandbox.local.inside import messages
 from benchflow.sandbox.local.launcher import expect, next_message
 from benchflow.sandbox.local.link import Link
 
@@ -61,7 +61,9 @@ async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode
             while view:
                 view = view[file.write(view) :]
     except OSError as error:
-        raise SandboxFailure(f"'{path}': {stream.describe(error)}", code=stream.kind_of(error) or None) from error
+        raise SandboxFailure(
+            f"'{path}': {tree_stream.describe(error)}", code=tree_stream.kind_of(error) or None
+        ) from error
     finally:
         os.close(created)
 
@@ -91,7 +93,7 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
         finally:
             os.close(fd)
         return
-    intake = stream.Intake(max_bytes, max_files)
+    intake = tree_stream.Intake(max_bytes, max_files)
     if await anyio.Path(target).is_dir():
         await _fill(link, source, target, intake, parcel)
         return
@@ -105,12 +107,12 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
         raise
 
 
-async def _fill(link: Link, source: str, target: Path, intake: stream.Intake, parcel: bytes | None) -> None:
-    """Copy the contents of a folder into an existing one, from its parcel if it came as one."""
+async def _fill(link: Link, source: str, target: Path, intake: tree_stream.Intake, parcel: bytes | None) -> None:
+    """The contents of a folder into one that is there, from its parcel where it has come as one."""
     if parcel is not None:
         try:
             _unpack(io.BytesIO(parcel), target, intake)
-        except stream.Refused as error:
+        except tree_stream.Refused as error:
             raise SandboxFailure(str(error), code="refused") from error
         return
     reader, writer = _pipe()
@@ -118,11 +120,11 @@ async def _fill(link: Link, source: str, target: Path, intake: stream.Intake, pa
     await _stream(link, message, theirs=writer, ours=reader, work=lambda: _unpack_pipe(reader, target, intake))
 
 
-async def _send_parcel(link: Link, source: Path, message: wire.Message) -> bool:
+async def _send_parcel(link: Link, source: Path, message: messages.Message) -> bool:
     """Send a folder whole if it is small; whether it was."""
     directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        packed = stream.pack_parcel(directory)
+        packed = tree_stream.pack_parcel(directory)
     finally:
         os.close(directory)
     if packed is None:
@@ -153,7 +155,7 @@ async def _open(link: Link, path: str, *, parcel: bool = False) -> tuple[int | N
     answer, fds = await link.call({"op": "open", "path": path, "parcel": parcel})
     if not answer["directory"]:
         return fds[0], None
-    return None, stream.open_parcel(fds[0]) if fds else None
+    return None, tree_stream.open_parcel(fds[0]) if fds else None
 
 
 async def _create(link: Link, path: str, owner: str | None, mode: int) -> int:
@@ -168,7 +170,7 @@ def _pipe() -> tuple[int, int]:
     return reader, writer
 
 
-async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, work: Callable[[], None]) -> None:
+async def _stream(link: Link, message: messages.Message, *, theirs: int, ours: int, work: Callable[[], None]) -> None:
     """Run our half of a copy in a thread while the other half runs inside.
 
     Of two errors the one that is not a mere consequence of the other is raised; an `OSError` is of this machine.
@@ -184,7 +186,7 @@ async def _stream(link: Link, message: wire.Message, *, theirs: int, ours: int, 
     with reply:
         try:
             await anyio.to_thread.run_sync(work)
-        except stream.Refused as error:
+        except tree_stream.Refused as error:
             raise SandboxFailure(str(error), code="refused") from error
         except BrokenPipeError:
             pass  # the other half ended: it knows why
@@ -210,29 +212,29 @@ def _pack(source: Path, writer: int) -> None:
     directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.fdopen(writer, "wb", buffering=_BUFFER) as output:
-            stream.pack(directory, output)
+            tree_stream.pack(directory, output)
     finally:
         os.close(directory)
 
 
-def _unpack_pipe(reader: int, target: Path, intake: stream.Intake) -> None:
+def _unpack_pipe(reader: int, target: Path, intake: tree_stream.Intake) -> None:
     with os.fdopen(reader, "rb", buffering=_BUFFER) as source:
         _unpack(source, target, intake)
 
 
-def _unpack(source: BinaryIO, target: Path, intake: stream.Intake) -> None:
+def _unpack(source: BinaryIO, target: Path, intake: tree_stream.Intake) -> None:
     directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        stream.unpack(directory, source, intake)
+        tree_stream.unpack(directory, source, intake)
     finally:
         os.close(directory)
 
 
 def _copy(source: int, target: int, size: int) -> None:
     try:
-        stream.copy_bytes(source, target, size)
+        tree_stream.copy_bytes(source, target, size)
     except OSError as error:
-        raise SandboxFailure(stream.describe(error), code=stream.kind_of(error) or None) from error
+        raise SandboxFailure(tree_stream.describe(error), code=tree_stream.kind_of(error) or None) from error
 
 
 def _save(fd: int, name: str, target: Path, max_bytes: int) -> None:
@@ -243,7 +245,7 @@ def _save(fd: int, name: str, target: Path, max_bytes: int) -> None:
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with unfinished.open("xb") as file:
-            stream.copy_bytes(fd, file.fileno(), size)
+            tree_stream.copy_bytes(fd, file.fileno(), size)
         unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_wo
 from benchflow.sandbox.engine.machine.engine_images import find_image
 from benchflow.sandbox.engine.machine.ownership import PURPOSE
 from benchflow.sandbox.host_process import run_process
-from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, parse_dockerignore
+from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.protocol import Image
 
 REPOSITORY: Final = "benchcube/environment"
@@ -111,10 +111,7 @@ class Builder:
                 merge_stderr=True,
             )
         except FileNotFoundError:
-            raise EnvironmentFailure(
-                f"The command '{self._client.argv()[0]}' is not installed; {self._client.dialect.install}.",
-                code="engine-missing",
-            ) from None
+            raise self._client.missing() from None
         shown = last_lines(done.stdout.decode(errors="replace"))
         if done.timed_out:
             raise EnvironmentFailure(
@@ -149,7 +146,7 @@ def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str
     total = hashlib.sha256()
     arguments = sorted(options.build_args.items())
     total.update(repr((dockerfile, arguments, options.target)).encode())
-    rules = _ignored(context, dockerfile)
+    rules = context_rules(context, dockerfile)
     for folder, folders, names in os.walk(context, followlinks=False):
         folders.sort()
         for name in sorted([*names, *folders]):
@@ -165,14 +162,6 @@ def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str
             elif stat.S_ISLNK(status.st_mode):
                 total.update(os.fsencode(path.readlink()))
     return total.hexdigest()
-
-
-def _ignored(context: Path, dockerfile: str) -> IgnoreRules:
-    """What the build does not see."""
-    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
-        if (context / name).is_file():
-            return parse_dockerignore((context / name).read_text(encoding="utf-8", errors="replace"), name)
-    return IgnoreRules()
 
 
 def last_lines(text: str) -> str:

@@ -106,7 +106,7 @@ class EngineClient:
                 self.argv(*args), stdin=stdin, env=self._env if env is None else env, timeout=timeout
             )
         except FileNotFoundError:
-            raise self._missing() from None
+            raise self.missing() from None
         if done.timed_out:
             raise InfrastructureFailure(
                 f"{self.dialect.name} did not respond to `{args[0]}` within {timeout:g} s.",
@@ -142,7 +142,8 @@ class EngineClient:
         if _FULL in lowered:
             raise InfrastructureFailure(f"The disk of {self.dialect.name} is full.", code="disk-full")
 
-    def _missing(self) -> InfrastructureFailure:
+    def missing(self) -> InfrastructureFailure:
+        """The error of a client that is not installed."""
         return InfrastructureFailure(
             f"The command '{self._command[0]}' is not installed; {self.dialect.install}.",
             code="engine-missing",

@@ -55,7 +55,7 @@ class EngineHost:
             except RuntimeFailure:
                 dead.keep()
             else:
-                dead.forget()
+                dead.release()
 
     async def remove_owned(self, owner: str) -> None:
         """Remove what ends with an owner: its containers and all images but snapshots."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
+from dataclasses import replace
 from typing import Any
 
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
-from benchflow.sandbox.protocol import Healthcheck, Image
+from benchflow.sandbox.images.image_config import ImageConfig
+from benchflow.sandbox.protocol import Image
 
 _PULL_TIMEOUT_SEC = 1800.0
 
@@ -42,42 +43,10 @@ async def resolve_image(client: EngineClient, name: str) -> Image:
 
 def read_image(name: str, inspected: dict[str, Any]) -> Image:
     """An image from what `image inspect` says. Pure."""
-    config = inspected.get("Config") or {}
+    given = dict(inspected.get("Config") or {})
+    given["Healthcheck"] = given.get("Healthcheck") or inspected.get("HealthCheck")  # the latter is podman's
+    config = ImageConfig.from_oci(given)
+    if not given.get("Env"):
+        config = replace(config, env={})
     identity = str(inspected["Id"]).removeprefix("sha256:")
-    pairs = [str(item).partition("=") for item in config.get("Env") or []]
-    return Image(
-        reference=identity,
-        digest=f"sha256:{identity}",
-        env={key: value for key, _, value in pairs},
-        workdir=config.get("WorkingDir") or None,
-        user=config.get("User") or None,
-        entrypoint=_words(config.get("Entrypoint")),
-        command=_words(config.get("Cmd")),
-        healthcheck=_healthcheck(config.get("Healthcheck") or inspected.get("HealthCheck")),
-        base=name,
-    )
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(shlex.split(value))
-    return tuple(str(word) for word in value) if isinstance(value, list) else ()
-
-
-def _healthcheck(value: object) -> Healthcheck | None:
-    """The engine counts in nanoseconds and takes 0 for its own defaults (30 s, 30 s, 0 s, 3 tries)."""
-    if not isinstance(value, dict) or not (test := value.get("Test")) or test[0] == "NONE":
-        return None
-    command: str | tuple[str, ...] = test[1] if test[0] == "CMD-SHELL" else tuple(test[1:])
-
-    def seconds(key: str, default: float) -> float:
-        return (value.get(key) or 0) / 1e9 or default
-
-    return Healthcheck(
-        command=command,
-        interval_sec=seconds("Interval", 30.0),
-        timeout_sec=seconds("Timeout", 30.0),
-        start_period_sec=seconds("StartPeriod", 0.0),
-        start_interval_sec=seconds("StartInterval", 5.0),
-        retries=value.get("Retries") or 3,
-    )
+    return replace(config.image(f"sha256:{identity}", base=name), reference=identity)

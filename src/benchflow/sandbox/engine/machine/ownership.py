@@ -34,7 +34,7 @@ def default_state() -> Path:
 
 
 class Owner:
-    """This process as the owner of containers on one engine; the lock is held until `release`."""
+    """The owner of containers on one engine: this process, or one that is gone, proven by holding its lock."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder: Final = folder
@@ -60,32 +60,19 @@ class Owner:
         return cls(folder, lock)
 
     def release(self) -> None:
-        """Give up the lock and remove the folder; idempotent."""
+        """Remove the folder, once nothing carries its label any more, and give up the lock; idempotent."""
         if self._lock is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+        self.keep()
+
+    def keep(self) -> None:
+        """Give up the lock and leave the folder for another time; idempotent."""
+        if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
-class DeadOwner:
-    """An owner whose process is gone, proven by holding its lock."""
-
-    def __init__(self, folder: Path, lock: int) -> None:
-        self._folder = folder
-        self._lock = lock
-        self.id: Final = folder.name
-
-    def forget(self) -> None:
-        """Remove its folder, once nothing carries its label any more."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._lock)
-
-    def keep(self) -> None:
-        """Leave it for another time."""
-        os.close(self._lock)
-
-
-def dead_owners(state: Path, endpoint: str) -> Iterator[DeadOwner]:
+def dead_owners(state: Path, endpoint: str) -> Iterator[Owner]:
     """Owners on the same engine that no process holds any more."""
     owners = state / "owners"
     for folder in sorted(owners.iterdir()) if owners.is_dir() else []:
@@ -93,7 +80,7 @@ def dead_owners(state: Path, endpoint: str) -> Iterator[DeadOwner]:
             continue
         lock = free_lock(folder / "lease")
         if lock is not None:
-            yield DeadOwner(folder, lock)
+            yield Owner(folder, lock)
 
 
 def _endpoint(folder: Path) -> str | None:

@@ -28,7 +28,7 @@ from benchflow.sandbox.images.build.copy_step import (
 from benchflow.sandbox.images.build.layer_writer import make_directory
 from benchflow.sandbox.images.build.run_step import RunStep, Tail, read_run
 from benchflow.sandbox.images.build.stage_plan import BuildPlan, plan_build, unsupported
-from benchflow.sandbox.images.dockerfile.dockerignore import IgnoreRules, parse_dockerignore
+from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.images.dockerfile.instructions import Instruction, parse_dockerfile
 from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import MakeLayer
@@ -123,7 +123,7 @@ class _Build:
         self.options = options
         self.bases = Bases(builder.registry, options.base_image)
         self.context = SourceTree(
-            LayerTree([context]), _context_rules(context, options.dockerfile), what="the build context"
+            LayerTree([context]), context_rules(context, options.dockerfile), what="the build context"
         )
         self.current: Instruction | None = None
         self._stages: dict[int, Stage] = {}
@@ -277,14 +277,6 @@ class _Build:
     def image(self, stage: Stage) -> Image:
         base = HOST if stage.on_host else stage.base
         return make_image(self.store, stage.layers, stage.config, base=base)
-
-
-def _context_rules(context: Path, dockerfile: str) -> IgnoreRules:
-    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
-        path = context / name
-        if path.is_file():
-            return parse_dockerignore(path.read_text(encoding="utf-8", errors="replace"), name)
-    return IgnoreRules()
 
 
 def _short(instruction: Instruction) -> str:

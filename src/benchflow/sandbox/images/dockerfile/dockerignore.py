@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchflow.errors import EnvironmentFailure
 
@@ -53,6 +54,15 @@ def parse_dockerignore(text: str, file: str = ".dockerignore") -> IgnoreRules:
             message = f"{file} line {number}: {error}."
             raise EnvironmentFailure(message, code="dockerignore-invalid", file=file, line=number) from error
     return IgnoreRules(tuple(rules))
+
+
+def context_rules(context: Path, dockerfile: str) -> IgnoreRules:
+    """What the build of a Dockerfile does not see of its context."""
+    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
+        path = context / name
+        if path.is_file():
+            return parse_dockerignore(path.read_text(encoding="utf-8", errors="replace"), name)
+    return IgnoreRules()
 
 
 def ignore_rules(patterns: Iterable[str]) -> IgnoreRules:

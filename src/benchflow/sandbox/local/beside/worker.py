@@ -14,8 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.local.inside import children
-from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import children, messages
 from benchflow.sandbox.local.inside.supervisor import answer
 
 if TYPE_CHECKING:
@@ -40,14 +39,14 @@ def run(zygote: Zygote, requests: socket.socket) -> NoReturn:
     while True:
         if zygote.driver in dict(poll.poll()):
             os._exit(0)
-        message, fds = wire.receive(requests)
+        message, fds = messages.receive(requests)
         if message is None:
             os._exit(0)
         with socket.socket(fileno=fds[0]) as reply:
             _serve(message, zygote, reply)
 
 
-def _serve(message: wire.Message, zygote: Zygote, reply: socket.socket) -> None:
+def _serve(message: messages.Message, zygote: Zygote, reply: socket.socket) -> None:
     from benchflow.sandbox.local.beside import file_tasks as tasks
 
     trees = tasks.trees_of(message, zygote)
@@ -62,8 +61,8 @@ def _serve(message: wire.Message, zygote: Zygote, reply: socket.socket) -> None:
         children.run(reply, lambda: _work(tasks.TASKS[message["op"]], message, zygote, reply))
 
 
-def _work(task: Task, message: wire.Message, zygote: Zygote, reply: socket.socket) -> int:
-    wire.send(reply, task(message, zygote))
+def _work(task: Task, message: messages.Message, zygote: Zygote, reply: socket.socket) -> int:
+    messages.send(reply, task(message, zygote))
     return 0
 
 

@@ -12,11 +12,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from benchflow.sandbox.inside import accounts, beneath
+from benchflow.sandbox.inside import accounts, beneath, tree_stream
 from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.inside import tree_stream as stream
-from benchflow.sandbox.local.inside import confinement
-from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import confinement, messages
 from benchflow.sandbox.local.inside.box_plan import Plan
 
 _BUFFER: Final = 1 << 20
@@ -29,16 +27,22 @@ def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
         os._exit(work())
     except BaseException as error:  # noqa: BLE001 - nothing may return into the supervisor's loop
         with contextlib.suppress(BaseException):
-            wire.send(reply, failure(error))
+            messages.send(reply, failure(error))
     finally:
         os._exit(_FAILED)
 
 
-def failure(error: BaseException) -> wire.Message:
+def failure(error: BaseException) -> messages.Message:
     """An error as a message."""
     if isinstance(error, OSError):
-        return {"error": stream.describe(error), "errno": error.errno, "kind": stream.kind_of(error)}
-    kind = "refused" if isinstance(error, stream.Refused) else "user" if isinstance(error, accounts.UnknownUser) else ""
+        return {"error": tree_stream.describe(error), "errno": error.errno, "kind": tree_stream.kind_of(error)}
+    kind = (
+        "refused"
+        if isinstance(error, tree_stream.Refused)
+        else "user"
+        if isinstance(error, accounts.UnknownUser)
+        else ""
+    )
     return {"error": str(error) or type(error).__name__, "kind": kind}
 
 
@@ -50,7 +54,7 @@ def _confine_transfer(plan: Plan, program: bytes, groups: Sequence[int]) -> None
     confinement.load_filter(program)
 
 
-def receive_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message, fd: int) -> int:
+def receive_tree(plan: Plan, program: bytes, groups: Sequence[int], message: messages.Message, fd: int) -> int:
     """`unpack_tree` without privileges."""
     owner_of(message["owner"], plan)
     _confine_transfer(plan, program, groups)
@@ -58,7 +62,7 @@ def receive_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wir
     return 0
 
 
-def unpack_tree(plan: Plan, message: wire.Message, fd: int) -> None:
+def unpack_tree(plan: Plan, message: messages.Message, fd: int) -> None:
     """Unpack a stream into a folder, which is made if it is missing; closes the stream."""
     opened: list[int] = []
     with os.fdopen(fd, "rb", buffering=_BUFFER) as source:
@@ -67,23 +71,23 @@ def unpack_tree(plan: Plan, message: wire.Message, fd: int) -> None:
             opened.append(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
             opened.append(beneath.claim_directory(opened[0], message["path"]))
             opened.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=opened[1]))
-            intake = stream.Intake(1 << 62, 1 << 62, owner if owner != (0, 0) else None, any_links=True)
-            stream.unpack(opened[2], source, intake)
+            intake = tree_stream.Intake(1 << 62, 1 << 62, owner if owner != (0, 0) else None, any_links=True)
+            tree_stream.unpack(opened[2], source, intake)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
 
 
-def send_tree(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message, fd: int) -> int:
+def send_tree(plan: Plan, program: bytes, groups: Sequence[int], message: messages.Message, fd: int) -> int:
     """Pack a folder into a stream."""
     _confine_transfer(plan, program, groups)
     directory = open_plain(message["path"], os.O_RDONLY | os.O_DIRECTORY)
     with os.fdopen(fd, "wb", buffering=_BUFFER) as output:
-        stream.pack(directory, output)
+        tree_stream.pack(directory, output)
     return 0
 
 
-def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: wire.Message) -> int:
+def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: messages.Message) -> int:
     """Add the user to the accounts if it is missing; give it its home and what root owns in the working folder."""
     _confine_transfer(plan, program, groups)
     user = message["user"]
@@ -123,5 +127,5 @@ def open_plain(path: str, flags: int) -> int:
         return sc.open_beneath(sc.AT_FDCWD, path, flags | careful, 0, resolve)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise stream.Refused(f"'{path}' is, or goes through, a link, which is not followed.") from None
+            raise tree_stream.Refused(f"'{path}' is, or leads through, a link, which is not followed.") from None
         raise OSError(error.errno, f"'{path}': {os.strerror(error.errno or 0)}") from None

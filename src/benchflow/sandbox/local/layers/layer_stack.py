@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import UnsupportedError
-from benchflow.sandbox.local.beside import host_profile as hostprofile
+from benchflow.sandbox.local.beside import host_profile
 from benchflow.sandbox.local.beside.difference import Record
 from benchflow.sandbox.local.inside.box_plan import Overlay
 from benchflow.sandbox.local.launcher import Launcher
@@ -59,7 +59,7 @@ class Environment:
     @property
     def targets(self) -> tuple[str, ...]:
         """Where overlays are mounted."""
-        return ("/", *hostprofile.IN_PLACE) if self.host else ("/",)
+        return ("/", *host_profile.IN_PLACE) if self.host else ("/",)
 
     def lowers(self, target: str, store: Store) -> list[str]:
         """The environment's part of the overlay at `target`."""
