@@ -11,7 +11,7 @@ from benchflow.record import Counted, Result, TaskId, labels
 
 
 def summary_lines(job: JobSummary) -> Iterator[str]:
-    """The result table of a job and what it adds up to."""
+    """The result table of a job and its totals."""
     summary = job.statistics
     yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(job.counted))
     yield ""

@@ -108,7 +108,7 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
 
 
 async def _fill(link: Link, source: str, target: Path, intake: tree_stream.Intake, parcel: bytes | None) -> None:
-    """The contents of a folder into one that is there, from its parcel where it has come as one."""
+    """Copy the contents of a folder into an existing one, from its parcel if it came as one."""
     if parcel is not None:
         try:
             _unpack(io.BytesIO(parcel), target, intake)

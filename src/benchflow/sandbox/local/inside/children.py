@@ -127,5 +127,5 @@ def open_plain(path: str, flags: int) -> int:
         return sc.open_beneath(sc.AT_FDCWD, path, flags | careful, 0, resolve)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise tree_stream.Refused(f"'{path}' is, or leads through, a link, which is not followed.") from None
+            raise tree_stream.Refused(f"'{path}' is, or goes through, a link, which is not followed.") from None
         raise OSError(error.errno, f"'{path}': {os.strerror(error.errno or 0)}") from None
