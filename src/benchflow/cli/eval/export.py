@@ -36,5 +36,5 @@ def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool
     if as_json:
         emit_json({"job": found.folder.name, "format": form, "out": str(out), "exported": len(rollouts)})
     else:
-        emit(f"Exported {len(rollouts)} trajectories to {out}")
+        emit(f"Exported {len(rollouts)} {'trajectory' if len(rollouts) == 1 else 'trajectories'} to {out}")
     return 0
