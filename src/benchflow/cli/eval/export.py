@@ -18,7 +18,9 @@ from benchflow.rollout.atif import export_atif
 @click.command("export")
 @click.argument("job")
 @click.argument("out", type=PATH)
-@click.option("--format", "form", type=click.Choice(["atif"]), default="atif", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["atif"]), default="atif", show_default=True, help="Format to write."
+)
 @jobs_dir_option
 @json_option
 def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool) -> int:
