@@ -27,7 +27,7 @@ class PluginGroup:
     what: str
     """What a plugin of it is, in messages."""
     unknown: str
-    """The code of a name that nobody has."""
+    """The code of the error about an unknown name."""
     built_in: Mapping[str, str]
     """Names that need no plugin, each with its `module:attribute`."""
 

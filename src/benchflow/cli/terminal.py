@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from typing import Any, Final, Literal, TextIO
 
 Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
@@ -41,6 +43,21 @@ def printable(text: str) -> str:
     """The text on one line, with control and direction-changing characters shown as escapes."""
     return _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
+    )
+
+
+def wrapped(text: str, indent: int) -> str:
+    """The text, indented; on a terminal also broken at its width, with further lines two columns deeper."""
+    if not is_terminal(sys.stdout):
+        return " " * indent + text
+    width = max(shutil.get_terminal_size().columns, 40)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

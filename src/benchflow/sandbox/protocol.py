@@ -51,9 +51,9 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "mounts": "read-only host folders at absolute paths",
     "fork": "independent copies of a sandbox",
     "snapshot": "states that can be restored",
-    "gpu": "graphics processors",
+    "gpu": "GPUs",
     "windows": "Windows environments",
-    "tpu": "tensor processors",
+    "tpu": "TPUs",
 }
 """All capabilities with their meaning. A backend declares a subset."""
 

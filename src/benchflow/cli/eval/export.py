@@ -18,7 +18,9 @@ from benchflow.rollout.atif import export_atif
 @click.command("export")
 @click.argument("job")
 @click.argument("out", type=PATH)
-@click.option("--format", "form", type=click.Choice(["atif"]), default="atif", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["atif"]), default="atif", show_default=True, help="Format to write."
+)
 @jobs_dir_option
 @json_option
 def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool) -> int:
@@ -36,5 +38,5 @@ def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool
     if as_json:
         emit_json({"job": found.folder.name, "format": form, "out": str(out), "exported": len(rollouts)})
     else:
-        emit(f"Exported {len(rollouts)} trajectories to {out}")
+        emit(f"Exported {len(rollouts)} {'trajectory' if len(rollouts) == 1 else 'trajectories'} to {out}")
     return 0

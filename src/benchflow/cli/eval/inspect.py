@@ -17,7 +17,9 @@ from benchflow.record import Job, list_jobs
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
-jobs_dir_option = click.option("--jobs-dir", type=PATH, default="jobs", show_default=True, help="Folder of the jobs.")
+jobs_dir_option = click.option(
+    "--jobs-dir", type=PATH, metavar="DIR", default="jobs", show_default=True, help="Folder of the jobs."
+)
 
 
 def readable(job: AnyJob) -> AnyJob:

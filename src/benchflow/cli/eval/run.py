@@ -27,6 +27,7 @@ INTERRUPTED = 130
 concurrency_option = click.option(
     "--concurrency",
     type=click.IntRange(1, 10_000),
+    metavar="N",
     default=4,
     show_default=True,
     help="Maximum number of concurrent rollouts.",
@@ -34,6 +35,7 @@ concurrency_option = click.option(
 building_option = click.option(
     "--build-concurrency",
     type=click.IntRange(1, 100),
+    metavar="N",
     default=2,
     show_default=True,
     help="Maximum number of concurrent builds.",
@@ -44,14 +46,20 @@ building_option = click.option(
 @click.argument("sources", metavar="PATH...", nargs=-1, required=True)
 @click.option("--agent", required=True, metavar="AGENT", help="Agent to run; see `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
-@click.option("--attempts", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Rollouts per task.")
+@click.option(
+    "--attempts", type=click.IntRange(1, 10_000), metavar="N", default=1, show_default=True, help="Rollouts per task."
+)
 @concurrency_option
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
-@click.option("--max-steps", type=click.IntRange(min=1), help="Maximum number of steps of a model agent.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
 @click.option(
-    "--max-cost", "max_cost_usd", type=click.FloatRange(min=0), help="Maximum model cost of a rollout in US dollars."
+    "--max-cost",
+    "max_cost_usd",
+    type=click.FloatRange(min=0),
+    metavar="USD",
+    help="Maximum model cost of a rollout in US dollars.",
 )
 @click.option(
     "--timeout",
@@ -74,7 +82,7 @@ building_option = click.option(
     show_default=True,
     help="Keep the workspaces for rescoring.",
 )
-@click.option("--name", help="Name of the job; default: the current time.")
+@click.option("--name", metavar="JOB", help="Name of the job; default: the current time.")
 @jobs_dir_option
 @json_option
 def run_command(

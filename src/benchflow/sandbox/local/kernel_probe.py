@@ -34,8 +34,8 @@ KNOWN: Final = "machine.json"
 _ENGINE: Final = "use the docker or podman sandbox"
 _HOW: Final = {
     "compose": _ENGINE,
-    "gpu": "use a remote sandbox backend that has graphics processors",
-    "tpu": "use a remote sandbox backend that has tensor processors",
+    "gpu": "use a remote sandbox backend with GPUs",
+    "tpu": "use a remote sandbox backend with TPUs",
     "windows": "use a remote sandbox backend that runs Windows",
     "users": "install the package uidmap and grant the user 65536 ids in /etc/subuid and /etc/subgid, or run as root",
     "limits.disk": "as root: provide loop devices and mkfs.ext4 (package e2fsprogs); otherwise use Linux 6.6 or newer",

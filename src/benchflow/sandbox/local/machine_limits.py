@@ -49,7 +49,7 @@ def restrain(limits: Limits, machine: Machine) -> Restraints:
     rlimits: dict[str, int] = {"CORE": 0}
     watch = 0
     if limits.gpus:
-        raise UnsupportedError("The local sandbox has no graphics processors.", path="environment.gpus")
+        raise UnsupportedError("The local sandbox has no GPUs.", path="environment.gpus")
     if limits.pids is not None and "pids" not in controllers:
         rlimits["NPROC"] = limits.pids
     if limits.memory_mb is not None and "memory" not in controllers:

@@ -144,7 +144,7 @@ def needed(spec: SandboxSpec) -> dict[str, str]:
         (limits.pids, "limits.pids", "a limit on processes"),
         (limits.storage_mb, "limits.disk", "a limit on storage"),
         (limits.inodes, "limits.inodes", "a limit on the number of files"),
-        (limits.gpus, "gpu", "graphics processors"),
+        (limits.gpus, "gpu", "GPUs"),
     )
     return wanted | {name: words for value, name, words in asked if value is not None}
 
