@@ -87,7 +87,7 @@ def test_a_job_is_found_by_name_or_by_path(tmp_path, make_job):
     with pytest.raises(UsageError, match="available: one, two") as caught:
         Job.find(tmp_path, "three")
     assert caught.value.code == "no-job"
-    with pytest.raises(UsageError, match="there are: none"):
+    with pytest.raises(UsageError, match="available: none"):
         Job.find(tmp_path / "elsewhere", "three")
 
 

@@ -140,7 +140,7 @@ async def _stop_on_signal(scope: CancelScope) -> None:
 
 
 def write_summary(store: JobStore) -> JobSummary:
-    """Sum up a job. Where the disk is full it is not written: it can be had from the results at any time."""
+    """Summarise a job. On a full disk the summary is not written: it can be computed from the results at any time."""
     summary = job_summary(store)
     with suppress(InfrastructureFailure):
         store.write_summary(summary.to_dict())
