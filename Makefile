@@ -33,7 +33,7 @@ unit: WORKERS ?= 2
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV) system lint  ## set up, lint, check types and import rules, run all tests
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=thorough
 
 unit: $(DEV)  ## run only the quick tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"

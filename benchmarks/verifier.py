@@ -23,7 +23,7 @@ from benchflow.environment import Environment
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.verifier import Verifier
 from benchflow.verifier.scope import scope_of
-from benchflow.verifier.shared import fork_for_verification
+from benchflow.verifier.shared_box import fork_for_verification
 from lib.side_by_side import Row, compile_ours, peer_environment, print_table
 
 PEER = "harbor-rewardkit==0.2.3"

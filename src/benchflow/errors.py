@@ -25,15 +25,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 Value = TypeVar("Value")
 Severity = Literal["error", "warning"]
 Category = Literal[
-    "package",
-    "unsupported",
-    "environment",
-    "sandbox",
-    "agent",
-    "verifier",
-    "judge",
-    "infrastructure",
-    "cancelled",
+    "package", "unsupported", "environment", "sandbox", "agent", "verifier", "judge", "infrastructure", "cancelled"
 ]
 
 
@@ -62,13 +54,7 @@ class BenchflowError(Exception):
     default_code: ClassVar[str] = "error"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        path: str = "",
-        file: str | None = None,
-        line: int | None = None,
+        self, message: str, *, code: str | None = None, path: str = "", file: str | None = None, line: int | None = None
     ) -> None:
         super().__init__(message)
         self.code = code or self.default_code

@@ -72,11 +72,7 @@ class Container(ABC):
 
     @abstractmethod
     def exec(
-        self,
-        command: str,
-        timeout: float | None = None,
-        workdir: str | None = None,
-        env: dict[str, str] | None = None,
+        self, command: str, timeout: float | None = None, workdir: str | None = None, env: dict[str, str] | None = None
     ) -> ExecResult:
         """Run a shell command to its end; a timeout stops it with exit code 124."""
 

@@ -52,12 +52,7 @@ def _private_streams() -> tuple[TextIO, TextIO]:
 
 
 def serve(
-    app: Starlette,
-    close: Callable[[], None],
-    listener: socket.socket,
-    *,
-    announce: TextIO,
-    leash: TextIO | None = None,
+    app: Starlette, close: Callable[[], None], listener: socket.socket, *, announce: TextIO, leash: TextIO | None = None
 ) -> None:
     """Print the URL, serve until a signal arrives or standard input closes, then close the application."""
     host, port = listener.getsockname()[:2]

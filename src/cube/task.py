@@ -245,14 +245,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         info["profiling"] = profiling
         return trusted(
             EnvironmentOutput,
-            {
-                "obs": obs,
-                "reward": reward,
-                "done": done,
-                "truncated": False,
-                "info": info,
-                "error": error,
-            },
+            {"obs": obs, "reward": reward, "done": done, "truncated": False, "info": info, "error": error},
         )
 
     def _evaluated(self, obs: Observation) -> tuple[float, dict[str, Any]]:
@@ -318,9 +311,7 @@ class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @abstractmethod
     def make(
-        self,
-        runtime_context: RuntimeContext | None = None,
-        container_backend: ContainerBackend | None = None,
+        self, runtime_context: RuntimeContext | None = None, container_backend: ContainerBackend | None = None
     ) -> Task[Any]:
         """The live task. By convention it begins with `self.verify_installed()`."""
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchflow.agents.model.conversation import Conversation
+from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.workspace import MAX_TEXT, Workspace, WorkspaceError
 from benchflow.models import Reply, ToolCall
 
@@ -64,7 +64,7 @@ async def test_a_text_that_is_too_long_is_not_written(workspace):
         await workspace.write_text("f", "x" * (MAX_TEXT + 1))
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 3)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2000)), max_size=8), st.integers(0, 12))
 def test_a_conversation_stays_one_however_much_it_is_shortened(turns, times):
     conversation = Conversation("system")

@@ -216,7 +216,7 @@ def instance(draw, classes, depth):
     return cls(children=children, best=best, **own)
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 3)
 @given(st.data())
 def test_any_tree_of_generated_subclasses_survives_json(data):
     classes = data.draw(class_trees())

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.evaluation.statistics import (
+    Estimate,
     Sample,
     bounds,
     mean,
@@ -29,22 +30,36 @@ def lost(task, category="infrastructure"):
     return Sample(TaskId(task, None), None, category=category)
 
 
-T_TABLE = {
-    1: {0.975: 12.70620474, 0.9: 3.07768354},
-    2: {0.975: 4.30265273, 0.9: 1.88561808},
-    3: {0.975: 3.18244631, 0.995: 5.84090931, 0.9: 1.63774435, 0.6: 0.27667066},
-    4: {0.975: 2.77644511, 0.995: 4.60409487, 0.9: 1.53320627, 0.6: 0.27072229},
-    5: {0.975: 2.57058184, 0.995: 4.03214298, 0.9: 1.47588405, 0.6: 0.26718087},
-    9: {0.975: 2.26215716, 0.995: 3.24983554, 0.9: 1.38302874},
-    30: {0.975: 2.04227246, 0.995: 2.74999565, 0.9: 1.31041503},
-    1000: {0.975: 1.96233908, 0.995: 2.58075470, 0.9: 1.28239872},
-}
+T_TABLE = [
+    (1, 0.975, 12.70620473617, 1e-11),
+    (1, 0.9, 3.07768353718, 1e-11),
+    (2, 0.975, 4.30265272975, 1e-11),
+    (2, 0.9, 1.88561808316, 1e-11),
+    (3, 0.975, 3.18244630528, 1e-6),
+    (3, 0.995, 5.84090930973, 2e-8),
+    (3, 0.9, 1.63774435370, 7e-7),
+    (3, 0.6, 0.27667066233, 2e-7),
+    (4, 0.975, 2.77644510520, 3e-8),
+    (4, 0.995, 4.60409487135, 5e-7),
+    (4, 0.9, 1.53320627406, 2e-7),
+    (4, 0.6, 0.27072229471, 5e-8),
+    (5, 0.975, 2.57058183564, 6e-8),
+    (5, 0.995, 4.03214298356, 4e-6),
+    (5, 0.9, 1.47588404882, 1e-8),
+    (6, 0.975, 2.44691185114, 4e-8),
+    (6, 0.9, 1.43975574727, 1e-8),
+    (9, 0.975, 2.26215716280, 1e-8),
+    (9, 0.9, 1.38302873840, 1e-9),
+    (30, 0.975, 2.04227245630, 1e-10),
+    (30, 0.995, 2.74999565357, 1e-10),
+    (1000, 0.975, 1.96233908083, 1e-11),
+]
+"""Degrees of freedom, probability, quantile, and how exact the expansion is there."""
 
 
-@pytest.mark.parametrize("freedom", T_TABLE)
-def test_t_quantiles_agree_with_the_tables(freedom):
-    for probability, expected in T_TABLE[freedom].items():
-        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=5e-6)
+@pytest.mark.parametrize(("freedom", "probability", "expected", "exact"), T_TABLE)
+def test_t_quantiles_agree_with_the_tables(freedom, probability, expected, exact):
+    assert t_quantile(probability, freedom) == pytest.approx(expected, rel=exact)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +111,8 @@ def test_the_interval_of_a_mean_is_students():
 def test_an_interval_leaves_out_what_no_reward_can_be():
     within = summarise([scored("a", 0.0), scored("b", 1.0), scored("c", 1.0)])["mean_reward"]
     assert (within["low"], within["high"]) == (0.0, 1.0)
+    few = summarise([scored("a", 0.4), scored("b", 0.6)])["mean_reward"]
+    assert (few["low"], few["high"]) == (0.0, 1.0)
     wider = summarise([scored("a", -1.0), scored("b", 2.0), scored("c", 2.0)])["mean_reward"]
     assert (wider["low"], wider["high"]) == (-1.0, 2.0)
     narrow = summarise([scored(str(task), 0.5 + 0.01 * (task % 2)) for task in range(20)])["mean_reward"]
@@ -138,6 +155,8 @@ def test_nothing_is_not_zero():
     assert summary["mean_reward"]["value"] is None
     assert summary["pass_rate"]["value"] is None
     assert summary["mean_reward_bounds"] == {"low": None, "high": None}
+    assert (summary["pass_at_k"], summary["pass_hat_k"]) == ({}, {})
+    assert proportion({}) == mean({}) == Estimate(None, None, None, 0, 0)
 
 
 def test_results_without_a_score_are_counted_and_bound_the_mean():
@@ -182,6 +201,7 @@ def test_a_reward_from_the_threshold_on_is_a_pass():
     assert (summary["pass_threshold"], summary["pass_rate"]["value"]) == (0.5, pytest.approx(1 / 3))
     assert summary["pass_at_k"]["1"]["value"] == summary["pass_hat_k"]["1"]["value"] == pytest.approx(1 / 3)
     assert summarise(outcomes)["pass_rate"]["value"] == 0.0
+    assert summarise([scored("a", 0.0)])["pass_rate"]["value"] == 0.0
     assert summarise([lost("d", None)])["unscored_by"] == {"infrastructure": 1}
 
 

@@ -76,7 +76,7 @@ def test_what_is_appended_is_there_in_order(tmp_path, result):
     assert list_jobs(tmp_path) == ["job"]
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(cut=st.integers(0, 400))
 def test_a_torn_tail_is_cut_and_nothing_else_changes(tmp_path_factory, make_result, cut):
     folder = tmp_path_factory.mktemp("jobs")

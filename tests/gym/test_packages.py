@@ -89,3 +89,19 @@ def test_only_so_many_packages_are_kept(make_package, monkeypatch, settled):
     first = packages.load(folder)
     packages.load(folder.parent)
     assert packages.load(folder) is not first
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("gym")
+def test_a_reset_parses_nothing_and_refuses_files_that_changed(make_package, parsed, settled):
+    folder = make_package(FILES)
+    task = config(folder).make()
+    try:
+        for _ in range(3):
+            task.reset()
+        assert len(parsed) == 1
+        (folder / "verifier" / "test.sh").write_text("exit 1\n")
+        with pytest.raises(PackageError, match="has changed since the task was listed"):
+            task.reset()
+    finally:
+        task.close()

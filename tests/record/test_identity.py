@@ -60,6 +60,7 @@ def test_a_key_is_the_work_and_not_the_place():
         work_key(X, settings.digest(), 2),
     }
     assert len({key, *others}) == 6
+    assert {len(one) for one in (key, *others)} == {32}
 
 
 @pytest.mark.parametrize("setting", [field.name for field in fields(Settings)])

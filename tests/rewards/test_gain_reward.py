@@ -50,14 +50,26 @@ def test_a_degenerate_span_is_an_error_and_no_division(baseline: float, ceiling:
     with pytest.raises(VerifierFailure) as caught:
         gain(0.5, baseline, ceiling)
     assert (caught.value.code, caught.value.category) == ("gain-degenerate", "verifier")
+    assert caught.value.path == "ceiling"
+
+
+def test_the_smallest_span_is_one() -> None:
+    assert gain(MIN_SPAN, 0.0, MIN_SPAN).reward == 1.0
+
+
+def test_a_gain_that_overflows_is_refused() -> None:
+    with pytest.raises(VerifierFailure, match="not a finite number") as caught:
+        gain(1e308, -1e308, 1.0)
+    assert (caught.value.code, caught.value.path) == ("gain-invalid", "score")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), True, None])
 def test_only_finite_numbers_have_a_gain(bad: object) -> None:
-    for numbers in ((bad, 0.0, 1.0), (0.5, bad, 1.0), (0.5, 0.0, bad)):
-        with pytest.raises(VerifierFailure) as caught:
+    parts = {"score": (bad, 0.0, 1.0), "baseline": (0.5, bad, 1.0), "ceiling": (0.5, 0.0, bad)}
+    for name, numbers in parts.items():
+        with pytest.raises(VerifierFailure, match=name) as caught:
             gain(*numbers)
-        assert caught.value.code == "gain-invalid"
+        assert (caught.value.code, caught.value.path) == ("gain-invalid", name)
 
 
 @given(unit, unit, unit)

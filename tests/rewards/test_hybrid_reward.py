@@ -60,7 +60,9 @@ def test_a_weighted_sum_uses_the_declared_weights() -> None:
 def test_a_factor_may_weigh_nothing_and_a_wider_range_takes_a_larger_sum() -> None:
     factors = {"a": {"source": "x", "weight": 0}, "b": {"source": "y", "weight": 2}}
     policy = parse_hybrid({"combine": "weighted_sum", "factors": factors})
-    assert policy.reward({"a": Scored(1.0), "b": Scored(1.0)}, RewardRange(0, 2)).reward == 2.0
+    verdict = policy.reward({"a": Scored(1.0), "b": Scored(1.0)}, RewardRange(0, 2))
+    assert verdict.reward == 2.0
+    assert verdict.document["aggregate"] == {"method": "weighted_sum", "weights": {"a": 0.0, "b": 2.0}}
 
 
 @pytest.mark.parametrize("declared", [PRODUCT, SUM])
@@ -100,6 +102,7 @@ WRONG = {
     "no combination": ({"factors": PRODUCT["factors"]}, "hybrid.combine"),
     "a mean": ({**PRODUCT, "combine": "mean"}, "hybrid.combine"),
     "an unknown key": ({**PRODUCT, "weights": {}}, "hybrid.weights"),
+    "another unknown key": ({**PRODUCT, "X": {}}, "hybrid.X"),
     "one factor": ({"combine": "product", "factors": {"a": {"source": "x"}}}, "hybrid.factors"),
     "a factor without a name": (
         {**PRODUCT, "factors": {"": {"source": "x"}, "b": {"source": "x"}}},

@@ -38,6 +38,7 @@ def test_a_range_may_be_the_unit_or_wider(low, high):
 def test_a_narrower_or_broken_range_is_refused_at_its_key(low, high):
     with pytest.raises(PackageError, match=r"reward_range") as caught:
         RewardRange(low, high)
+    assert str(caught.value).endswith(repr([low, high]))
     assert (caught.value.code, caught.value.path) == ("invalid-value", "verifier.reward_range")
 
 

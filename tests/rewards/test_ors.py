@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchflow.errors import Issue
 from benchflow.rewards import (
     EpisodePolicy,
     RewardError,
+    RewardEvent,
     RewardRange,
     Scored,
     Unscored,
@@ -53,8 +55,18 @@ def test_tool_outputs_become_steps_and_one_end() -> None:
 def test_events_survive_their_file() -> None:
     outputs = [{"reward": None}, {"reward": 0}, {"reward": 0.5, "done": True, "space": "memory"}]
     events = tool_output_events(outputs, source="env")
+    assert {event.source for event in events} == {"env"}
     records = parse_records(render_events(events).encode(), name="ors-rewards.jsonl")
     assert read_episode(records).events == events
+
+
+def test_a_line_of_events_says_no_more_than_it_must() -> None:
+    event = RewardEvent("dense", None, "für", step=1, space="action", granularity="step")
+    assert render_events([event, event]) == 2 * (
+        '{"reward": null, "type": "dense", "source": "für", "step": 1, "space": "action", "granularity": "step"}\n'
+    )
+    with pytest.raises(ValueError, match="JSON"):
+        render_events([RewardEvent("dense", math.nan, "x")])
 
 
 @given(
@@ -257,29 +269,60 @@ def test_an_episode_is_recorded_as_ors_reports_it() -> None:
     ]
 
 
-PLACES = {
-    "is_valid": {"reward": 0, "is_valid": False},
-    "events": {"events": {}},
-    "items": {"events": [], "items": "a"},
-    "items.a": {"events": [], "items": {"a": 2}},
-    "step": {"reward": 1, "step": True},
-    "finished": {"reward": 1, "finished": 1},
-    "type": {"reward": 1, "finished": True, "granularity": "step"},
-    "reward": {"step": 1},
-    "event 1: reward": {"reward": 7},
-    "event 1: space": {"reward": 1, "space": "x"},
-    "event 1: granularity": {"reward": 1, "granularity": "x"},
-    "source": {"reward": 1, "source": ""},
-    "tool_call_id": {"reward": 1, "tool_call_id": 7},
-    "timestamp": {"reward": 1, "timestamp": True},
-}
-
-
-@pytest.mark.parametrize("path", PLACES)
-def test_what_is_wrong_with_a_record_is_named_by_its_key(path: str) -> None:
+@pytest.mark.parametrize(
+    ("record", "path"),
+    [
+        ({"reward": 0, "is_valid": False}, "is_valid"),
+        ({"events": {}}, "events"),
+        ({"events": [], "items": "a"}, "items"),
+        ({"events": [], "items": {"a": 2}}, "items.a"),
+    ],
+)
+def test_what_is_wrong_with_a_response_is_named_by_its_key(record: dict, path: str) -> None:
     with pytest.raises(RewardError) as caught:
-        read_episode([PLACES[path]])
+        read_episode([record])
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("record", "path"),
+    [
+        ({"reward": 1, "step": True}, "step"),
+        ({"reward": 1, "finished": 1}, "finished"),
+        ({"reward": 1, "finished": True, "granularity": "step"}, "type"),
+        ({"reward": 1, "type": 7}, "type"),
+        ({"step": 1}, "reward"),
+        ({"reward": 7}, "event 2: reward"),
+        ({"reward": 1, "space": "x"}, "event 2: space"),
+        ({"reward": 1, "granularity": "x"}, "event 2: granularity"),
+        ({"reward": 1, "source": ""}, "source"),
+        ({"reward": 1, "tool_call_id": 7}, "tool_call_id"),
+        ({"reward": 1, "timestamp": True}, "timestamp"),
+    ],
+)
+def test_what_is_wrong_with_an_event_is_named_by_its_place_and_key(record: dict, path: str) -> None:
+    with pytest.raises(RewardError, match="^event 2") as caught:
+        read_episode([{"reward": 1}, record])
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "grain"),
+    [
+        ({}, "terminal", "terminal"),
+        ({"finished": False}, "dense", "step"),
+        ({"done": True}, "terminal", "terminal"),
+        ({"granularity": "step"}, "dense", "step"),
+        ({"granularity": "terminal", "finished": False}, "terminal", "terminal"),
+        ({"type": "dense"}, "dense", "step"),
+        ({"type": "terminal"}, "terminal", "terminal"),
+        ({"type": "shaped", "granularity": "terminal"}, "shaped", "terminal"),
+        ({"type": "terminal", "granularity": "step"}, "terminal", "step"),
+    ],
+)
+def test_an_event_is_what_it_says_and_terminal_by_itself(record: dict, kind: str, grain: str) -> None:
+    (event,) = read_episode([{"reward": 1, **record}]).events
+    assert (event.type, event.granularity) == (kind, grain)
 
 
 def test_a_wider_range_takes_penalties() -> None:
@@ -348,6 +391,8 @@ def test_a_broken_evidence_file_is_refused(data: bytes, name: str, words: str) -
     with pytest.raises(RewardError, match=words) as caught:
         parse_records(data, name=name)
     assert caught.value.file == name
+    assert (caught.value.code == "reward-missing") == ("no reward records" in words)
+    assert caught.value.line == (2 if words == "line 2" else None)
 
 
 json_values = st.recursive(

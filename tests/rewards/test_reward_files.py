@@ -6,11 +6,12 @@ import json
 import os
 import socket
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from benchflow.errors import InfrastructureFailure, PackageError
-from benchflow.rewards import AggregatePolicy, RewardError, RewardRange, read_reward, write_reward
+from benchflow.errors import InfrastructureFailure, Issue, PackageError
+from benchflow.rewards import AggregatePolicy, RewardError, RewardRange, Scored, read_reward, write_reward
 from benchflow.rewards.reward_files import MAX_BYTES
 from benchflow.rewards.reward_map import PRESERVED
 
@@ -49,6 +50,13 @@ ACCEPTED = {
         None,
         {"metrics": {"a": 1, "b": 0}, "aggregate": {"method": "weighted_mean", "weights": {"a": 3, "b": 1}}},
         {},
+        0.75,
+        {"a": 1.0, "b": 0.0},
+    ),
+    "own weights for the declared method": (
+        None,
+        {"metrics": {"a": 1, "b": 0}, "aggregate": {"method": "mean", "weights": {"a": 3, "b": 1}}},
+        {"policy": AggregatePolicy("weighted_mean")},
         0.75,
         {"a": 1.0, "b": 0.0},
     ),
@@ -402,6 +410,9 @@ def test_a_wrong_value_is_named_with_its_file_and_key(tmp_path: Path) -> None:
 
 PLACES = {
     "text outside the range": ("7", None, {}, "reward.txt", "", "reward.txt is 7.0, outside"),
+    "text that is not UTF-8": (b"\xff", None, {}, "reward.txt", "", "reward.txt is not UTF-8"),
+    "text that is a word": ("one", None, {}, "reward.txt", "", "reward.txt must contain one decimal number"),
+    "json that is null": (None, b"null", {}, "reward.json", "", "reward.json must contain an object"),
     "text that is empty": ("", None, {}, "reward.txt", "", "reward.txt is empty"),
     "text without the metrics of the criteria": (
         "1",
@@ -536,7 +547,7 @@ def test_anything_but_a_regular_file_is_refused_at_once(name: str, kind: str, tm
                 server.bind(str(min(short, path, key=lambda p: len(str(p)))))
     with pytest.raises(RewardError, match="not a regular file") as caught:
         read_reward(tmp_path)
-    assert caught.value.code == "reward-invalid"
+    assert (caught.value.code, caught.value.file) == ("reward-invalid", name)
 
 
 @pytest.mark.parametrize("name", ["reward.txt", "reward.json"])
@@ -559,7 +570,7 @@ def test_a_folder_that_cannot_be_read_is_trouble_of_the_machine(tmp_path: Path) 
     (tmp_path / "file").write_text("x")
     with pytest.raises(InfrastructureFailure) as caught:
         read_reward(tmp_path / "file")
-    assert caught.value.code == "unreadable"
+    assert (caught.value.code, caught.value.file) == ("unreadable", "reward.txt")
 
 
 def test_structured_keys_survive_reading_and_writing_back(tmp_path: Path) -> None:
@@ -604,6 +615,7 @@ def test_details_are_preserved_untouched(tmp_path: Path) -> None:
     scored = read_reward(folder(tmp_path, "1"))
     write_reward(tmp_path, scored)
     assert scored.details == {"criteria": [{"name": "a", "score": 1}]}
+    assert scored.diagnostics == ()
     assert (tmp_path / "reward-details.json").read_bytes() == details
 
 
@@ -613,9 +625,32 @@ def test_unusable_details_cost_a_diagnostic_and_not_the_score(details: bytes, tm
     scored = read_reward(folder(tmp_path, "1"))
     assert scored.reward == 1.0
     assert scored.details is None
-    assert [(issue.code, issue.severity, issue.file) for issue in scored.diagnostics] == [
-        ("details-invalid", "warning", "reward-details.json")
-    ]
+    (note,) = scored.diagnostics
+    assert note == Issue("details-invalid", "warning", "", note.message, "reward-details.json")
+    assert note.message.startswith("reward-details.json ")
+
+
+@pytest.mark.parametrize("details", [{"a": "ü"}, MappingProxyType({"a": "ü"})])
+def test_documents_are_written_for_people_to_read(details: object, tmp_path: Path) -> None:
+    write_reward(tmp_path, Scored(1.0, details=details))
+    assert (tmp_path / "reward-details.json").read_text() == '{\n  "a": "ü"\n}\n'
+
+
+def test_details_may_be_a_list_but_no_document_holds_what_is_not_json(tmp_path: Path) -> None:
+    write_reward(tmp_path, Scored(1.0, details=[1, 2]))
+    assert json.loads((tmp_path / "reward-details.json").read_text()) == [1, 2]
+    with pytest.raises(ValueError, match="JSON"):
+        write_reward(tmp_path, Scored(1.0, document={"raw": float("nan")}))
+
+
+def test_a_reader_of_the_old_reward_keeps_it_and_an_unseen_one_is_written_directly(tmp_path: Path) -> None:
+    write_reward(tmp_path, Scored(0.25))
+    with (tmp_path / "reward.txt").open() as old:
+        write_reward(tmp_path, Scored(0.5))
+        assert old.read() == "0.25\n"
+    with (tmp_path / "reward.txt").open() as same:
+        write_reward(tmp_path, Scored(0.75), unseen=True)
+        assert same.read() == "0.75\n"
 
 
 def test_writing_replaces_a_planted_link_and_leaves_its_target(tmp_path: Path) -> None:

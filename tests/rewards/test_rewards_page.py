@@ -36,7 +36,7 @@ def test_every_reward_json_on_the_page_is_valid() -> None:
         parse_reward_map(json.loads(example))
 
 
-@pytest.mark.parametrize("row", rows("Which number counts"), ids=" ".join)
+@pytest.mark.parametrize("row", rows("Which number is used"), ids=" ".join)
 def test_the_table_of_precedence_is_true(row: list[str]) -> None:
     document, text, method, expected = (None if cell == "–" else cell for cell in row)
     policy = None if method is None else AggregatePolicy(method)

@@ -87,6 +87,8 @@ def test_the_final_step_counts_alone_and_as_nothing_when_it_was_not_reached():
         "reward": 0.9, "speed": 0.3, "steps.s0": 0.2, "steps.s1": 0.9,
     }  # fmt: skip
     assert both.total().record()["rewards"] == {"reward": 0.0, "steps.s0": 0.2}
+    three = course(None, None, None, strategy="final").after(Scored(0.1)).after(Scored(0.2)).after(Scored(0.3))
+    assert three.total().reward == 0.3
 
 
 def test_a_metric_that_a_step_does_not_have_counts_as_nothing_in_the_mean():

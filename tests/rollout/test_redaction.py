@@ -45,7 +45,7 @@ SPELLINGS = {
     "in a form": ("pass/word one", "pass%2Fword+one"),
     "in base64": ("hunter22-hunter22-", "aHVudGVyMjItaHVudGVyMjIt"),
     "in base64 with padding": ("hunter22", "aHVudGVyMjI="),
-    "in base64 that ends with a letter of the padding's kind": ("hunter22]\x97", "aHVudGVyMjJdwpc"),
+    "in base64 that ends with a letter of the padding's kind": ("secret-8W", "c2VjcmV0LThX"),
     "in base64 for URLs": ("????>>>>", "Pz8_Pz4-Pj4"),
     "as bytes that are no UTF-8, in a URL": ("key\udcffkey", "key%FFkey"),
     "as bytes that are no UTF-8, in base64": ("key\udcffkey", base64.b64encode(b"key\xffkey").decode().rstrip("=")),

@@ -268,7 +268,7 @@ def test_the_same_content_has_the_same_digest_wherever_it_lies(make_package) -> 
         max_size=6,
     )
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_whatever_a_folder_holds_it_loads(tmp_path_factory, files: dict[str, bytes]) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
     for name, content in files.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.shared import built_tools, outermost
+from benchflow.verifier.shared_box import built_tools, outermost
 from benchflow.verifier.survival import Rules, withhold
 
 DOCKERFILE = """\

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from benchflow.verifier.shared import settle_section
+from benchflow.verifier.shared_box import settle_section
 
 PLUGIN = '[tool.pytest.ini_options]\naddopts = "-p evil"\n'
 

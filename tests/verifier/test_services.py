@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.sandbox.protocol import Image, SandboxSpec
-from benchflow.verifier import live
+from benchflow.verifier import live_box as live
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 

@@ -35,11 +35,7 @@ def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, s
 
 
 def create_policy(
-    name: str,
-    model: str | None = None,
-    *,
-    limits: AgentLimits = NO_LIMITS,
-    environ: Mapping[str, str] | None = None,
+    name: str, model: str | None = None, *, limits: AgentLimits = NO_LIMITS, environ: Mapping[str, str] | None = None
 ) -> Policy:
     """The policy of that name, for gym tasks. Wrong names and arguments are a `UsageError`."""
     kind, request = _find(name, model, environ)

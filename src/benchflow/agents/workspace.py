@@ -107,12 +107,7 @@ class Workspace:
         return posixpath.join(self.workdir, path)
 
     async def _run(
-        self,
-        arguments: list[str],
-        *,
-        timeout: float | None,
-        max_output: int = MAX_OUTPUT,
-        stdin: bytes | None = None,
+        self, arguments: list[str], *, timeout: float | None, max_output: int = MAX_OUTPUT, stdin: bytes | None = None
     ) -> ExecResult:
         try:
             return await self.sandbox.exec(

@@ -15,14 +15,7 @@ from typing import Any, Final, Literal, TextIO
 
 Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
 
-_SGR: Final[dict[Colour, str]] = {
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "cyan": "36",
-    "dim": "2",
-    "bold": "1",
-}
+_SGR: Final[dict[Colour, str]] = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

@@ -102,10 +102,9 @@ def proportion(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
         return Estimate(None, None, None, 0, 0)
     value = fmean(units)
     size = float(len(units))  # if all agree, nothing shows that attempts carry more information than tasks
-    if len(units) > 1 and 0 < value < 1:
-        between = variance(units) / len(units)
-        if between > 0:
-            size = min(max(value * (1 - value) / between, len(units)), results)
+    between = variance(units) / len(units) if len(units) > 1 else 0.0
+    if between > 0:
+        size = min(max(value * (1 - value) / between, len(units)), results)
     low, high = wilson(value, size)
     return Estimate(value, low, high, len(units), results)
 
@@ -178,7 +177,7 @@ def _within_range(estimate: Estimate, scored: Sequence[Sample]) -> Estimate:
     """The interval without impossible values: rewards are in [0, 1] unless some are outside."""
     if estimate.low is None or estimate.high is None:
         return estimate
-    rewards = [outcome.reward or 0.0 for outcome in scored]
+    rewards = [outcome.reward for outcome in scored if outcome.reward is not None]
     low, high = max(estimate.low, min(0.0, *rewards)), min(estimate.high, max(1.0, *rewards))
     return Estimate(estimate.value, low, high, estimate.tasks, estimate.results)
 
@@ -193,7 +192,7 @@ def _by_task(outcomes: Iterable[Sample], value: Any) -> dict[TaskId, list[float]
 def _ks(attempts: Mapping[TaskId, int]) -> list[int]:
     """1, 2, 4, … up to the most attempts at a task, and that number itself."""
     most = max(attempts.values(), default=0)
-    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    powers = [2**power for power in range(most.bit_length())]
     return sorted({*powers, most} - {0})
 
 

@@ -12,15 +12,7 @@ from benchflow.rewards.numbers import UNIT, RewardRange
 from benchflow.rewards.reward_errors import RewardError
 from benchflow.rewards.reward_files import read_reward, write_reward
 from benchflow.rewards.reward_map import settle
-from benchflow.rewards.verdict import (
-    Factor,
-    RewardEvent,
-    RewardItem,
-    Scored,
-    Unscored,
-    Verdict,
-    verdict_from_dict,
-)
+from benchflow.rewards.verdict import Factor, RewardEvent, RewardItem, Scored, Unscored, Verdict, verdict_from_dict
 
 if TYPE_CHECKING:
     from benchflow.rewards.gain_reward import Gain, gain, gain_verdict

@@ -52,11 +52,7 @@ class HybridPolicy:
         )
         reward = reward_range.settle(self._combined(factors), f"the {self.combine} of the factors")
         metrics = {factor.name: factor.reward for factor in factors}
-        record = {
-            "source": "hybrid",
-            "combine": self.combine,
-            "factors": [asdict(factor) for factor in factors],
-        }
+        record = {"source": "hybrid", "combine": self.combine, "factors": [asdict(factor) for factor in factors]}
         document = {"reward": reward, "metrics": metrics, "aggregate": self._aggregate(), "metadata": record}
         details = {**record, "details": {spec.name: verdict.to_dict() for spec, verdict in found}}
         return Scored(reward, metrics=metrics, factors=factors, document=document, details=details)

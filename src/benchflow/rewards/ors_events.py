@@ -129,10 +129,9 @@ def _kind(
         if kind not in (None, "terminal") or grain not in (None, "terminal"):
             raise RewardError(f"{where} finishes the episode, so it must be terminal", path="type")
         return "terminal", "terminal"
-    if kind is None and grain is None:
-        grain = "step" if finished is False else default
     if kind is None:
-        return ("terminal" if grain == "terminal" else "dense"), grain or "step"
+        grain = grain or ("step" if finished is False else default)
+        return ("terminal" if grain == "terminal" else "dense"), grain
     return kind, grain or ("terminal" if kind == "terminal" else "step")
 
 

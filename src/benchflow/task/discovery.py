@@ -90,10 +90,7 @@ def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
 
 def _unreadable(error: OSError) -> Issue:
     return Issue(
-        "unreadable-folder",
-        "error",
-        "",
-        f"the folder cannot be searched for packages: {error.strerror or error}",
+        "unreadable-folder", "error", "", f"the folder cannot be searched for packages: {error.strerror or error}"
     )
 
 

@@ -238,12 +238,7 @@ class _Scan:
 
 def _special(entry: os.DirEntry[str]) -> str:
     mode = entry.stat(follow_symlinks=False).st_mode
-    names = {
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFBLK: "a device",
-        stat.S_IFCHR: "a device",
-    }
+    names = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
     return names.get(stat.S_IFMT(mode), "a special file")
 
 

@@ -17,8 +17,16 @@ from benchflow.task.document.markdown import MAX_TEXT_BYTES, MarkdownError, deco
 from benchflow.task.document.task_document import PERSONA, TASK_MD, TaskDocument, read_document
 from benchflow.task.document.yaml_source import YamlSource
 from benchflow.task.filemap import FileMap, scan
-from benchflow.task.layout import ALIASES, INSTRUCTION, TASK_TOML, check_aliases, check_assets, check_parts, select
 from benchflow.task.package import Entrypoint, TaskPackage, normal_prompt
+from benchflow.task.package_layout import (
+    ALIASES,
+    INSTRUCTION,
+    TASK_TOML,
+    check_aliases,
+    check_assets,
+    check_parts,
+    select,
+)
 from benchflow.task.profiles import ProfileReader
 from benchflow.task.verifier.verifier_document import (
     VERIFIER_MD,

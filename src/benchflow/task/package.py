@@ -16,7 +16,7 @@ from benchflow.errors import Issue
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.task_document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
-from benchflow.task.layout import INSTRUCTION, TASK_TOML, content_digest, source_hashes
+from benchflow.task.package_layout import INSTRUCTION, TASK_TOML, content_digest, source_hashes
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
     from benchflow.task.runtime_capabilities import UnsupportedTaskFeature
     from benchflow.task.runtime_view import TaskRuntimeView
 
-__all__ = [
-    "INSTRUCTION",
-    "TASK_MD",
-    "TASK_TOML",
-    "Entrypoint",
-    "TaskPackage",
-    "load_package",
-    "normal_prompt",
-]
+__all__ = ["INSTRUCTION", "TASK_MD", "TASK_TOML", "Entrypoint", "TaskPackage", "load_package", "normal_prompt"]
 
 Entrypoint = Literal["task.md", "legacy"]
 

@@ -20,8 +20,8 @@ from benchflow.task.config.parsed_record import Record, join
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.prompt_plan import compile_user_runtime
 from benchflow.task.document.task_document import TaskDocument
-from benchflow.task.layout import ALIASES, select
 from benchflow.task.package import TaskPackage, load_package
+from benchflow.task.package_layout import ALIASES, select
 from benchflow.task.verifier.declared_strategies import GainStrategy, HybridStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 

@@ -15,10 +15,11 @@ from benchflow.errors import Issue, UnsupportedError
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
-from benchflow.verifier import live, separate
+from benchflow.verifier import live_box as live
+from benchflow.verifier import separate_box as separate
 from benchflow.verifier.box import Box
 from benchflow.verifier.scope import Scope
-from benchflow.verifier.shared import fork_for_verification, survival_rules
+from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
 from benchflow.verifier.verifier_env import VerifierVariables, pinned_variables
 from benchflow.verifier.verifier_tree import Staging

@@ -212,7 +212,7 @@ def lookup_folders(env: dict[str, str], workdir: str) -> tuple[tuple[str, ...], 
 
 
 def _folders(env: dict[str, str], variables: Sequence[str]) -> list[str]:
-    values = [part.rstrip("/") for name in variables for part in env.get(name, "").split(":")]
+    values = [part.rstrip("/") for name in variables if name in env for part in env[name].split(":")]
     return [value for value in values if value.startswith("/")]
 
 

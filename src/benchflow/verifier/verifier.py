@@ -22,9 +22,9 @@ from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldCh
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.config.task_config import VerifierConfig
-from benchflow.verifier import live
+from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
-from benchflow.verifier.delivery import NotDelivered
+from benchflow.verifier.inputs import NotDelivered
 from benchflow.verifier.scope import Scope, isolation_of, scope_of
 from benchflow.verifier.strategies import load_strategy
 from benchflow.verifier.strategy_run import Run, Score

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import dockerfile as oracle
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.images.dockerfile.instructions import (
@@ -141,7 +141,6 @@ texts = st.lists(st.tuples(keywords, bodies), min_size=1, max_size=4).map(
 
 
 @given(texts)
-@settings(max_examples=150)
 def test_any_text_is_split_into_the_same_instructions_as_buildkit_does(text):
     try:
         expected = oracle.parse_string(text)
@@ -158,7 +157,6 @@ def test_any_text_is_split_into_the_same_instructions_as_buildkit_does(text):
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=150)
 def test_any_text_parses_or_gives_one_error_with_its_file(text):
     with suppress(DockerfileError):
         assert parse_dockerfile(text).instructions

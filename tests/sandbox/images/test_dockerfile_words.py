@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.images.dockerfile.dockerfile_words import WordError, expand, key_values, split_words
@@ -104,7 +104,6 @@ parts = st.sampled_from(
 
 
 @given(st.lists(parts, min_size=1, max_size=5).map("".join))
-@settings(max_examples=40)
 def test_expansion_agrees_with_the_shell(word):
     shell = subprocess.run(
         ["bash", "-c", f"printf %s {word}"],
@@ -118,6 +117,5 @@ def test_expansion_agrees_with_the_shell(word):
 
 
 @given(st.lists(st.text(st.sampled_from("ab\\\"' $"), min_size=1), max_size=4).map(" ".join))
-@settings(max_examples=100)
 def test_splitting_loses_nothing_but_blanks(text):
     assert "".join("".join(split_words(text)).split()) == "".join(text.split())

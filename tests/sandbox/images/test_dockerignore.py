@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import EnvironmentFailure
@@ -74,14 +74,12 @@ paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 
 
 @given(paths, paths)
-@settings(max_examples=60)
 def test_a_plain_name_ignores_itself_and_what_is_below_and_nothing_else(pattern, path):
     below = path == pattern or path.startswith(pattern + "/")
     assert ignore_rules([pattern]).ignores(path) is below
 
 
 @given(st.text(max_size=20))
-@settings(max_examples=100)
 def test_any_text_gives_rules_or_one_clear_error(text):
     with suppress(EnvironmentFailure):
         assert parse_dockerignore(text).ignores("a/b") in (True, False)

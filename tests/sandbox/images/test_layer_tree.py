@@ -151,7 +151,7 @@ def lay(folder, content):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 @given(st.lists(trees, min_size=2, max_size=3))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 3)
 def test_any_stack_looks_as_the_kernel_shows_it(stack):
     base = Path(tempfile.mkdtemp())
     try:

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.inside import tree_stream
@@ -67,7 +67,6 @@ def record(kind: int, name: bytes = b"", mode: int = 0o644, data: bytes = b"", s
 END = record(0)
 
 
-@settings(max_examples=40)
 @given(tree=trees)
 def test_any_tree_arrives_as_it_was(tree: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.mktemp("trees")
@@ -153,7 +152,6 @@ def test_a_stream_that_ends_early_is_refused(cut: int, tmp_path: Path) -> None:
         unpack(data[:cut], tmp_path)
 
 
-@settings(max_examples=150)
 @given(data=st.binary(max_size=200))
 def test_garbage_never_creates_anything_outside(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.mktemp("garbage")

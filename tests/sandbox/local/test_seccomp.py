@@ -63,7 +63,7 @@ def test_processes_are_made_but_no_namespaces(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("fake_root", [False, True])
 @pytest.mark.parametrize("pin_cpus", [False, True])
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 3)
 @given(family=st.integers(0, 64))
 def test_only_isolated_socket_families_exist(machine: str, fake_root: bool, pin_cpus: bool, family: int) -> None:
     program = seccomp.build_filter(machine=machine, fake_root=fake_root, pin_cpus=pin_cpus)

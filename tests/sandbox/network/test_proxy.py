@@ -243,6 +243,14 @@ def test_large_bodies_pass_in_both_directions(serve, origin):
         assert client.post(url, content=iter([data[:1000], data[1000:]])).content == data
 
 
+def test_thousands_of_tiny_chunks_arrive_whole(serve, origin):
+    served = serve("good.test")
+    data = bytes(range(256)) * 40
+    head = f"POST http://good.test:{origin.port}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in data)
+    assert served.exchange(head + chunks + b"0\r\n\r\n").endswith(b"\r\n\r\n" + data)
+
+
 def test_curl_may_ask_first_whether_a_body_is_welcome(serve, origin, tmp_path):
     served = serve("good.test")
     (tmp_path / "body").write_bytes(b"x" * 2_000_000)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.checks import LEVELS, check_folder
@@ -44,7 +44,6 @@ contents = st.sampled_from([text.encode() for text in TEXTS]) | st.binary(max_si
 kinds = st.sampled_from(["file", "folder", "link", "pipe"])
 
 
-@settings(max_examples=150)
 @given(
     entries=st.dictionaries(st.sampled_from(NAMES), st.tuples(kinds, contents), max_size=8),
     level=st.sampled_from(sorted(LEVELS)),

@@ -1,6 +1,6 @@
 """What was preserved comes back, and never over a native value."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.config.parsed_record import split_unknown
@@ -45,7 +45,6 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=150)
 @given(st.dictionaries(names, trees, max_size=4))
 def test_what_is_split_apart_is_joined_again(data):
     known, extra = split_unknown(TaskConfig, data)

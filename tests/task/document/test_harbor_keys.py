@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.config.task_config import TaskConfig
@@ -29,7 +29,6 @@ def has_null_item(value):
     return isinstance(value, list) and any(item is None or has_null_item(item) for item in value)
 
 
-@settings(max_examples=200)
 @given(st.dictionaries(texts, values, max_size=4))
 def test_any_metadata_that_yaml_can_hold_is_written_or_named(metadata):
     read = YamlSource(dump_yaml({"metadata": metadata})).value

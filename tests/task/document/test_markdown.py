@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.document.markdown import (
@@ -108,7 +108,6 @@ _lines = st.sampled_from(
 
 
 @given(st.lists(_lines | st.text("#\\` ~ab:\n", max_size=10), max_size=12))
-@settings(max_examples=150)
 def test_any_text_survives_escaping(lines: list[str]) -> None:
     text = "\n".join(lines)
     body = split_sections(escape_headings(text))

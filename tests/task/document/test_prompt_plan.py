@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task import load_package
@@ -206,7 +206,6 @@ def test_private_facts_are_in_no_dump_of_a_package(make_package) -> None:
 @given(
     st.dictionaries(st.text(max_size=8), st.integers() | st.none() | st.lists(st.just(SECRET), max_size=2), min_size=1)
 )
-@settings(max_examples=60)
 def test_wrong_private_facts_are_reported_without_their_values(facts: dict[str, Any]) -> None:
     text = f"---\n{yaml.safe_dump({'user': {'private_facts': facts}})}---\nx\n"
     parsed, issues = read_document(text, sidecars={})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.document.task_document import TaskDocument, TaskDocumentParseError, read_document
@@ -253,7 +253,6 @@ _trees = st.recursive(
 
 
 @given(st.dictionaries(_keys, _trees, max_size=4), st.text(max_size=60))
-@settings(max_examples=120)
 def test_any_frontmatter_gives_a_document_or_issues(frontmatter: dict[str, object], body: str) -> None:
     import yaml
 
@@ -269,7 +268,6 @@ def test_any_frontmatter_gives_a_document_or_issues(frontmatter: dict[str, objec
     st.binary(max_size=120)
     | st.text(max_size=120).map(lambda text: f"---\n{text}\n---\n{text}".encode("utf-8", "replace"))
 )
-@settings(max_examples=150)
 def test_any_bytes_give_a_document_or_issues(data: bytes) -> None:
     document, issues = read_document(data, sidecars={})
     assert document is not None or any(issue.severity == "error" for issue in issues)

@@ -2,7 +2,7 @@
 
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
@@ -257,7 +257,6 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200)
 @given(st.dictionaries(keys, values, max_size=5))
 def test_any_toml_is_read_or_refused_with_issues_and_what_is_read_is_valid_natively(document):
     reading = read_task_toml(tomli_w.dumps(document))

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 import tomli_w
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
@@ -82,7 +82,6 @@ documents = st.dictionaries(
 )
 
 
-@settings(max_examples=60)
 @given(documents, st.booleans())
 @example({"a": {"b": [{"c": '"""'}]}}, True)
 def test_every_top_key_of_any_document_has_a_line(document, multiline):
@@ -106,7 +105,6 @@ def refusal(text):
     return None
 
 
-@settings(max_examples=150)
 @given(st.one_of(st.text(max_size=60), st.text("[]{}=\"\n\\'a.#1-:T", max_size=60)))
 @example("a = " + "[" * 5000)
 @example("a = 1" + "0" * 5000)

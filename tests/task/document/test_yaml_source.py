@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.document.yaml_source import MAX_DEPTH, YamlError, YamlSource
@@ -110,7 +110,6 @@ def test_lines_of_paths_and_of_the_nearest_path_above() -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=120)
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(YamlError):
         assert YamlSource(text).line("a.b[0]") is not None
@@ -124,7 +123,6 @@ _values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), _values, max_size=5))
-@settings(max_examples=60)
 def test_what_is_dumped_reads_back(value: dict[str, object]) -> None:
     text = yaml.safe_dump(value)
     assert YamlSource(text).value == value == yaml.safe_load(text)

@@ -3,7 +3,7 @@
 import datetime as dt
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchflow.task.document.yaml_source import YamlSource
@@ -19,7 +19,6 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300)
 @given(st.dictionaries(texts, values, max_size=5))
 @example({"a": "one\ntwo\n"})
 @example({"a": "one\n\n  two"})

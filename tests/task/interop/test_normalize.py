@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
@@ -142,7 +142,6 @@ bodies = st.lists(lines, max_size=10).map("\n".join)
 heads = st.sampled_from([ROLES, "name: x", "preset: multi-agent", "preset: [code-change]\nsandbox: {cpus: 2}"])
 
 
-@settings(max_examples=200)
 @given(heads, bodies)
 def test_any_document_keeps_its_prompts_and_normalising_twice_is_normalising_once(head, body):
     text = f"---\n{head}\n---\n{body}"

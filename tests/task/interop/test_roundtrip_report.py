@@ -199,7 +199,7 @@ def write(folder, files):
 
 
 @pytest.mark.slow
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(configs, instructions, trees, trees, trees)
 def test_any_split_task_survives_the_way_there_and_back(config, instruction, environment, tests, solution):
     text = tomli_w.dumps(config)
@@ -218,7 +218,6 @@ def test_any_split_task_survives_the_way_there_and_back(config, instruction, env
         assert report.status == "lossless", report.to_dict()
 
 
-@settings(max_examples=150)
 @given(instructions)
 def test_any_instruction_survives_as_the_body_of_a_document(instruction):
     from benchflow.task.document.markdown import normalise

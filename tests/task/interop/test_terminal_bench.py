@@ -282,7 +282,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(words, values, max_size=4), values, st.dictionaries(words, values, max_size=3), values)
 def test_any_content_is_migrated_to_a_readable_package_or_refused(tree, task, service, services, solution):
     compose = {"services": {**services, "client": service}}

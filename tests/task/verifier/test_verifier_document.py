@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tomli_w
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.task.package import load_package
@@ -278,7 +278,6 @@ _values = st.recursive(
     st.dictionaries(st.sampled_from(["s", "t"]), st.dictionaries(_names, _values, max_size=5), max_size=2),
     st.text(max_size=40),
 )
-@settings(max_examples=100)
 def test_any_strategies_give_a_document_or_issues(strategies: dict[str, Any], body: str) -> None:
     mapping = {"verifier": {"strategies": strategies}}
     document, issues = read_verifier_document(text(mapping, body))
@@ -288,7 +287,6 @@ def test_any_strategies_give_a_document_or_issues(strategies: dict[str, Any], bo
 
 
 @given(st.binary(max_size=100))
-@settings(max_examples=80)
 def test_any_bytes_give_a_document_or_issues(data: bytes) -> None:
     document, issues = read_verifier_document(data)
     assert (document is None) == bool(issues)

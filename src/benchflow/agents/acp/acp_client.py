@@ -20,6 +20,7 @@ from benchflow.agents.permission_requests import decide
 from benchflow.agents.protocol import AgentContext, PermissionOption, PermissionRequest
 from benchflow.agents.workspace import Workspace, WorkspaceError
 from benchflow.errors import BenchflowError, SandboxFailure
+from benchflow.sandbox.inside.beneath import is_plain
 from benchflow.sandbox.protocol import SandboxProcess
 
 _MAX_AT_ONCE: Final = 256
@@ -174,7 +175,7 @@ class Client:
 
 
 def _require_absolute(path: str) -> None:
-    if not path.startswith("/") or ".." in path.split("/"):
+    if not path.startswith("/") or not is_plain(path):
         raise WorkspaceError(f"'{path}' is refused: a path must be absolute and must not contain '..'.")
 
 

@@ -15,10 +15,7 @@ _MAX_FIELD: Final = 256 << 10
 _OPEN: Final = frozenset({"pending", "in_progress"})
 _CLOSED: Final = frozenset({"completed", "failed"})
 Spoken = Literal["agent_message", "agent_thought"]
-_SPOKEN: Final[Mapping[str, Spoken]] = {
-    "agent_message_chunk": "agent_message",
-    "agent_thought_chunk": "agent_thought",
-}
+_SPOKEN: Final[Mapping[str, Spoken]] = {"agent_message_chunk": "agent_message", "agent_thought_chunk": "agent_thought"}
 
 
 class Turn:

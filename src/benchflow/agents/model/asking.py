@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchflow.agents.model.conversation import Conversation
+from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.protocol import AgentLimits, AgentRequest, StopReason
 from benchflow.errors import AgentFailure, InfrastructureFailure, RuntimeFailure, UsageError
 from benchflow.models import ChatModel, ModelFailure, Reply

@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 
 from benchflow.agents.model.asking import Budget, OutOfRoom, as_failure, check_model, model_name, next_reply
-from benchflow.agents.model.conversation import Conversation
+from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.model.model_policy import ModelPolicy
 from benchflow.agents.model.tools import MalformedCall, offered, parse_call, run_tool
 from benchflow.agents.permission_requests import decide

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from benchflow.agents.model.asking import Budget, OutOfRoom, check_model, model_name, next_reply
-from benchflow.agents.model.conversation import Conversation
+from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.model.tools import MalformedCall, parse_arguments
 from benchflow.agents.protocol import AgentRequest, Policy, StopReason
 from benchflow.models import ChatModel, Reply

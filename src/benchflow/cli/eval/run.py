@@ -155,12 +155,7 @@ def _run(
     try:
         completed, summary = anyio.run(
             lambda: run_job(
-                store,
-                sources,
-                items,
-                concurrency=concurrency,
-                build_concurrency=build_concurrency,
-                observer=watching,
+                store, sources, items, concurrency=concurrency, build_concurrency=build_concurrency, observer=watching
             )
         )
     finally:

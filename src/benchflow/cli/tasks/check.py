@@ -26,11 +26,7 @@ _FOLD_FROM: Final = 40
 @click.command()
 @package_paths
 @click.option(
-    "--level",
-    type=click.Choice(list(LEVELS)),
-    default=DEFAULT_LEVEL,
-    show_default=True,
-    help="How much to check.",
+    "--level", type=click.Choice(list(LEVELS)), default=DEFAULT_LEVEL, show_default=True, help="How much to check."
 )
 @sandbox_option
 @click.option("--quiet", "-q", is_flag=True, help="List only packages with problems.")

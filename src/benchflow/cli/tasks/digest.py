@@ -43,9 +43,4 @@ def _digest(found: FoundPackage) -> dict[str, Any]:
     if found.problem is not None:
         return {**entry, "digest": None, "content_digest": None, "problem": found.problem.message}
     package = load_package(found.path)
-    return {
-        **entry,
-        "name": package.name,
-        "digest": package.digest,
-        "content_digest": package.content_digest,
-    }
+    return {**entry, "name": package.name, "digest": package.digest, "content_digest": package.content_digest}

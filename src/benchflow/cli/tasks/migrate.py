@@ -35,10 +35,7 @@ def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
         if not as_json:
             _print(result, issues)
     counts = Counter(result["status"] for result in results)
-    summary = {
-        "total": len(results),
-        **{status: counts[status] for status in ("migrated", "skipped", "failed")},
-    }
+    summary = {"total": len(results), **{status: counts[status] for status in ("migrated", "skipped", "failed")}}
     if as_json:
         emit_json({"summary": summary, "tasks": results})
     else:

@@ -21,7 +21,7 @@ from benchflow.record import Artifact
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
-from benchflow.verifier.live import agent_users, end_agent
+from benchflow.verifier.live_box import agent_users, end_agent
 from benchflow.verifier.scope import config_of
 
 MAX_BYTES: Final = 1 << 30

@@ -302,9 +302,9 @@ class LocalProcess(SandboxProcess):
                     self._code = await self._started.exit_code()
                 except SandboxFailure as error:
                     self._trouble = error
-                    raise
-                finally:
                     self._started.reply.close()
+                    raise
+                self._started.reply.close()  # not when the wait was cancelled: whoever ends the process waits again
             return self._code
 
     @property

@@ -13,7 +13,7 @@ import anyio
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.local.cgroups import Groups
-from benchflow.sandbox.local.inside import messages as wire
+from benchflow.sandbox.local.inside import messages
 from benchflow.sandbox.local.inside.box_plan import Plan
 from benchflow.sandbox.local.launcher import Launcher, expect, next_message
 
@@ -34,7 +34,7 @@ class Link:
     async def open(cls, launcher: Launcher, plan: Plan, groups: Groups, after: anyio.Event | None = None) -> Link:
         """Bring a sandbox up, with its layers mounted only `after` others have released them; after an error nothing
         of it runs."""
-        control, theirs = wire.channel()
+        control, theirs = messages.channel()
         process = -1
         try:
             planned = plan._replace(waits=after is not None).to_dict()
@@ -46,7 +46,7 @@ class Link:
                 if after is not None:
                     await after.wait()
                     with contextlib.suppress(OSError):  # it has ended, and the answer says why
-                        wire.send(control, {})
+                        messages.send(control, {})
                 await cls._answer(reply)
         except BaseException:
             control.close()
@@ -57,15 +57,15 @@ class Link:
         return cls(control, process, groups)
 
     @staticmethod
-    async def _answer(reply: socket.socket) -> tuple[wire.Message, list[int]]:
+    async def _answer(reply: socket.socket) -> tuple[messages.Message, list[int]]:
         message, fds = await next_message(reply)
         return expect(message, "The sandbox ended while it was starting."), fds
 
-    def request(self, message: wire.Message, fds: Sequence[int] = ()) -> socket.socket:
+    def request(self, message: messages.Message, fds: Sequence[int] = ()) -> socket.socket:
         """Send a request; answers arrive at the socket that is returned."""
-        mine, theirs = wire.channel()
+        mine, theirs = messages.channel()
         try:
-            wire.send(self._control, message, (theirs.fileno(), *fds))
+            messages.send(self._control, message, (theirs.fileno(), *fds))
         except OSError as error:
             mine.close()
             raise SandboxFailure(_GONE, code="sandbox-gone") from error
@@ -74,7 +74,7 @@ class Link:
         mine.setblocking(False)
         return mine
 
-    async def call(self, message: wire.Message, fds: Sequence[int] = ()) -> tuple[wire.Message, list[int]]:
+    async def call(self, message: messages.Message, fds: Sequence[int] = ()) -> tuple[messages.Message, list[int]]:
         """A request with one answer."""
         with self.request(message, fds) as reply:
             answer, received = await next_message(reply)

@@ -47,10 +47,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "The YAML is nested too deeply, or its anchors expand to too many nodes.",
             "Simplify it; the limits are 10,000 nodes and 64 levels.",
         ),
-        "invalid-yaml": (
-            "The text is not valid YAML, or uses a tag that is not allowed.",
-            "Fix the line.",
-        ),
+        "invalid-yaml": ("The text is not valid YAML, or uses a tag that is not allowed.", "Fix the line."),
         "invalid-toml": ("The text is not valid TOML.", "Fix the line."),
         "invalid-key": ("A key is not a string.", "Quote it."),
         "duplicate-key": ("The same key occurs twice in one mapping.", "Remove one of them."),
@@ -61,10 +58,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Fix the spelling, or move it to `metadata`. In `task.toml` this is only a warning.",
         ),
         "missing-key": ("A required key is missing.", "Add it."),
-        "conflicting-keys": (
-            "Two keys contradict each other, or set the same thing twice.",
-            "Remove one of them.",
-        ),
+        "conflicting-keys": ("Two keys contradict each other, or set the same thing twice.", "Remove one of them."),
         "invalid-type": ("A value has the wrong type.", "Use the type named in the message."),
         "invalid-value": ("A value is not allowed for its key.", "Use an allowed value."),
         "unsafe-path": (
@@ -72,33 +66,21 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Use a relative path without `..`.",
         ),
         "unknown-preset": ("There is no preset with this name.", "Use one of those listed in the message."),
-        "unknown-role": (
-            "A role is used but not declared.",
-            "Declare it under `agents.roles`, or add its section.",
-        ),
+        "unknown-role": ("A role is used but not declared.", "Declare it under `agents.roles`, or add its section."),
         "duplicate-section": ("A section of the body occurs twice.", "Merge the two."),
         "mode-contradiction": (
             "The declared interaction mode contradicts the rest of the document.",
             "Remove or fix `interaction.mode`.",
         ),
         "preamble": ("Text before `## prompt` is not part of any prompt.", "Move it below the heading."),
-        "unused-prompt": (
-            "A prompt does not belong to a declared role or scene.",
-            "Fix its name, or remove it.",
-        ),
+        "unused-prompt": ("A prompt does not belong to a declared role or scene.", "Fix its name, or remove it."),
         "empty-prompt": ("The agent has no prompt.", "Write the prompt."),
         "marker-left": (
             "A placeholder of the scaffold has not been filled in.",
             "Replace everything from `[REPLACE:` to `]`.",
         ),
-        "profile-missing": (
-            "A referenced profile cannot be read.",
-            "Fix the path, which is relative to the package.",
-        ),
-        "profile-outside": (
-            "A profile is outside the folder that contains the package.",
-            "Move it into that folder.",
-        ),
+        "profile-missing": ("A referenced profile cannot be read.", "Fix the path, which is relative to the package."),
+        "profile-outside": ("A profile is outside the folder that contains the package.", "Move it into that folder."),
         "unknown-schema": (
             "This release does not know the `schema_version`.",
             "Check that the settings have the meaning you expect.",
@@ -138,10 +120,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "bad-file-name": ("A file name is not valid UTF-8.", "Rename the file."),
         "too-deep": ("Folders or values are nested too deeply.", "Flatten them."),
-        "too-many-files": (
-            "The package contains too many files.",
-            "Ship the data as an archive or image.",
-        ),
+        "too-many-files": ("The package contains too many files.", "Ship the data as an archive or image."),
         "alias-drift": (
             "Two spellings of the same part differ, such as `verifier/` and `tests/`.",
             "Keep one of them, or make them equal.",
@@ -158,10 +137,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A hidden asset is where the agent can see it, or an agent asset where the agent cannot.",
             "Move the asset, or fix its visibility.",
         ),
-        "missing-asset": (
-            "A declared asset is not in the package.",
-            "Add it, or declare it as generated or external.",
-        ),
+        "missing-asset": ("A declared asset is not in the package.", "Add it, or declare it as generated or external."),
         "pin-mismatch": (
             "The SHA-256 of a file differs from its pin.",
             "Restore the file, or review the evidence and pin again.",
@@ -172,14 +148,8 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
     },
     "Verifier (level `structural`)": {
-        "invalid-verifier-document": (
-            "`verifier/verifier.md` is not valid.",
-            "See the problems listed with it.",
-        ),
-        "unknown-strategy": (
-            "A strategy has an unknown type, or is referenced but not declared.",
-            "Fix the name.",
-        ),
+        "invalid-verifier-document": ("`verifier/verifier.md` is not valid.", "See the problems listed with it."),
+        "unknown-strategy": ("A strategy has an unknown type, or is referenced but not declared.", "Fix the name."),
         "verifier-missing": ("There is no verifier folder, so nothing scores the result.", "Add `verifier/`."),
         "verifier-empty": (
             "The verifier folder is empty. There is no fallback to `tests/`.",
@@ -203,14 +173,11 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unsupported-feature": (
             "The sandbox does not support a declared setting, so a run would be refused.",
             "Choose another sandbox, or remove the setting. `bench sandboxes` lists what each supports.",
-        ),
+        )
     },
     "Publication (level `publication-grade`)": {
         "not-native": ("There is no `task.md`.", "Run `bench tasks migrate --remove-legacy`."),
-        "legacy-file": (
-            "A part of the split layout still exists.",
-            "Remove it; only its native equivalent is used.",
-        ),
+        "legacy-file": ("A part of the split layout still exists.", "Remove it; only its native equivalent is used."),
         "oracle-missing": ("There is no reference solution.", "Add `oracle/solve.sh`."),
         "verifier-document-missing": ("There is no `verifier/verifier.md`.", "Describe the verifier there."),
         "rubric-missing": (
@@ -248,10 +215,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Conversion": {
         "already-native": ("The package already has a `task.md`.", "There is nothing to do."),
-        "not-migratable": (
-            "The package has no equivalent native form.",
-            "Fix what the message names.",
-        ),
+        "not-migratable": ("The package has no equivalent native form.", "Fix what the message names."),
         "not-normalisable": (
             "`task.md` cannot be rewritten without changing what it means.",
             "Report it, with the package.",
@@ -260,10 +224,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A section was dropped because a file in `prompts/` overrides it.",
             "Keep the file; the section had no effect.",
         ),
-        "export-refused": (
-            "An invalid package is not exported.",
-            "Fix what `bench tasks check` reports.",
-        ),
+        "export-refused": ("An invalid package is not exported.", "Fix what `bench tasks check` reports."),
         "invalid-compose": ("The compose file of a Terminal-Bench folder cannot be read.", "Fix it."),
         "file-exists": ("A file exists where the conversion would write.", "Move it."),
     },
@@ -282,10 +243,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "sandbox-missing": ("The level needs a sandbox.", "Add `--sandbox NAME`."),
         "unknown-target": ("There is no export target with this name.", "Use one of those listed in the message."),
         "output-exists": ("The output already exists.", "Name another one, or use `--overwrite`."),
-        "output-overlaps": (
-            "The output overlaps its source.",
-            "Name a folder elsewhere.",
-        ),
+        "output-overlaps": ("The output overlaps its source.", "Name a folder elsewhere."),
     },
 }
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchflow.errors import Issue
-from benchflow.task.layout import INSTRUCTION, TASK_TOML
 from benchflow.task.package import TaskPackage
+from benchflow.task.package_layout import INSTRUCTION, TASK_TOML
 from benchflow.task.verifier.verifier_document import VERIFIER_MD
 
 _RUBRIC_SUFFIXES: Final = (".md", ".toml", ".yaml", ".yml", ".json")
@@ -29,10 +29,7 @@ def _check_native(package: TaskPackage) -> Iterator[Issue]:
     for native, legacy in (("oracle", "solution"), ("verifier", "tests")):
         if legacy in package.files.folders or legacy in package.files.links:
             yield Issue(
-                "legacy-file",
-                "error",
-                legacy,
-                f"{legacy}/ belongs to the split layout; rename it to {native}/",
+                "legacy-file", "error", legacy, f"{legacy}/ belongs to the split layout; rename it to {native}/"
             )
     if not package.files.below("oracle"):
         yield Issue("oracle-missing", "error", "oracle", "there is no reference solution in oracle/")

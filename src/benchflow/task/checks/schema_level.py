@@ -11,8 +11,8 @@ from typing import Final
 from benchflow.errors import Issue
 from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.filemap import FileMap
-from benchflow.task.layout import INSTRUCTION, TASK_TOML
 from benchflow.task.package import TaskPackage
+from benchflow.task.package_layout import INSTRUCTION, TASK_TOML
 from benchflow.task.package_scaffold import MARKER
 
 _DEFINITION: Final = frozenset({TASK_MD, TASK_TOML, INSTRUCTION})
@@ -45,13 +45,7 @@ def _check_prompt(package: TaskPackage) -> Iterator[Issue]:
     elif package.instruction is not None:
         yield Issue("empty-prompt", "error", "", "instruction.md is empty, so the agent has no prompt", INSTRUCTION)
     elif INSTRUCTION not in package.files:
-        yield Issue(
-            "missing-file",
-            "error",
-            "",
-            "instruction.md is missing, so the agent has no prompt",
-            INSTRUCTION,
-        )
+        yield Issue("missing-file", "error", "", "instruction.md is missing, so the agent has no prompt", INSTRUCTION)
 
 
 def _has_step_prompts(package: TaskPackage) -> bool:

@@ -17,8 +17,8 @@ from benchflow.task.checks.schema_level import is_about_definition, marker_issue
 from benchflow.task.config.namespace import SECRET_SCOPES
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.task_document import TASK_MD
-from benchflow.task.layout import ALIASES
 from benchflow.task.package import TaskPackage
+from benchflow.task.package_layout import ALIASES
 from benchflow.task.verifier.declared_strategies import (
     LeaderboardStrategy,
     LLMJudgeStrategy,
@@ -61,11 +61,7 @@ def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
         data = package.files.files[instruction].data if instruction in package.files else b""
         if data is not None and not data.strip():
             yield Issue(
-                "step-incomplete",
-                "error",
-                f"steps[{index}]",
-                f"{instruction} is missing or empty",
-                instruction,
+                "step-incomplete", "error", f"steps[{index}]", f"{instruction} is missing or empty", instruction
             )
         own = [name for name in ALIASES[0] if f"{folder}/{name}" in package.files.folders]
         if own or not shared:

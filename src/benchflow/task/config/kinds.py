@@ -325,7 +325,5 @@ def check_network(values: dict[str, Any], path: str, problems: IssueLog) -> None
         )
     if allowed is not None and mode != "allowlist":
         problems.error(
-            "conflicting-keys",
-            f"{prefix}allowed_hosts",
-            f"{prefix}allowed_hosts needs network_mode: allowlist",
+            "conflicting-keys", f"{prefix}allowed_hosts", f"{prefix}allowed_hosts needs network_mode: allowlist"
         )

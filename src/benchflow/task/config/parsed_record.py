@@ -95,12 +95,7 @@ _HINTS: Final = 10
 
 
 def field(
-    kind: Kind,
-    *,
-    default: Any = _REQUIRED,
-    key: str = "",
-    aliases: tuple[str, ...] = (),
-    hidden: bool = False,
+    kind: Kind, *, default: Any = _REQUIRED, key: str = "", aliases: tuple[str, ...] = (), hidden: bool = False
 ) -> Any:
     """Declare a field. Without a default it is required; `key` is what authors write when it differs from the name;
     `hidden` keeps it out of every dump.
@@ -256,14 +251,7 @@ def describe(value: Any) -> str:
     """The type of a value, as written in messages."""
     if value is None:
         return "empty"
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        dict: "a mapping",
-        list: "a list",
-    }
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", dict: "a mapping", list: "a list"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 

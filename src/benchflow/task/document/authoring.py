@@ -87,11 +87,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
             "roles": {
                 "architect": _ROLE,
                 "implementer": _ROLE,
-                "reviewer": {
-                    "agent": "claude-agent-acp",
-                    "model": "claude-sonnet-4-6",
-                    "capabilities": ["review"],
-                },
+                "reviewer": {"agent": "claude-agent-acp", "model": "claude-sonnet-4-6", "capabilities": ["review"]},
             }
         },
         "scenes": [

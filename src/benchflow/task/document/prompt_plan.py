@@ -102,10 +102,7 @@ def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[s
         if multi_role and has_user:
             names = ", ".join(str(scene.name) for scene in multi_role)
             problems.append(
-                (
-                    "user",
-                    f"several roles in one scene ({names}) need benchflow.teams with a sequential handoff",
-                )
+                ("user", f"several roles in one scene ({names}) need benchflow.teams with a sequential handoff")
             )
         return None, None
     if len(teams) > _HANDOFF_TEAMS:

@@ -230,9 +230,7 @@ def _resolve(scene: Scene, name: str, path: str, roles: Mapping[str, Role], prob
         turns = [Turn(role=role) for role in members]
     if not turns:
         problems.error(
-            "invalid-value",
-            path,
-            f"{path} has no turns; declare agents.roles and add roles or turns to the scene",
+            "invalid-value", path, f"{path} has no turns; declare agents.roles and add roles or turns to the scene"
         )
     return scene.replace(name=name, roles=tuple(members), turns=tuple(turns))
 
@@ -261,11 +259,7 @@ def _declared(role: str, where: str, roles: Mapping[str, Role], problems: IssueL
 
 
 def derive_mode(
-    namespace: Namespace,
-    scenes: tuple[Scene, ...],
-    user: User | None,
-    persona: str | None,
-    problems: IssueLog,
+    namespace: Namespace, scenes: tuple[Scene, ...], user: User | None, persona: str | None, problems: IssueLog
 ) -> str:
     """The declared interaction mode, or the one the document implies; a contradiction is reported."""
     turns = [turn for scene in scenes for turn in scene.turns or ()]

@@ -186,9 +186,7 @@ def _adapt_version(data: dict[str, Any], moved: dict[str, Any], problems: IssueL
         version = str(version)
     if isinstance(version, str) and not _NATIVE_VERSION.fullmatch(version):
         problems.warning(
-            "unknown-schema",
-            spelled,
-            f"unknown {spelled} '{version[:40]}'; it is read as the current version",
+            "unknown-schema", spelled, f"unknown {spelled} '{version[:40]}'; it is read as the current version"
         )
         moved[spelled] = version
         return

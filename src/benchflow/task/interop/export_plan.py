@@ -13,8 +13,8 @@ from benchflow.task.document.harbor_keys import ROOT_FILES, STEP_ENTRIES
 from benchflow.task.document.task_document import TaskDocument
 from benchflow.task.filemap import FileMap
 from benchflow.task.interop.export_report import CompatibilityExportLoss
-from benchflow.task.layout import ALIASES, select
 from benchflow.task.package import TaskPackage
+from benchflow.task.package_layout import ALIASES, select
 from benchflow.task.verifier.declared_strategies import ScriptStrategy
 
 _REWRITTEN: Final = frozenset({"task.md", "task.toml", "instruction.md", "compatibility/export-report.json"})
@@ -131,16 +131,7 @@ def _native_mounts(files: FileMap, plan: FilePlan) -> Iterator[CompatibilityExpo
 
 
 _RECORDS: Final = frozenset(
-    {
-        "document_version",
-        "provenance",
-        "evidence",
-        "assets",
-        "secrets",
-        "compatibility",
-        "authoring",
-        "compat",
-    }
+    {"document_version", "provenance", "evidence", "assets", "secrets", "compatibility", "authoring", "compat"}
 )
 """Keys of the namespace that are only information; the others change what runs."""
 

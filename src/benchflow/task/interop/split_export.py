@@ -30,11 +30,7 @@ from benchflow.task.interop.export_plan import (
     plan_files,
     verifier_losses,
 )
-from benchflow.task.interop.export_report import (
-    CompatibilityExportLoss,
-    CompatibilityExportReport,
-    ExportRefusedError,
-)
+from benchflow.task.interop.export_report import CompatibilityExportLoss, CompatibilityExportReport, ExportRefusedError
 from benchflow.task.interop.split_layout import declared_config, with_rubric_below
 from benchflow.task.package import INSTRUCTION, TASK_TOML, TaskPackage, load_package
 
@@ -140,9 +136,7 @@ def _prompt(package: TaskPackage) -> str | None:
     return f"{text}\n"
 
 
-def _configuration(
-    package: TaskPackage,
-) -> tuple[dict[str, Any], list[CompatibilityExportLoss], list[str]]:
+def _configuration(package: TaskPackage) -> tuple[dict[str, Any], list[CompatibilityExportLoss], list[str]]:
     """`task.toml` as a mapping, the lost settings, and the restored foreign paths."""
     config = package.config
     if config is None:  # a package without errors has a configuration

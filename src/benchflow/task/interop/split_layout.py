@@ -11,7 +11,7 @@ from typing import Any
 from benchflow.errors import PackageError
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.filemap import scan
-from benchflow.task.layout import ALIASES
+from benchflow.task.package_layout import ALIASES
 
 
 @dataclass(frozen=True, slots=True)

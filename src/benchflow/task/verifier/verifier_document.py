@@ -230,11 +230,7 @@ def load_verifier_document(path: Path | str) -> VerifierDocument:
 
 
 def read_verifier_document(
-    source: bytes | str,
-    *,
-    name: str = "verifier",
-    file: str = VERIFIER_MD,
-    profile: Mapping[str, Any] | None = None,
+    source: bytes | str, *, name: str = "verifier", file: str = VERIFIER_MD, profile: Mapping[str, Any] | None = None
 ) -> tuple[VerifierDocument | None, list[Issue]]:
     """Parse a verifier document; `profile` provides defaults for its `verifier` mapping."""
     try:

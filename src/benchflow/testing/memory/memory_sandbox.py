@@ -14,6 +14,7 @@ import anyio
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure, UnsupportedError, UsageError
 from benchflow.sandbox.bounded_output import BoundedOutput
+from benchflow.sandbox.inside.beneath import is_plain
 from benchflow.sandbox.protocol import (
     NO_SUCH_FILE,
     Change,
@@ -363,7 +364,6 @@ def _words(command: str | Sequence[str]) -> list[str]:
 
 def _safe(path: str) -> str:
     """An absolute path that means itself."""
-    parts = path.split("/")
-    if not path.startswith("/") or ".." in parts or "\0" in path:
+    if not path.startswith("/") or not is_plain(path):
         raise UsageError(f"{path!r} is not an absolute path without '..'.", code="path-invalid")
     return posixpath.normpath(path)

@@ -144,15 +144,7 @@ class NodeTree:
             raise failure(errno.EACCES, path)
         self.nodes[place] = replace(node, data=node.data + data if append else data, time=time)
 
-    def make_folder(
-        self,
-        path: str,
-        uid: int = 0,
-        *,
-        parents: bool = False,
-        mode: int = 0o755,
-        time: int = 0,
-    ) -> None:
+    def make_folder(self, path: str, uid: int = 0, *, parents: bool = False, mode: int = 0o755, time: int = 0) -> None:
         place = self.resolve(path)
         if place in self.nodes:
             if self.nodes[place].kind == "directory" and parents:

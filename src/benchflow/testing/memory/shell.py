@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.lowlevel
 
+from benchflow.sandbox.inside.accounts import Account, UnknownUser, find_account
 from benchflow.testing.memory import shell_syntax as syntax
 from benchflow.testing.memory.node_tree import Node, NodeTree
 from benchflow.testing.memory.shell_syntax import ShellSyntaxError
@@ -168,20 +169,20 @@ class Machine:
 
     def user_id(self, name: str) -> int | None:
         """The id of a user by name or number, as `/etc/passwd` has it."""
-        for account in self._accounts():
-            if name in (account[0], account[2]):
-                return int(account[2])
-        return int(name) if name.isdecimal() else None
+        try:
+            return self._account(name).uid
+        except UnknownUser:
+            return None
 
     def account(self, uid: int) -> tuple[str, str]:
         """Name and home of a user."""
-        found = next((one for one in self._accounts() if one[2] == str(uid)), None)
-        return (found[0], found[5]) if found else (str(uid), "/")
+        found = self._account(str(uid))
+        return found.name, found.home
 
-    def _accounts(self) -> list[list[str]]:
+    def _account(self, user: str) -> Account:
         node = self.tree.find("/etc/passwd")
-        lines = node.data.decode(errors="replace").splitlines() if node is not None else []
-        return [parts for line in lines if len(parts := line.split(":")) == 7 and parts[2].isdecimal()]
+        passwd = node.data.decode(errors="replace") if node is not None else ""
+        return find_account(user, passwd, "", assumed=False)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
 from benchflow.sandbox.protocol import OF_THE_FILE
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy
 from benchflow.verifier.box import Box, timed_out
-from benchflow.verifier.delivery import NotDelivered, Undelivered
+from benchflow.verifier.inputs import NotDelivered, Undelivered
 from benchflow.verifier.judging.answers import parse_answer
 from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables
 from benchflow.verifier.judging.judge_client import JudgeModel
@@ -135,11 +135,7 @@ async def _items(
 
 
 async def _ask(
-    judge: JudgeModel,
-    criteria: tuple[Criterion, ...],
-    context: str,
-    files: list[Deliverable],
-    transcript: Transcript,
+    judge: JudgeModel, criteria: tuple[Criterion, ...], context: str, files: list[Deliverable], transcript: Transcript
 ) -> dict[str, Any]:
     messages = criterion_messages(criteria, context, files)
     answer = await judge.ask(messages)

@@ -8,8 +8,7 @@ from typing import Any
 
 from benchflow.rewards import EpisodePolicy, RewardError, Scored, parse_records, read_episode, settle_episode
 from benchflow.task.verifier.declared_strategies import ORSEpisodeStrategy
-from benchflow.verifier.delivery import NotDelivered, Undelivered, is_deliverable
-from benchflow.verifier.inputs import Input, gather
+from benchflow.verifier.inputs import Input, NotDelivered, Undelivered, gather, is_deliverable
 from benchflow.verifier.strategy_run import Run
 
 

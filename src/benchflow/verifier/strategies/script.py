@@ -6,6 +6,7 @@ import shlex
 
 from benchflow.errors import PackageError
 from benchflow.rewards import Scored, read_reward
+from benchflow.sandbox.inside.beneath import is_plain
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.verifier.declared_strategies import ScriptStrategy
 from benchflow.verifier.box import keep_output, timed_out
@@ -64,6 +65,6 @@ def _require_safe(command: str) -> None:
         words = shlex.split(command)
     except ValueError as error:
         raise PackageError(f"The command of the verifier cannot be parsed: {error}.", code="invalid-command") from error
-    if not words or words[0].startswith("/") or ".." in words[0].split("/"):
+    if not words or words[0].startswith("/") or not is_plain(words[0]):
         message = f"The command of the verifier must be a file of its folder or a program of the environment: {command}"
         raise PackageError(message, code="invalid-command")

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.removal import remove_tree
-from benchflow.sandbox.local.beside import difference, reversion, volumes
-from benchflow.sandbox.local.beside import host_profile as hostprofile
-from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside import rootfs
+from benchflow.sandbox.local.beside import difference, host_profile, reversion, volumes
+from benchflow.sandbox.local.inside import messages, rootfs
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.beside.zygote import Zygote
 
-Task = Callable[[wire.Message, "Zygote"], wire.Message]
+Task = Callable[[messages.Message, "Zygote"], messages.Message]
 
 _WORTH_CLEARING: Final = 16 << 20
 """The image of a volume keeps the size it once had."""
 
 
-def remove(message: wire.Message, zygote: Zygote) -> wire.Message:
+def remove(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Remove trees and volumes; those that are gone already are fine."""
     for name in message["volumes"]:
         _unmount_volume(name)
@@ -47,7 +45,7 @@ def _unmount_volume(name: str) -> None:
         os.rmdir(path)
 
 
-def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+def make_volume(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Mount a file system of limited size, with folders in it for a sandbox to write to."""
     name, size, inodes = message["name"], message["size"], message["inodes"]
     plain = f"{rootfs.VOLUMES}/{name}"
@@ -62,7 +60,7 @@ def make_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {"used": _used(plain)}
 
 
-def clear_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+def clear_volume(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Make a volume as it was when it was new; one in which much was written is replaced."""
     plain = f"{rootfs.VOLUMES}/{message['name']}"
     if _used(plain)[0] - message["empty"] > _WORTH_CLEARING:
@@ -77,7 +75,7 @@ def clear_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {"used": _used(plain)}
 
 
-def renew(message: wire.Message, zygote: Zygote) -> wire.Message:
+def renew(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Make folders that are new and empty."""
     for location in message["locations"]:
         path = zygote.plain(location)
@@ -86,7 +84,7 @@ def renew(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {}
 
 
-def use_of_volume(message: wire.Message, zygote: Zygote) -> wire.Message:
+def use_of_volume(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Bytes and inodes taken."""
     del zygote
     return {"used": _used(f"{rootfs.VOLUMES}/{message['name']}")}
@@ -97,7 +95,7 @@ def _used(path: str) -> list[int]:
     return [(info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree]
 
 
-def copy(message: wire.Message, zygote: Zygote) -> wire.Message:
+def copy(message: messages.Message, zygote: Zygote) -> messages.Message:
     """A copy of a written layer with everything that makes it one; shares blocks where the file system can."""
     source, target = zygote.plain(message["source"]), zygote.plain(message["target"])
     command = ["cp", "-a", "--reflink=auto", "--", source, target]
@@ -110,7 +108,7 @@ def copy(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {}
 
 
-def changes(message: wire.Message, zygote: Zygote) -> wire.Message:
+def changes(message: messages.Message, zygote: Zygote) -> messages.Message:
     """The differences of one or more stacks, each a list of written and one of environment layers."""
     records: list[difference.Record] = []
     for stack in message["stacks"]:
@@ -121,7 +119,7 @@ def changes(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {"records": sorted(records)}
 
 
-def revert(message: wire.Message, zygote: Zygote) -> wire.Message:
+def revert(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Make paths of new layers look as in the environments below them."""
     for stack in message["stacks"]:
         written, environment = ([zygote.plain(item) for item in stack[name]] for name in ("written", "environment"))
@@ -129,14 +127,14 @@ def revert(message: wire.Message, zygote: Zygote) -> wire.Message:
     return {}
 
 
-def compose_host(message: wire.Message, zygote: Zygote) -> wire.Message:
+def compose_host(message: messages.Message, zygote: Zygote) -> messages.Message:
     """Write one of the host profile's layers, whole or not at all."""
     target = Path(zygote.plain(message["target"]))
     unfinished = Path(zygote.plain(message["unfinished"]))
     if message["folders"]:
-        hostprofile.compose_folders(unfinished)
+        host_profile.compose_folders(unfinished)
     else:
-        hostprofile.compose(unfinished, owners=zygote.identity != "single")
+        host_profile.compose(unfinished, owners=zygote.identity != "single")
     publish(unfinished, target)
     return {}
 
@@ -151,7 +149,7 @@ def publish(unfinished: Path, target: Path) -> None:
         remove_tree(unfinished)
 
 
-def publish_layer(message: wire.Message, zygote: Zygote) -> wire.Message:
+def publish_layer(message: messages.Message, zygote: Zygote) -> messages.Message:
     """`publish` for a layer that a sandbox wrote."""
     publish(Path(zygote.plain(message["source"])), Path(zygote.plain(message["target"])))
     return {}
@@ -171,7 +169,7 @@ TASKS: Final[Mapping[str, Task]] = {
 }
 
 
-def trees_of(message: wire.Message, zygote: Zygote) -> list[str] | None:
+def trees_of(message: messages.Message, zygote: Zygote) -> list[str] | None:
     """The trees whose size says how long a task takes; None where it takes long for other reasons."""
     match message["op"]:
         case "use-of-volume":

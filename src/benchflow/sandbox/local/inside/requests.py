@@ -12,20 +12,17 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from benchflow.sandbox.inside import beneath
-from benchflow.sandbox.inside import tree_stream as stream
+from benchflow.sandbox.inside import beneath, tree_stream
 from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
-from benchflow.sandbox.local.inside import children
-from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside import process_tree as processes
+from benchflow.sandbox.local.inside import children, messages, process_tree
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.inside.supervisor import Supervisor
 
-Handler = Callable[["Supervisor", wire.Message, socket.socket, list[int]], bool]
+Handler = Callable[["Supervisor", messages.Message, socket.socket, list[int]], bool]
 
 
-def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def execute(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Start a command with the three descriptors as its streams."""
     plan = supervisor.plan
     account = supervisor.accounts.find(message["user"] or plan.user)
@@ -33,27 +30,27 @@ def execute(supervisor: Supervisor, message: wire.Message, reply: socket.socket,
     environment = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
     environment |= plan.environment | message["env"]
     words = (message["argv"], environment, message["cwd"] or plan.workdir)
-    tag = processes.new_tag()
-    wire.send(reply, {"tag": tag})
+    tag = process_tree.new_tag()
+    messages.send(reply, {"tag": tag})
     return supervisor.adopt(supervisor.entrance.start(account, plan, program, words, fds), reply, tag)
 
 
-def receive_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def receive_tree(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Unpack a stream in a child; a parcel at once."""
     if message["parcel"]:
         children.unpack_tree(supervisor.plan, message, os.dup(fds[0]))
-        wire.send(reply, {"exit": 0})
+        messages.send(reply, {"exit": 0})
         return False
     plan, program, groups = supervisor.plan, supervisor.filters[1], supervisor.groups
     return supervisor.fork(reply, lambda: children.receive_tree(plan, program, groups, message, fds[0]))
 
 
-def send_tree(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def send_tree(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     plan, program, groups = supervisor.plan, supervisor.filters[1], supervisor.groups
     return supervisor.fork(reply, lambda: children.send_tree(plan, program, groups, message, fds[0]))
 
 
-def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def open_file(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Hand out a descriptor of a regular file; say so when it is a folder, with its parcel; refuse the rest."""
     del supervisor, fds
     path = message["path"]
@@ -64,12 +61,12 @@ def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socke
         _answer_folder(path, reply, parcel_wanted=message["parcel"])
         return False
     if not stat.S_ISREG(mode):
-        raise stream.Refused(f"'{path}' is not a regular file.")
+        raise tree_stream.Refused(f"'{path}' is not a regular file.")
     fd = children.open_plain(path, os.O_RDONLY)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise stream.Refused(f"'{path}' is not a regular file.")
-        wire.send(reply, {"directory": False}, (fd,))
+            raise tree_stream.Refused(f"'{path}' is not a regular file.")
+        messages.send(reply, {"directory": False}, (fd,))
     finally:
         os.close(fd)
     return False
@@ -78,9 +75,9 @@ def open_file(supervisor: Supervisor, message: wire.Message, reply: socket.socke
 def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> None:
     folder = children.open_plain(path, os.O_RDONLY | os.O_DIRECTORY) if parcel_wanted else -1
     try:
-        packed = stream.pack_parcel(folder) if parcel_wanted else None
+        packed = tree_stream.pack_parcel(folder) if parcel_wanted else None
         try:
-            wire.send(reply, {"directory": True}, () if packed is None else (packed,))
+            messages.send(reply, {"directory": True}, () if packed is None else (packed,))
         finally:
             if packed is not None:
                 os.close(packed)
@@ -89,12 +86,12 @@ def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> N
             os.close(folder)
 
 
-def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def create_file(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Return a descriptor of a new, empty file that replaces whatever is at the path."""
     del fds
     *parents, name = beneath.parts_of(message["path"]) or [""]
     if not name:
-        raise stream.Refused("'/' is not a file.")
+        raise tree_stream.Refused("'/' is not a file.")
     uid, gid = children.owner_of(message["owner"], supervisor.plan)
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     folder = fd = -1
@@ -105,7 +102,7 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
         fd = os.open(name, flags, 0o600, dir_fd=folder)
         os.fchown(fd, uid, gid)
         os.fchmod(fd, message["mode"] & 0o777)
-        wire.send(reply, {}, (fd,))
+        messages.send(reply, {}, (fd,))
     finally:
         for opened in (root, folder, fd):
             if opened >= 0:
@@ -113,31 +110,31 @@ def create_file(supervisor: Supervisor, message: wire.Message, reply: socket.soc
     return False
 
 
-def kill(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def kill(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End one command with all it started."""
     del fds
     for pid, tag in supervisor.tags.items():
         if tag == message["tag"]:
             supervisor.expect_end(pid)
-    processes.kill_tagged(message["tag"], {**supervisor.tags, supervisor.entrance.porter: 0})
+    process_tree.kill_tagged(message["tag"], {**supervisor.tags, supervisor.entrance.porter: 0})
     supervisor.reap()
-    wire.send(reply, {})
+    messages.send(reply, {})
     return False
 
 
-def kill_all(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def kill_all(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """End everything but the supervisor."""
     del message, fds
     supervisor.expect_end(None)
-    processes.kill_all()
+    process_tree.kill_all()
     supervisor.reap(until_none=True)
     if supervisor.watch is not None:
         supervisor.watch.forget()
-    wire.send(reply, {})
+    messages.send(reply, {})
     return False
 
 
-def dial(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def dial(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Hand out a socket that is connecting to a port of the sandbox's loopback."""
     del supervisor, fds
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
@@ -145,47 +142,47 @@ def dial(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fd
         number = opened.connect_ex(("127.0.0.1", message["port"]))
         if number not in (0, errno.EINPROGRESS):
             raise OSError(number, os.strerror(number))
-        wire.send(reply, {}, (opened.fileno(),))
+        messages.send(reply, {}, (opened.fileno(),))
     return False
 
 
-def prepare(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def prepare(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Give the environment its unprivileged user and that user its working folder."""
     del fds
     plan, program, groups = supervisor.plan, supervisor.filters[0], supervisor.groups
     return supervisor.fork(reply, lambda: children.prepare(plan, program, groups, message))
 
 
-def survey(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def survey(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Which processes are alive, apart from those that serve the sandbox itself."""
     del message, fds
     supervisor.reap()
     ours = {supervisor.entrance.porter, *supervisor.passing}
-    wire.send(reply, {"alive": [pid for pid in processes.alive() if pid not in ours]})
+    messages.send(reply, {"alive": [pid for pid in process_tree.alive() if pid not in ours]})
     return False
 
 
-def pause(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def pause(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Stop or continue all processes."""
     del supervisor, fds
     if message["stop"]:
-        processes.pause()
+        process_tree.pause()
     else:
-        processes.resume()
-    wire.send(reply, {})
+        process_tree.resume()
+    messages.send(reply, {})
     return False
 
 
-def open_network(supervisor: Supervisor, message: wire.Message, reply: socket.socket, fds: list[int]) -> bool:
+def open_network(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Replace the gateway by that of a network plan, in a child that passes its sockets out."""
     del fds
     _write_resolver(supervisor.resolver, message["resolv_conf"])
     return supervisor.fork(reply, lambda: _build_gateway(message, reply), passing=True)
 
 
-def _build_gateway(message: wire.Message, reply: socket.socket) -> int:
+def _build_gateway(message: messages.Message, reply: socket.socket) -> int:
     sockets = open_gateway(EgressPlan.from_message(message))
-    wire.send(reply, {}, [opened.fileno() for opened in sockets])
+    messages.send(reply, {}, [opened.fileno() for opened in sockets])
     return 0
 
 

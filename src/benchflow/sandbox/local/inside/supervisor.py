@@ -18,9 +18,7 @@ from typing import Final, NoReturn
 
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.accounts import Accounts
-from benchflow.sandbox.local.inside import children, kill_watch, requests
-from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside import process_tree as processes
+from benchflow.sandbox.local.inside import children, kill_watch, messages, process_tree, requests
 from benchflow.sandbox.local.inside.box_plan import Plan
 from benchflow.sandbox.local.inside.entrance import Entrance
 from benchflow.sandbox.local.inside.kill_watch import KillWatch
@@ -93,7 +91,7 @@ class Supervisor:
                 self._hold_memory()
 
     def _serve(self) -> None:
-        message, fds = wire.receive(self.control)
+        message, fds = messages.receive(self.control)
         if message is None:
             os._exit(0)
         reply = socket.socket(fileno=fds[0])
@@ -108,7 +106,7 @@ class Supervisor:
                 os.close(fd)
 
     def _hold_memory(self) -> None:
-        pid = processes.too_large(self.plan.memory_watch)
+        pid = process_tree.too_large(self.plan.memory_watch)
         if pid is not None:
             self.expect_end(pid)
             with contextlib.suppress(ProcessLookupError):
@@ -155,10 +153,10 @@ class Supervisor:
         return True
 
 
-def answer(reply: socket.socket, message: wire.Message, fds: tuple[int, ...] = ()) -> None:
+def answer(reply: socket.socket, message: messages.Message, fds: tuple[int, ...] = ()) -> None:
     """Send, unless the caller has gone away."""
     with contextlib.suppress(OSError):
-        wire.send(reply, message, fds)
+        messages.send(reply, message, fds)
 
 
 def seal() -> None:

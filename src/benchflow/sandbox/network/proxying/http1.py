@@ -6,6 +6,7 @@ is rebuilt from it, so that the server sees exactly the request that was checked
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Peer:
         """Pass on a body with new framing, without extensions and trailers."""
         async for data in other.receive_body():
             await self.send(h11.Data(data=data))
+            await asyncio.sleep(0)  # one block can hold thousands of tiny chunks: others get their turn
         await self.send(h11.EndOfMessage())
 
     @property

@@ -41,15 +41,7 @@ _PARTS: Final = frozenset(
 EVIDENCE: Final = "evidence"
 _NAMESPACE: Final = "benchflow"
 _FILES: Final = frozenset({"task.md", "task.toml", "instruction.md"})
-SOURCE_FOLDERS: Final = (
-    "environment",
-    "oracle",
-    "solution",
-    "verifier",
-    "tests",
-    "prompts",
-    "steps",
-)
+SOURCE_FOLDERS: Final = ("environment", "oracle", "solution", "verifier", "tests", "prompts", "steps")
 
 
 def select(files: FileMap, native: str, legacy: str) -> str | None:
@@ -114,10 +106,7 @@ _ELSEWHERE: Final = frozenset({"external_dataset", "runtime_secret"})
 
 def check_assets(namespace: Namespace, files: FileMap, problems: IssueLog) -> None:
     """Hidden assets must be outside what the agent sees; pinned assets must match their digest."""
-    seen_by_agent = [
-        *AGENT_FOLDERS,
-        *(asset.path for asset in namespace.assets if asset.visibility == "agent"),
-    ]
+    seen_by_agent = [*AGENT_FOLDERS, *(asset.path for asset in namespace.assets if asset.visibility == "agent")]
     for index, asset in enumerate(namespace.assets):
         path = f"benchflow.assets[{index}]"
         _check_visibility(asset, path, seen_by_agent, problems)
