@@ -290,6 +290,8 @@ class LocalSandbox(Sandbox):
         if files.kept or (self._stilled != self._asked and await _processes_live(link)):
             ended.set()
             return await self._copy_still(files, link)
+        # An overlay cannot get another layer while it is mounted, so the supervisor ends with its mount and a new one
+        # starts on demand. Copying the written layer instead would cost as much as the agent has written.
         self._link = None
         self._resting = True
         files.finish_current()
