@@ -11,14 +11,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
 import anyio
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.files.locks import try_lock
+from benchflow.files.locks import free_lock, held_lock
 from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.inside.layer_seal import is_whole, seal
 from benchflow.sandbox.inside.removal import remove_tree
@@ -84,18 +84,9 @@ class LayerStore:
                     folder.rename(target)
         return target, False
 
-    @asynccontextmanager
-    async def locked(self, key: str) -> AsyncIterator[None]:
-        """Hold the lock of `key` against all tasks and processes; it ends with its holder."""
-        descriptor = os.open(self._locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            pause = 0.005
-            while not try_lock(descriptor):
-                await anyio.sleep(pause)
-                pause = min(pause * 2, 0.25)
-            yield
-        finally:
-            os.close(descriptor)
+    def locked(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of `key` against all tasks and processes."""
+        return held_lock(self._locks / key)
 
     @asynccontextmanager
     async def scratch(self, key: str) -> AsyncIterator[Path]:
@@ -115,15 +106,11 @@ class LayerStore:
     def in_use(self) -> bool:
         """Whether a driver of sandboxes is alive that keeps its boxes in this store."""
         for path in self.root.glob("owners/*.lock"):
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                if not try_lock(descriptor):
-                    return True
-            finally:
-                os.close(descriptor)
+            lock = free_lock(path)
+            if lock is not None:
+                os.close(lock)
+            elif path.exists():
+                return True
         return False
 
     async def remove(self, key: str) -> None:
