@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from benchflow.testing.backend_promises import PROMISES, BackendFault
     from benchflow.testing.backend_conformance import BackendReport, check_backend, check_promise
+    from benchflow.testing.backend_promises import PROMISES, BackendFault
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
     from benchflow.testing.memory.memory_sandbox import InMemorySandbox
     from benchflow.testing.memory.shell import Call, Program
