@@ -109,6 +109,11 @@ def test_without_a_document_one_is_made_of_what_is_known() -> None:
     }
 
 
+def test_an_item_without_a_reason_states_none() -> None:
+    verdict = Scored(0.5, items=(RewardItem("style", 0.5),))
+    assert verdict.document["rubric"] == [{"name": "style", "score": 0.5, "space": "output"}]
+
+
 def test_the_document_states_the_settled_reward_first() -> None:
     verdict = Scored(1, document={"evidence": [], "reward": 0.3})
     assert list(verdict.document.items()) == [("reward", 1.0), ("evidence", [])]

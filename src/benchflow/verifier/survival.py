@@ -126,17 +126,11 @@ def _lookup_reason(change: Change, rules: Rules, *, inside: bool) -> Reason | No
         return "home" if _is_home_setting(path, rules.workdir) else None
     if _is_system(path):
         return None if rules.workdir.startswith(path + "/") else "system"
-    return "home" if _is_home_setting(path, _home_of(path)) else None
+    return "home" if _is_home_setting(path, "/".join(path.split("/")[:3])) else None
 
 
 def _is_system(path: str) -> bool:
     return below(path, *SYSTEM)
-
-
-def _home_of(path: str) -> str:
-    """The home folder that holds `path`, if one does."""
-    parts = path.split("/")
-    return "/".join(parts[:3]) if len(parts) > 3 and parts[1] == "home" else ""
 
 
 def _is_home(folder: str) -> bool:
