@@ -11,8 +11,7 @@ from benchflow.environment import Environment
 from benchflow.rewards import Verdict
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.verifier.declared_strategies import Strategy
-from benchflow.verifier.box import Box
-from benchflow.verifier.boxes import BoxMaker, Findings
+from benchflow.verifier.boxes import Box, BoxMaker, Findings
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.verifier_env import VerifierVariables
 
