@@ -19,15 +19,15 @@ from benchflow.errors import Issue, SandboxFailure, UnsupportedError, VerifierFa
 from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
+from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.scope import Scope
+from benchflow.verifier.scope import Scope, VerifierVariables, pinned_variables
 from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
-from benchflow.verifier.verifier_env import VerifierVariables, pinned_variables
 from benchflow.verifier.verifier_tree import LOGS, Staging
 
 MAX_STDOUT: Final = 4 << 20
@@ -166,7 +166,7 @@ class BoxMaker:
         if tree is None:
             tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
-        if not live_box and not live.is_root(user):
+        if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         pinned = pinned_variables(config.pytest_plugins)
