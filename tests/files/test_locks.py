@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchflow.files.locks import free_lock, new_lock, try_lock
+import anyio
+import pytest
+
+from benchflow.files.locks import free_lock, held_lock, new_lock, try_lock
 
 HOLDER = "import sys, time; from pathlib import Path; from benchflow.files.locks import new_lock"
 HOLDER += "; new_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
@@ -40,3 +43,26 @@ def test_a_new_lock_is_nobody_elses(tmp_path: Path) -> None:
     os.close(lock)
     assert try_lock(other)
     os.close(other)
+
+
+@pytest.mark.anyio
+async def test_tasks_that_want_one_lock_take_turns(tmp_path: Path) -> None:
+    inside: list[int] = []
+    turns = 0
+
+    async def work(number: int) -> None:
+        nonlocal turns
+        async with held_lock(tmp_path / "lock"):
+            inside.append(number)
+            await anyio.sleep(0.01)
+            assert inside == [number]
+            inside.clear()
+            turns += 1
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(work, number)
+    assert turns == 5
+    lock = free_lock(tmp_path / "lock")
+    assert lock is not None, "it is free afterwards"
+    os.close(lock)

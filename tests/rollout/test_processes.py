@@ -2,6 +2,8 @@
 
 import pytest
 
+from benchflow.sandbox import task_policy
+
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
 OFFLINE = "environment: {network_mode: no-network}\n"
@@ -45,3 +47,12 @@ async def test_a_split_package_runs_as_it_is(run, tmp_path):
     assert result.reward == 1.0
     assert result.verifier.opt_outs
     assert (tmp_path / "out" / "artifacts" / "logs" / "artifacts" / "note").read_text() == "kept\n"
+
+
+@pytest.mark.parametrize(("count", "reached"), [(60, ("processes",)), (5, ())])
+async def test_reaching_the_limit_of_processes_is_recorded(run, make_package, monkeypatch, count, reached):
+    monkeypatch.setattr(task_policy, "DEFAULT_PIDS", 30)
+    forks = f"(for i in $(seq {count}); do sleep 100 & done) >/dev/null 2>&1; echo done > answer.txt"
+    result = await run(make_package(), commands=[forks])
+    assert (result.reward, result.notes.limits_reached) == (1.0, reached)
+    assert result.to_dict().get("limits_reached", []) == list(reached)

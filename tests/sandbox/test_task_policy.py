@@ -3,7 +3,7 @@
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.protocol import CAPABILITIES, Limits, Mount, NetworkPolicy
+from benchflow.sandbox.protocol import CAPABILITIES, DEFAULT_PIDS, Limits, Mount, NetworkPolicy
 from benchflow.sandbox.task_policy import (
     asset_mounts,
     mcp_servers,
@@ -80,7 +80,9 @@ def test_a_declared_network_wins_over_the_default_of_the_runtime_policy(view, de
 def test_declared_limits_are_kept_and_defaults_only_where_the_machine_can(view):
     environment = view("environment:\n  memory_mb: 512\n").config.environment
     assert sandbox_limits(environment, frozenset()) == Limits(memory_mb=512)
-    assert sandbox_limits(environment, frozenset(CAPABILITIES)) == Limits(cpus=1, memory_mb=512, storage_mb=10240)
+    assert sandbox_limits(environment, frozenset(CAPABILITIES)) == Limits(
+        cpus=1, memory_mb=512, storage_mb=10240, pids=DEFAULT_PIDS
+    )
 
 
 def test_what_is_declared_is_needed(view):

@@ -19,7 +19,8 @@ from benchflow.evaluation.work import Runner, WorkItem
 from benchflow.record import Counted, JobResults, Result, WorkKey
 
 DEFAULT_RETRIES: Final[Mapping[str, int]] = MappingProxyType({"infrastructure": 2, "sandbox": 2, "judge": 2})
-"""How often a result of this error category is retried; other categories are not."""
+"""How often a result of this error category is retried. Others are not: a package, agent or verifier that fails would
+fail again, and a retry would hide it and cost as much."""
 FINAL_CATEGORIES: Final = frozenset({"package", "unsupported"})
 """Errors that a retry cannot change."""
 

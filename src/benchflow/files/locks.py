@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
+
+_LONGEST_PAUSE: Final = 0.25
 
 
 def new_lock(path: Path) -> int | None:
@@ -41,3 +45,19 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.asynccontextmanager
+async def held_lock(path: Path) -> AsyncIterator[None]:
+    """Hold the lock of a file, made if it is missing, against all tasks and processes; it ends with its holder."""
+    import anyio
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        pause = 0.005
+        while not try_lock(descriptor):
+            await anyio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)

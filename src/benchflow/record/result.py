@@ -233,6 +233,8 @@ class Notes:
     audit: ToolAudit | None = None
     rescore: RescoreNote | None = None
     cleanup: tuple[CleanupFailure, ...] = ()
+    limits_reached: tuple[str, ...] = ()
+    """Limits of the sandbox that the agent's processes ran into: `processes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

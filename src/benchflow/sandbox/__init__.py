@@ -1,19 +1,28 @@
 """Where agents and verifiers run: one protocol, several backends.
 
-Names are loaded when they are used: none of them brings in a backend.
+The names below are what a backend of your own is written with; see "Write your own backend" in the page on sandboxes.
+They are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from benchflow.lazy_names import lazy_names
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from benchflow.sandbox.backends import load_backend
-    from benchflow.sandbox.factory import Preparation, choose_backend, prepare
+    from benchflow.errors import (
+        BenchflowError,
+        EnvironmentFailure,
+        InfrastructureFailure,
+        SandboxFailure,
+        UnsupportedError,
+        UsageError,
+    )
+    from benchflow.sandbox.bounded_output import BoundedOutput
     from benchflow.sandbox.protocol import (
         CAPABILITIES,
+        NO_SUCH_FILE,
+        OF_THE_FILE,
         BackendStatus,
         Change,
         Composition,
@@ -24,6 +33,8 @@ if TYPE_CHECKING:
         Missing,
         Mount,
         NetworkPolicy,
+        OutputSink,
+        Revert,
         Rights,
         Sandbox,
         SandboxBackend,
@@ -34,36 +45,52 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAPABILITIES",
+    "NO_SUCH_FILE",
+    "OF_THE_FILE",
     "BackendStatus",
+    "BenchflowError",
+    "BoundedOutput",
     "Change",
     "Composition",
+    "EnvironmentFailure",
     "ExecResult",
     "Healthcheck",
     "Image",
+    "InfrastructureFailure",
     "Limits",
     "Missing",
     "Mount",
     "NetworkPolicy",
-    "Preparation",
+    "OutputSink",
+    "Revert",
     "Rights",
     "Sandbox",
     "SandboxBackend",
+    "SandboxFailure",
     "SandboxProcess",
     "SandboxSpec",
     "Snapshot",
-    "choose_backend",
-    "load_backend",
-    "prepare",
+    "UnsupportedError",
+    "UsageError",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "benchflow.sandbox.backends": "load_backend",
-        "benchflow.sandbox.factory": "Preparation choose_backend prepare",
-        "benchflow.sandbox.protocol": (
-            "CAPABILITIES BackendStatus Change Composition ExecResult Healthcheck Image Limits Missing Mount "
-            "NetworkPolicy Rights Sandbox SandboxBackend SandboxProcess SandboxSpec Snapshot"
+_ELSEWHERE: Final = {
+    "BoundedOutput": "benchflow.sandbox.bounded_output",
+    **dict.fromkeys(
+        (
+            "BenchflowError",
+            "EnvironmentFailure",
+            "InfrastructureFailure",
+            "SandboxFailure",
+            "UnsupportedError",
+            "UsageError",
         ),
-    },
-)
+        "benchflow.errors",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE.get(name, "benchflow.sandbox.protocol")), name)

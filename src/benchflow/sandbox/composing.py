@@ -36,12 +36,12 @@ def composed(spec: SandboxSpec, composition: Composition, *, workdir: str | None
 
 
 def narrower(one: Limits, other: Limits) -> Limits:
-    """Both limits at once."""
+    """Both limits at once. A compose file can declare how many processes there may be, a task only has the default."""
     return replace(
         one,
         cpus=_smaller(one.cpus, other.cpus),
         memory_mb=_smaller(one.memory_mb, other.memory_mb),
-        pids=_smaller(one.pids, other.pids),
+        pids=one.pids if other.pids is None else other.pids,
     )
 
 

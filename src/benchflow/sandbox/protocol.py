@@ -58,9 +58,13 @@ CAPABILITIES: Final[Mapping[str, str]] = {
 """All capabilities with their meaning. A backend declares a subset."""
 
 
+DEFAULT_PIDS: Final = 4096
+"""How many processes a sandbox has where nobody declares a number: more than any task needs, less than hurts others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a sandbox may use; None leaves a resource to the machine."""
+    """What a sandbox may use; None leaves a resource to the machine, and processes to the backend's default."""
 
     cpus: float | None = None
     memory_mb: int | None = None
@@ -310,6 +314,10 @@ class Sandbox(ABC):
         result = await self.exec(_OTHERS, user="root", cwd="/", timeout=60)
         return not result.ok or bool(result.stdout.strip())
 
+    async def limits_reached(self) -> tuple[str, ...]:
+        """The limits that processes inside have reached since the start, as far as is known: `processes`."""
+        return ()
+
     @abstractmethod
     async def set_network(self, policy: NetworkPolicy) -> None:
         """Change the policy for the next phase; open connections of the old one end."""
@@ -347,8 +355,9 @@ class Sandbox(ABC):
         """
         return await self.fork(mounts=mounts, network=network, revert=revert)
 
-    @abstractmethod
-    async def snapshot(self) -> Snapshot: ...
+    async def snapshot(self) -> Snapshot:
+        """A state that other sandboxes can start from; a backend without `snapshot` has none."""
+        raise UnsupportedError("This sandbox has no snapshots.", code="snapshot-unsupported")
 
     @abstractmethod
     async def stop(self) -> None:
@@ -409,13 +418,15 @@ class SandboxBackend(ABC):
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """A sandbox that is not started yet."""
 
-    @abstractmethod
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
         """The environment of a Dockerfile; built once per digest even when many ask at the same time."""
+        del options
+        file = (context / dockerfile).name
+        raise UnsupportedError(f"The sandbox '{self.name}' builds no images.", path="build.dockerfile", file=file)
 
-    @abstractmethod
     async def resolve(self, image: str) -> Image:
-        """A named image, or an `EnvironmentFailure` that says which command provides it."""
+        """A named image, or an `EnvironmentFailure` that says which command makes it known."""
+        raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
 
     async def compose(
         self,
@@ -434,9 +445,8 @@ class SandboxBackend(ABC):
             f"The sandbox '{self.name}' does not support compose files.", path="compose", file=file.name
         )
 
-    @abstractmethod
-    async def discard(self, snapshot: Snapshot) -> None: ...
+    async def discard(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot; one that is not there is none."""
 
-    @abstractmethod
     async def close(self) -> None:
         """End everything that the backend keeps running for its sandboxes."""

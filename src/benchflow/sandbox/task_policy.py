@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.inside.beneath import is_name
-from benchflow.sandbox.protocol import Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
+from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
 
 if TYPE_CHECKING:
     from benchflow.task.config.task_config import EnvironmentConfig, HealthcheckConfig
@@ -75,6 +75,7 @@ def sandbox_limits(environment: EnvironmentConfig, capabilities: frozenset[str])
         cpus=environment.cpus if kept("cpus", "limits.cpu") else None,
         memory_mb=environment.memory_mb if kept("memory_mb", "limits.memory") else None,
         storage_mb=environment.storage_mb if kept("storage_mb", "limits.disk") else None,
+        pids=DEFAULT_PIDS if "limits.pids" in capabilities else None,
         gpus=environment.gpus or None,
     )
 

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from benchflow.testing.backend_promises import PROMISES, BackendFault
+    from benchflow.testing.conformance import BackendReport, check_backend, check_promise
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
     from benchflow.testing.memory.memory_sandbox import InMemorySandbox
     from benchflow.testing.memory.shell import Call, Program
@@ -31,18 +33,26 @@ _WHERE: Final = {
         ("Answer", "Disconnect", "Fault", "Malformed", "ModelRequest", "Reply", "Silence", "ToolCall", "Usage"),
         "benchflow.testing.replies",
     ),
+    "BackendFault": "benchflow.testing.backend_promises",
+    "BackendReport": "benchflow.testing.conformance",
     "Call": "benchflow.testing.memory.shell",
     "InMemoryBackend": "benchflow.testing.memory.memory_backend",
     "InMemorySandbox": "benchflow.testing.memory.memory_sandbox",
     "ModelServer": "benchflow.testing.model_server",
     "NullBackend": "benchflow.testing.null_sandbox",
     "NullSandbox": "benchflow.testing.null_sandbox",
+    "PROMISES": "benchflow.testing.backend_promises",
     "Program": "benchflow.testing.memory.shell",
     "SandboxCall": "benchflow.testing.memory.memory_backend",
+    "check_backend": "benchflow.testing.conformance",
+    "check_promise": "benchflow.testing.conformance",
 }
 
 __all__ = [
+    "PROMISES",
     "Answer",
+    "BackendFault",
+    "BackendReport",
     "Call",
     "Disconnect",
     "Fault",
@@ -59,6 +69,8 @@ __all__ = [
     "Silence",
     "ToolCall",
     "Usage",
+    "check_backend",
+    "check_promise",
 ]
 
 

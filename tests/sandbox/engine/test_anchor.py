@@ -3,7 +3,6 @@
 import fcntl
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import time
@@ -32,19 +31,6 @@ def run(anchor, *args, stdin=b"", env=None):
     done = subprocess.run([anchor, *args], input=stdin, capture_output=True, env=env, check=False, timeout=60)
     assert done.stderr.startswith(GREETING)
     return done.returncode, done.stdout, done.stderr[GREETING_SIZE:]
-
-
-def test_the_shipped_programs_are_what_the_source_gives(tmp_path):
-    for compiler in ("x86_64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"):
-        if shutil.which(compiler) is None:
-            pytest.fail(f"{compiler} is missing; `make system` installs it.")
-    subprocess.run([ROOT / "scripts/build-programs", tmp_path], check=True, timeout=120)
-    version = subprocess.run(["x86_64-linux-gnu-gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
-    for machine in ("x86_64", "aarch64"):
-        built = (tmp_path / f"anchor-{machine}").read_bytes()
-        assert len(built) < 16_384
-        if version.stdout.strip() == COMPILER:
-            assert built == (SHIPPED / f"anchor-{machine}").read_bytes(), "run scripts/build-programs"
 
 
 def test_other_machines_are_refused():

@@ -6,6 +6,7 @@ import resource
 import pytest
 
 from benchflow.errors import SandboxFailure
+from benchflow.sandbox.built_in import ENGINE
 from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mount_arguments
 from benchflow.sandbox.engine.box.record_transfer import Owner
@@ -14,7 +15,6 @@ from benchflow.sandbox.engine.machine.dialect import DOCKER, PODMAN
 from benchflow.sandbox.engine.machine.engine_build import BuildOptions, context_digest
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.engine_facts import (
-    ENGINE_CAPABILITIES,
     has_project_quota,
     read_docker,
     read_podman,
@@ -77,12 +77,12 @@ def test_a_docker_says_what_it_can_limit():
         "DriverStatus": [["Backing Filesystem", "extfs"]],
     }
     facts = read_docker(info, kernel="6.1", root=True, local=True)
-    assert facts.capabilities == ENGINE_CAPABILITIES - {"limits.disk"}
+    assert facts.capabilities == ENGINE - {"limits.disk"}
     assert [missing.capability for missing in facts.missing()] == ["limits.disk"]
     elsewhere = read_docker(info, kernel="5.0", root=True, local=True)
     assert "network.allowlist" not in elsewhere.capabilities
     assert not elsewhere.same_kernel
-    assert set(CAPABILITIES) >= ENGINE_CAPABILITIES
+    assert set(CAPABILITIES) >= ENGINE
 
 
 def test_disk_limits_need_project_quotas_below_the_engines_data():

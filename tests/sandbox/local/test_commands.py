@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -215,3 +217,26 @@ async def test_a_sandbox_that_ends_during_a_command_is_an_error_not_a_hang(backe
         group.start_soon(run)
         await anyio.sleep(0.2)
         await box.stop()
+
+
+IGNORANT = """
+import anyio, pathlib, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD, signal.SIGRTMAX):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.protocol import Limits, SandboxSpec
+async def main():
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    backend = LocalBackend(pathlib.Path(sys.argv[1]))
+    for limits in (Limits(), Limits(pids=50)):
+        async with backend.create(SandboxSpec(limits=limits)) as box:
+            print((await box.exec("grep -E 'Sig(Ign|Blk)' /proc/self/status")).stdout.decode(), end="")
+    await backend.close()
+anyio.run(main)
+"""
+
+
+async def test_signals_that_the_caller_ignores_or_blocks_are_not_ignored_inside(tmp_path: Path) -> None:
+    done = await anyio.run_process([sys.executable, "-c", IGNORANT, str(tmp_path / "store")])
+    assert done.stdout.decode().split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16] * 2

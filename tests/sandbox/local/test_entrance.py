@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
-import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +21,6 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = Path(entry.__file__).parent
-
-
-def test_the_shipped_programs_are_what_the_source_gives(tmp_path: Path) -> None:
-    for compiler in ("x86_64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"):
-        if shutil.which(compiler) is None:
-            pytest.fail(f"{compiler} is missing; `make system` installs it.")
-    subprocess.run([ROOT / "scripts/build-programs", tmp_path], check=True, timeout=120)
-    version = subprocess.run(["x86_64-linux-gnu-gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
-    for machine in ("x86_64", "aarch64"):
-        built = (tmp_path / f"entry-{machine}").read_bytes()
-        assert len(built) < 4096
-        if version.stdout.strip() == "12.2.0":
-            assert built == (SHIPPED / f"entry-{machine}").read_bytes(), "run scripts/build-programs"
 
 
 @dataclass(frozen=True)

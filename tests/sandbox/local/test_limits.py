@@ -37,6 +37,33 @@ async def test_more_cpus_than_there_are_is_all_of_them(backend: LocalBackend) ->
         assert await sh(box, "nproc") == str(len(os.sched_getaffinity(0)))
 
 
+async def test_a_sandbox_has_4096_processes_unless_told_otherwise(backend: LocalBackend) -> None:
+    found = "grep -h . /proc/self/limits | grep 'Max processes'; cat /sys/fs/cgroup/pids.max 2>/dev/null"
+    async with backend.create(SandboxSpec()) as box, backend.create(SandboxSpec(limits=Limits(pids=9000))) as large:
+        if "pids" in backend.machine.controllers:
+            assert [pids_of(item) for item in (box, large)] == [4097, 9001]
+        else:
+            assert " 4096 " in await sh(box, found)
+            assert " 9000 " in await sh(large, found)
+
+
+def pids_of(box: LocalSandbox) -> int:
+    """The limit of the control group, which counts the process that starts the others."""
+    paths = [folder / "pids.max" for folder in box.groups.folders]
+    return int(next(path for path in paths if path.exists()).read_text())
+
+
+async def test_running_out_of_processes_is_noticed(backend: LocalBackend) -> None:
+    async with backend.create(SandboxSpec(limits=Limits(pids=20))) as box:
+        await box.exec("for i in $(seq 10); do sleep 30 & done")
+        assert await box.limits_reached() == ()
+        await box.exec("for i in $(seq 30); do sleep 30 & done")
+        expected = ("processes",) if "pids" in backend.machine.controllers else ()
+        assert await box.limits_reached() == expected
+        await box.kill_processes()
+        assert await box.limits_reached() == expected
+
+
 async def test_the_number_of_processes_is_limited_and_the_sandbox_still_answers(backend: LocalBackend) -> None:
     async with backend.create(SandboxSpec(limits=Limits(pids=20))) as box:
         started = await sh(box, "for i in $(seq 40); do sleep 30 & done 2>/dev/null; jobs -p | wc -l")

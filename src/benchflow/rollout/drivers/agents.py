@@ -97,6 +97,8 @@ class AgentDriver(Driver):
         """End the agents' processes, copy out artifacts, and keep the workspace."""
         environment, draft = self._context.environment, self._draft
         await end_processes(environment, step.name)
+        reached = await environment.sandbox.limits_reached()
+        draft.note(limits_reached=tuple(dict.fromkeys(draft.notes.limits_reached + reached)))
         target = self._context.folder.step(step.name).artifacts
         conventional = is_imported(self._context.plan.view)
         found = await collect(environment.sandbox, step.artifacts, target, conventional=conventional)

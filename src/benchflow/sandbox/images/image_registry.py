@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import EnvironmentFailure, InfrastructureFailure, UsageError
 from benchflow.files import write_atomic
 from benchflow.sandbox.images.image_config import ImageConfig, image_digest
 from benchflow.sandbox.images.layer_store import LayerStore, disk_errors
@@ -74,6 +74,16 @@ class ImageRegistry:
     def __init__(self, store: LayerStore) -> None:
         self.store: Final = store
         self.folder: Final = store.root / "images"
+
+    async def require_whole(self, record: ImageRecord) -> None:
+        """An `EnvironmentFailure` when a layer was changed or damaged: only the source of the image has it again."""
+        for key in record.layers:
+            if not await self.store.is_whole(key):
+                message = (
+                    f"The image {record.name} is damaged: its layer {key[:12]} was changed or is incomplete. Remove it "
+                    f"with `bench images remove {record.name}` and add it again (it came from {record.source})."
+                )
+                raise EnvironmentFailure(message, code="image-damaged", path="environment")
 
     def get(self, name: str) -> ImageRecord | None:
         """The image of that name; None if it is not registered, or one of its layers is gone."""

@@ -3,7 +3,7 @@
 A layer is a folder `layers/<key>/` in the form an overlay mount takes it: plain files, whiteouts as 0:0
 character devices, opaque folders by the attribute `user.overlay.opaque`. It is made under a temporary name,
 published by one rename, and never changed again. However many tasks and processes ask for a layer, one of
-them makes it.
+them makes it. One that was changed or damaged nevertheless, which is looked at once per process, is made again.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
 import anyio
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.files.locks import try_lock
+from benchflow.files.locks import free_lock, held_lock
 from benchflow.sandbox.images.filework import FileWork
+from benchflow.sandbox.inside.layer_seal import is_whole, seal
 from benchflow.sandbox.inside.removal import remove_tree
 
 MakeLayer = Callable[[Path], Awaitable[None]]
 OPAQUE: Final = "user.overlay.opaque"
+_whole: Final[set[Path]] = set()
+"""Layers that this process has looked at."""
 
 
 class LayerStore:
@@ -51,36 +54,39 @@ class LayerStore:
     def has(self, key: str) -> bool:
         return self.path(key).is_dir()
 
+    async def is_whole(self, key: str) -> bool:
+        """Whether there is the layer as it was made."""
+        path = self.path(key)
+        if path in _whole and path.is_dir():
+            return True
+        if path.is_dir() and await self.work.look(is_whole, str(path)):
+            _whole.add(path)
+            return True
+        return False
+
     async def layer(self, key: str, make: MakeLayer) -> tuple[Path, bool]:
-        """The layer `key`, made by `make(folder)` unless it exists; also whether it existed already.
+        """The layer `key`, made by `make(folder)` unless it exists and is whole; also whether it existed already.
 
         An error of `make` leaves nothing behind; others that waited for the same layer then try themselves.
         """
         target = self.path(key)
-        if target.is_dir():
+        if await self.is_whole(key):
             return target, True
         self.prepare()
         async with self.locked(key):
-            if target.is_dir():
+            if await self.is_whole(key):
                 return target, True
+            await self._discard(key)
             async with self.scratch(key) as folder:
                 with disk_errors(self.root):
                     await make(folder)
+                    await self.work.run(seal, str(folder))
                     folder.rename(target)
         return target, False
 
-    @asynccontextmanager
-    async def locked(self, key: str) -> AsyncIterator[None]:
-        """Hold the lock of `key` against all tasks and processes; it ends with its holder."""
-        descriptor = os.open(self._locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            pause = 0.005
-            while not try_lock(descriptor):
-                await anyio.sleep(pause)
-                pause = min(pause * 2, 0.25)
-            yield
-        finally:
-            os.close(descriptor)
+    def locked(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of `key` against all tasks and processes."""
+        return held_lock(self._locks / key)
 
     @asynccontextmanager
     async def scratch(self, key: str) -> AsyncIterator[Path]:
@@ -100,26 +106,27 @@ class LayerStore:
     def in_use(self) -> bool:
         """Whether a driver of sandboxes is alive that keeps its boxes in this store."""
         for path in self.root.glob("owners/*.lock"):
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                if not try_lock(descriptor):
-                    return True
-            finally:
-                os.close(descriptor)
+            lock = free_lock(path)
+            if lock is not None:
+                os.close(lock)
+            elif path.exists():
+                return True
         return False
 
     async def remove(self, key: str) -> None:
         """Remove a layer; the caller knows that nothing is built on it."""
         async with self.locked(key):
-            doomed = self._temporary / f"{key}.{os.urandom(6).hex()}"
-            try:
-                self.path(key).rename(doomed)
-            except FileNotFoundError:
-                return
-            await self.work.run(remove_tree, doomed)
+            await self._discard(key)
+
+    async def _discard(self, key: str) -> None:
+        """Remove a layer whose lock is held, if it exists."""
+        _whole.discard(self.path(key))
+        doomed = self._temporary / f"{key}.{os.urandom(6).hex()}"
+        try:
+            self.path(key).rename(doomed)
+        except FileNotFoundError:
+            return
+        await self.work.run(remove_tree, doomed)
 
 
 @contextmanager

@@ -69,14 +69,16 @@ MACHINE: Final = os.uname().machine
 
 _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "x86_64": {
-        "write": 1, "clone": 56, "execve": 59, "exit": 60, "kill": 62, "chdir": 80, "umask": 95, "setsid": 112,
-        "setgroups": 116, "setresuid": 117, "setresgid": 119, "capget": 125, "capset": 126, "pivot_root": 155,
-        "prctl": 157, "sched_setaffinity": 203, "openat": 257, "unshare": 272, "prlimit64": 302, "seccomp": 317,
+        "write": 1, "rt_sigaction": 13, "clone": 56, "execve": 59, "exit": 60, "kill": 62, "chdir": 80, "umask": 95,
+        "setsid": 112, "setgroups": 116, "setresuid": 117, "setresgid": 119, "capget": 125, "capset": 126,
+        "pivot_root": 155, "prctl": 157, "sched_setaffinity": 203, "openat": 257, "unshare": 272, "prlimit64": 302,
+        "seccomp": 317,
     },
     "aarch64": {
         "pivot_root": 41, "chdir": 49, "openat": 56, "write": 64, "capget": 90, "capset": 91, "exit": 93, "unshare": 97,
-        "sched_setaffinity": 122, "setresuid": 147, "setresgid": 149, "setsid": 157, "setgroups": 159, "umask": 166,
-        "prctl": 167, "kill": 129, "clone": 220, "execve": 221, "prlimit64": 261, "seccomp": 277,
+        "sched_setaffinity": 122, "rt_sigaction": 134, "setresuid": 147, "setresgid": 149, "setsid": 157,
+        "setgroups": 159, "umask": 166, "prctl": 167, "kill": 129, "clone": 220, "execve": 221, "prlimit64": 261,
+        "seccomp": 277,
     },
 }  # fmt: skip
 NUMBER: Final = {

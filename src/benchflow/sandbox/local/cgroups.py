@@ -71,6 +71,10 @@ class Groups:
         used_up = most >= limit - limit // 16  # newer kernels count no refusals here
         return Shortage(killed if used_up else 0, killed)
 
+    def forks_refused(self) -> bool:
+        """Whether the limit of processes was ever reached."""
+        return any(_counters(folder / "pids.events").get("max", 0) > 0 for folder in self.folders)
+
     def remove(self) -> None:
         """Remove the groups; a group that the kernel still empties is waited for, briefly."""
         for folder in self.folders:

@@ -57,6 +57,7 @@ class LocalImages:
         record = registry.get(name)
         if record is None:
             raise missing_image(name)
+        await registry.require_whole(record)
         return registry.image(record)
 
     async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:

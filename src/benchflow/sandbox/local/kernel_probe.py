@@ -89,8 +89,7 @@ def open_launcher(
         except OSError as error:
             problems.append(f"{error.strerror or error}")
     raise InfrastructureFailure(
-        f"The kernel refuses the namespaces of the local sandbox ({problems[-1]}): allow user namespaces, "
-        f"give the surrounding container permission to mount, or {_ENGINE}.",
+        f"The local sandbox needs namespaces, and the kernel refuses them: {problems[-1]}, or {_ENGINE}.",
         code="local-unusable",
     )
 

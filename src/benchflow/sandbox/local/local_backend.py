@@ -49,6 +49,8 @@ class LocalBackend(SandboxBackend):
         self._snapshots: dict[str, tuple[tuple[Layer, ...], SandboxSpec]] = {}
         self._preparing: dict[str, anyio.Lock] = {}
         """What is made once, however many ask at the same time."""
+        self._whole: set[str] = set()
+        """Layers that were looked at."""
         self._probed: Probe | None = None
 
     @cached_property
@@ -120,12 +122,26 @@ class LocalBackend(SandboxBackend):
         runtime = await self.runtime()
         key = hostprofile.profile_key() + ("-folders" if folders else "")
         async with self._preparing.setdefault(key, anyio.Lock()):
-            if not (self.store.layers / key).exists():
+            if not await self._is_whole(key):
                 unfinished = runtime.owner.location(f"profile-{secrets.token_hex(4)}")
                 target = f"store:layers/{key}"
                 message = {"op": "compose-host", "folders": folders, "target": target, "unfinished": unfinished}
                 await runtime.launcher.task(message)
         return f"store:layers/{key}"
+
+    async def _is_whole(self, key: str) -> bool:
+        """Whether a layer of our own is there as it was made, looked at once; one that is damaged is removed."""
+        if not (self.store.layers / key).exists():
+            return False
+        if key in self._whole:
+            return True
+        launcher = (await self.runtime()).launcher
+        location = f"store:layers/{key}"
+        if (await launcher.task({"op": "check-layer", "location": location}))["whole"]:
+            self._whole.add(key)
+            return True
+        await launcher.task({"op": "remove", "locations": [location], "volumes": []})
+        return False
 
     async def _prepared_layer(self, spec: SandboxSpec, environment: Environment, user: str) -> str:
         """A layer with the sandbox's user in the accounts and the working folder in its hands; made once per image."""
@@ -134,7 +150,7 @@ class LocalBackend(SandboxBackend):
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         key = f"prepared-{digest[:24]}"
         async with self._preparing.setdefault(key, anyio.Lock()):
-            if not (self.store.layers / key).exists():
+            if not await self._is_whole(key):
                 await self._prepare(spec, user, key, runtime)
         return f"store:layers/{key}"
 

@@ -25,6 +25,7 @@ from benchflow.sandbox.local.link import Link
 from benchflow.sandbox.local.local_egress import Uplink
 from benchflow.sandbox.local.machine_limits import Restraints, restrain
 from benchflow.sandbox.protocol import (
+    DEFAULT_PIDS,
     Change,
     ExecResult,
     Mount,
@@ -71,7 +72,7 @@ class LocalSandbox(Sandbox):
         self._revert = revert
         self._after = after
         self._files: Files | None = None
-        self._groups = cgroups.Groups()
+        self.groups = cgroups.Groups()
         self._restraints = Restraints()
         self._link: Link | None = None
         self._uplink = Uplink(spec.network)
@@ -122,8 +123,9 @@ class LocalSandbox(Sandbox):
     def _restrain(self, owner: str) -> None:
         """Limits stay the same however often the layers below are exchanged."""
         machine = self._backend.machine
-        self._restraints = restrain(self.spec.limits, machine)
-        self._groups = cgroups.make_groups(machine.hierarchies, owner, self.id, self.spec.limits, self._restraints.cpus)
+        limits = replace(self.spec.limits, pids=self.spec.limits.pids or DEFAULT_PIDS)
+        self._restraints = restrain(limits, machine)
+        self.groups = cgroups.make_groups(machine.hierarchies, owner, self.id, limits, self._restraints.cpus)
 
     async def _come_up(self, upper: Path | None = None, revert: Revert | None = None) -> None:
         files = self._open_files()
@@ -138,7 +140,7 @@ class LocalSandbox(Sandbox):
             overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
         after, self._after = self._after, None
-        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self._groups, after)
+        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self.groups, after)
         if self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
         if self._revert is None:  # such a copy is short-lived and in a hurry
@@ -248,6 +250,9 @@ class LocalSandbox(Sandbox):
     async def has_processes(self) -> bool:
         return not self._resting and await _processes_live(await self._quiet_link())
 
+    async def limits_reached(self) -> tuple[str, ...]:
+        return ("processes",) if self.groups.forks_refused() else ()
+
     async def set_network(self, policy: NetworkPolicy) -> None:
         link = await self._quiet_link()
         uplink = Uplink(policy)
@@ -290,6 +295,8 @@ class LocalSandbox(Sandbox):
         if files.kept or (self._stilled != self._asked and await _processes_live(link)):
             ended.set()
             return await self._copy_still(files, link)
+        # An overlay cannot get another layer while it is mounted, so the supervisor ends with its mount and a new one
+        # starts on demand. Copying the written layer instead would cost as much as the agent has written.
         self._link = None
         self._resting = True
         files.finish_current()
@@ -327,7 +334,7 @@ class LocalSandbox(Sandbox):
         self._resting = False
         link, self._link = self._link, None
         files, self._files = self._files, None
-        groups, self._groups = self._groups, cgroups.Groups()
+        groups, self.groups = self.groups, cgroups.Groups()
         await self._uplink.close()
         if link is not None:
             await link.close()

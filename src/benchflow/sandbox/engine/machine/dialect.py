@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 
@@ -27,7 +27,6 @@ class Dialect:
     """Containers are children of the command, not of a daemon, and cannot get more than the command itself has."""
     keep_output: tuple[str, ...] = ("--log-opt", "max-size=10m")
     """Arguments that keep the output of a service within a bound."""
-    build_environment: Mapping[str, str] = field(default_factory=dict)
     install: str = ""
     """What helps when the command is missing."""
     start: str = ""

@@ -6,12 +6,11 @@ carries it as its tag, so a second build is a look-up.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,7 @@ from typing import Final
 import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
-from benchflow.files.locks import try_lock
+from benchflow.files.locks import held_lock
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.engine_images import find_image
 from benchflow.sandbox.engine.machine.ownership import PURPOSE
@@ -29,7 +28,6 @@ from benchflow.sandbox.protocol import Image
 
 REPOSITORY: Final = "benchcube/environment"
 _LAST_LINES: Final = 12
-_RETRY_SEC: Final = 0.2
 _NOT_PULLED: Final = re.compile(
     r"initializing source docker://|short-name|pull access denied|failed to resolve source metadata"
     r"|manifest (for .* not found|unknown)|^Get \"https?://.*/v2/"
@@ -55,13 +53,13 @@ class Builder:
     def __init__(self, client: EngineClient, state: Path) -> None:
         self._client = client
         self._locks_folder = state / "locks"
-        self._locks: dict[str, anyio.Lock] = {}
 
     async def build(self, context: Path, dockerfile: str, options: BuildOptions) -> Image:
         """The environment of a Dockerfile, built now or found."""
         digest = await anyio.to_thread.run_sync(context_digest, context, dockerfile, options)
         tag = f"{REPOSITORY}:{digest[:40]}"
-        async with self._only_one(digest):
+        self._locks_folder.mkdir(parents=True, exist_ok=True)
+        async with held_lock(self._locks_folder / f"{digest}.lock"):
             found = await find_image(self._client, tag)
             if found is None:
                 await self._build(context, dockerfile, options, tag)
@@ -71,19 +69,6 @@ class Builder:
                 f"{self._client.dialect.name} built '{context}', but the image is gone.", code="build-failed"
             )
         return found
-
-    @contextlib.asynccontextmanager
-    async def _only_one(self, digest: str) -> AsyncIterator[None]:
-        """Alone with a digest, in this process and on this machine."""
-        async with self._locks.setdefault(digest, anyio.Lock()):
-            self._locks_folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._locks_folder / f"{digest}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                while not try_lock(lock):  # noqa: ASYNC110 - another process holds it, which sets no event here
-                    await anyio.sleep(_RETRY_SEC)
-                yield
-            finally:
-                os.close(lock)
 
     async def _build(self, context: Path, dockerfile: str, options: BuildOptions, tag: str) -> None:
         command, env = await self._command()

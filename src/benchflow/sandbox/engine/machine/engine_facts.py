@@ -7,33 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure
+from benchflow.sandbox.built_in import ENGINE
 from benchflow.sandbox.protocol import Limits, Missing, SandboxSpec
 
-ALWAYS: Final = frozenset(
-    {
-        "network.none",
-        "network.public",
-        "limits.time",
-        "users",
-        "build.dockerfile",
-        "image",
-        "compose",
-        "services",
-        "healthcheck",
-        "mounts",
-        "fork",
-        "snapshot",
-    }
-)
-"""What both engines can do wherever they run."""
-ENGINE_CAPABILITIES: Final = ALWAYS | {
-    "network.allowlist",
-    "limits.cpu",
-    "limits.memory",
-    "limits.pids",
-    "limits.disk",
-}
-"""What an engine can do on a machine that offers all of it; `EngineFacts.capabilities` says what this one does."""
+ALWAYS: Final = ENGINE - {"network.allowlist", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}
+"""What both engines can do wherever they run, of all that they declare."""
 
 
 @dataclass(frozen=True, slots=True)

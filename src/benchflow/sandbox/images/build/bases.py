@@ -28,22 +28,23 @@ class Bases:
         """A fresh stage on `image`; an `EnvironmentFailure` says how to make an unknown image known."""
         if image == SCRATCH:
             return await self._scratch()
-        found = self._registered(image)
+        found = await self._registered(image)
         if found is not None:
             return found
         if self._substitute == HOST:
             return host_stage()
         if self._substitute is not None:
-            found = self._registered(self._substitute)
+            found = await self._registered(self._substitute)
             if found is None:
                 raise missing_image(self._substitute)
             return Stage(found.base, found.key, found.config, found.layers, fidelity="substituted")
         raise missing_image(image)
 
-    def _registered(self, image: str) -> Stage | None:
+    async def _registered(self, image: str) -> Stage | None:
         record = self._registry.get(image)
         if record is None:
             return None
+        await self._registry.require_whole(record)
         return Stage(record.name, record.digest.removeprefix("sha256:"), record.config, record.layers)
 
     async def _scratch(self) -> Stage:

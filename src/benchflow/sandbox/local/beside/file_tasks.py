@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import syscalls as sc
+from benchflow.sandbox.inside.layer_seal import is_whole, seal
 from benchflow.sandbox.inside.removal import remove_tree
 from benchflow.sandbox.local.beside import difference, host_profile, reversion, volumes
 from benchflow.sandbox.local.inside import messages, rootfs
@@ -141,6 +142,7 @@ def compose_host(message: messages.Message, zygote: Zygote) -> messages.Message:
 
 def publish(unfinished: Path, target: Path) -> None:
     """Give a finished layer its name; another driver may have been faster."""
+    seal(str(unfinished))
     try:
         unfinished.rename(target)
     except OSError:
@@ -155,6 +157,11 @@ def publish_layer(message: messages.Message, zygote: Zygote) -> messages.Message
     return {}
 
 
+def check_layer(message: messages.Message, zygote: Zygote) -> messages.Message:
+    """Whether a layer is there as it was published."""
+    return {"whole": is_whole(zygote.plain(message["location"]))}
+
+
 TASKS: Final[Mapping[str, Task]] = {
     "remove": remove,
     "make-volume": make_volume,
@@ -166,13 +173,14 @@ TASKS: Final[Mapping[str, Task]] = {
     "revert": revert,
     "compose-host": compose_host,
     "publish-layer": publish_layer,
+    "check-layer": check_layer,
 }
 
 
 def trees_of(message: messages.Message, zygote: Zygote) -> list[str] | None:
     """The trees whose size says how long a task takes; None where it takes long for other reasons."""
     match message["op"]:
-        case "use-of-volume":
+        case "use-of-volume" | "check-layer":
             return []
         case "clear-volume":
             return [f"{rootfs.VOLUMES}/{message['name']}"]

@@ -31,6 +31,7 @@ from benchflow.sandbox.local.inside.box_plan import Identity, Overlay, Plan, gro
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
 from benchflow.sandbox.local.inside.kill_watch import KillWatch, build_watch
+from benchflow.sandbox.local.inside.namespaces import refused
 from benchflow.sandbox.local.inside.seccomp import build_filter
 from benchflow.sandbox.local.inside.supervisor import Supervisor, answer
 
@@ -115,8 +116,7 @@ class Zygote:
             self.requests.close()
             worker.run(self, far)
         far.close()
-        if self.ranges is not None:  # shows whether the file system of the store can shift owners
-            self._clone_blank().close()
+        self._clone_blank().close()  # shows whether there are namespaces, and whether the store's owners can be shifted
 
     def _rehearse_launch(self) -> None:
         """Go through what every sandbox does first: what the interpreter learns on the way they need not copy."""
@@ -301,17 +301,18 @@ class Zygote:
         What the kernel counts per user namespace it also counts for the user who made it, up to that user's limit. So
         the maker is for this moment the first id of the sandbox's range, with root's capabilities.
         """
-        if self.ranges is None:
-            return sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
+        pid = -1
         try:
-            os.setresuid(-1, first, -1)
+            if self.ranges is not None:
+                os.setresuid(-1, first, -1)
             pid = sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
-        except OSError:
-            os.setresuid(-1, 0, -1)
-            self.ranges.give_back(first)
-            raise
-        if pid:
-            os.setresuid(-1, 0, -1)
+        except OSError as error:
+            raise refused(error) from error
+        finally:
+            if self.ranges is not None and pid:
+                os.setresuid(-1, 0, -1)
+                if pid < 0:
+                    self.ranges.give_back(first)
         return pid
 
     def _send_store(self, inbox: socket.socket, owners: int) -> None:
@@ -416,9 +417,7 @@ def main() -> NoReturn:
     """Entry of the helper process: the descriptor of its socket is the only argument."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     os.umask(0o022)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored ones would stay so in commands, handled ones do not
-        signal.signal(number, lambda *_: None)
+    _reset_signals()
     sc.rename_process("sandbox")
     with contextlib.suppress(OSError):
         _write("/proc/self/oom_score_adj", _OOM_SCORE)
@@ -429,7 +428,7 @@ def main() -> NoReturn:
     uid, gid = os.getuid(), os.getgid()
     try:
         if identity in ("range", "single"):
-            sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+            _unshare()
             if identity == "single":
                 _write("/proc/self/setgroups", b"deny")
                 _write("/proc/self/gid_map", f"0 {gid} 1".encode())
@@ -446,12 +445,30 @@ def main() -> NoReturn:
         zygote.prepare()
         zygote.greet()
     except OSError as error:
-        wire.send(requests, {"error": str(error), "errno": error.errno})
+        wire.send(requests, {"error": error.strerror or str(error), "errno": error.errno})
         os._exit(1)
     gc.collect()
     gc.freeze()
     gc.disable()
     zygote.run()
+
+
+def _unshare() -> None:
+    try:
+        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+        sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)  # AppArmor lets the first succeed without rights to do this
+    except OSError as error:
+        raise refused(error) from error
+
+
+def _reset_signals() -> None:
+    """Commands start with every signal at its default and none blocked, whatever the driver's caller ignores."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored ones would stay so in commands, handled ones do not
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _write(path: str, data: bytes) -> None:

@@ -16,6 +16,7 @@ from benchflow.sandbox.inside import accounts, beneath, tree_stream
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.local.inside import confinement, messages
 from benchflow.sandbox.local.inside.box_plan import Plan
+from benchflow.sandbox.local.inside.namespaces import NamespacesRefused
 
 _BUFFER: Final = 1 << 20
 _FAILED: Final = 125
@@ -34,6 +35,8 @@ def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
 
 def failure(error: BaseException) -> messages.Message:
     """An error as a message."""
+    if isinstance(error, NamespacesRefused):
+        return {"error": f"The kernel refuses the namespaces of a sandbox: {error.strerror}.", "kind": "no-namespaces"}
     if isinstance(error, OSError):
         return {"error": tree_stream.describe(error), "errno": error.errno, "kind": tree_stream.kind_of(error)}
     kind = (

@@ -31,6 +31,8 @@ _ABOVE: Final = 64
 _PATIENCE: Final = 10.0
 _REST: Final = 0xFFFFFFFF
 _REHEARSALS: Final = 10
+_RESERVED_SIGNALS: Final = (32, 33)
+"""Which the C library ignores in what it spawns, and lets nobody set."""
 
 
 def confinement(account: Account, plan: Plan, program: bytes, groups: int) -> Part:
@@ -44,6 +46,9 @@ def confinement(account: Account, plan: Plan, program: bytes, groups: int) -> Pa
         part.add("unshare", sc.CLONE_NEWCGROUP)  # so that its own group is the root of what it sees
     part.add("close_range", _REQUEST, _REST)
     part.add("umask", 0o022)
+    default = part.place(bytes(32))
+    for number in _RESERVED_SIGNALS:
+        part.add("rt_sigaction", number, default, 0, 8)
     _limit(part, plan)
     single = plan.identity == "single"
     if single and account.uid != 0:

@@ -1,0 +1,41 @@
+"""The shipped programs are exactly what their source gives, with the compiler of the distribution they are built on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts/build-programs"
+SANDBOX = ROOT / "src/benchflow/sandbox"
+MOST_BYTES = {"anchor": 16_384, "entry": 4096}
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("program", MOST_BYTES)
+def test_a_shipped_program_is_what_its_source_gives(program: str, machine: str, tmp_path: Path) -> None:
+    """Whoever has another compiler is told so; continuous integration has this one, or fails."""
+    give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+    compiler = f"{machine}-linux-gnu-gcc"
+    wanted = re.search(r"^version=(.+)$", SCRIPT.read_text(), re.MULTILINE)
+    assert wanted is not None
+    if shutil.which(compiler) is None:
+        give_up(f"{compiler} is missing; `make system` installs it.")
+    found = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    if found != wanted[1]:
+        give_up(f"{compiler} is version {found}, and what is shipped is built with {wanted[1]}.")
+    subprocess.run([SCRIPT, tmp_path], check=True, timeout=300)
+    (shipped,) = SANDBOX.rglob(f"{program}-{machine}")
+    built = (tmp_path / shipped.name).read_bytes()
+    assert len(built) < MOST_BYTES[program]
+    assert built == shipped.read_bytes(), "run scripts/build-programs"
+
+
+def test_every_shipped_program_is_compared() -> None:
+    elf = {path.name for path in SANDBOX.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"}
+    assert elf == {f"{program}-{machine}" for program in MOST_BYTES for machine in ("x86_64", "aarch64")}
