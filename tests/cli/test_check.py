@@ -26,6 +26,7 @@ def test_a_valid_package_in_json(bench, make_package):
     digest = document["tasks"][0].pop("digest")
     assert digest.startswith("sha256:")
     assert len(digest) == 71
+    assert document["tasks"][0].pop("content_digest") == digest, "the package has no evidence"
     assert document == {
         "level": "structural",
         "sandbox": None,
