@@ -1,11 +1,11 @@
-# Every command of the project. `make demo` and `make test` need nothing but this machine.
+# All project commands. `make demo` and `make test` need no service outside this machine.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
-# The environment is rebuilt when what it is made of changes.
+# The environment is rebuilt when its inputs change.
 INSTALLED := $(VENV)/.installed-core
 DEV       := $(VENV)/.installed-dev
 EXAMPLES  := $(patsubst %/pyproject.toml,%,$(wildcard examples/*/pyproject.toml))
@@ -21,34 +21,34 @@ endif
 
 .PHONY: help demo test unit lint format bench mutate docs setup system clean
 
-help:  ## show this list
+help:  ## show this help
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## set up and run the main job
+demo: $(INSTALLED)  ## set up, then evaluate the example packages
 	@$(BIN)/python examples/demo.py
 
-# One worker more than cores, for many tests wait for what they started; and code is compiled once, not by every process.
+# More workers than cores, because many tests wait for subprocesses. Bytecode is written, so that it is compiled once.
 test: WORKERS ?= 3
 unit: WORKERS ?= 2
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(DEV) system lint  ## set up, lint, check types and import directions, run all tests
+test: $(DEV) system lint  ## set up, lint, check types and import rules, run all tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile=thorough
 
-unit: $(DEV)  ## the quick tests only
+unit: $(DEV)  ## run only the quick tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"
 
-lint: $(DEV)  ## style, types, import directions
+lint: $(DEV)  ## check style, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-format: $(DEV)  ## rewrite the code in the project's style
+format: $(DEV)  ## format the code
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(DEV)  ## measure beside the peers and print the tables
+bench: $(DEV)  ## run the benchmarks and print the tables
 	@missed=0; for script in benchmarks/*.py; do $(BIN)/python $$script || missed=1; done; exit $$missed
 
 # Which modules, and with which tests: [tool.mutmut] in pyproject.toml. MODULES="benchflow.rewards.*" takes some of them.
@@ -62,10 +62,10 @@ docs: $(DEV)  ## build the documentation into site/
 
 setup: $(DEV)  ## set up for development
 
-system:  ## install the Debian packages that tests use (as root), or name them
+system:  ## install the Debian packages that the tests need (as root), or list them
 	@scripts/system-packages
 
-clean:  ## remove the environment and what was built
+clean:  ## remove the environment and build output
 	rm -rf $(VENV) site dist mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(BIN)/python:

@@ -1,6 +1,6 @@
-"""How fast bytes pass the egress proxy: a download by plain HTTP and one through CONNECT, under both policies.
+"""The throughput of the egress proxy: a download by plain HTTP and one through CONNECT, under both policies.
 
-Server and client are processes of their own; the proxy runs in this one's event loop, as it does in a driver.
+Server and client are separate processes; the proxy runs in this one's event loop, as it does in a driver.
 """
 
 from __future__ import annotations

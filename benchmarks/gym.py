@@ -1,7 +1,7 @@
 """The gym layer beside cube-standard 0.1.0rc8, in one run: the same counter benchmark, written once, runs on both.
 
-Every figure is the best of several repetitions, taken in turns between the two. `--no-peer` measures this project
-alone.
+Every figure is the best of several repetitions, alternating between the two. `--no-peer` measures this project
+only.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ FIGURES = [
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--no-peer", action="store_true", help="measure this project alone")
+    options.add_argument("--no-peer", action="store_true", help="measure only this project")
     chosen = options.parse_args()
     compile_ours()
     pythons = {"ours": Path(sys.executable)}

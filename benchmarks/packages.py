@@ -1,7 +1,7 @@
 """Reading and checking packages, beside benchflow 0.6.2 from the package index, in one run.
 
-Makes a folder of packages that both accept, an environment for the peer in the cache folder, and a table of
-peer, ours, ratio and target. `--count` scales the corpus; `--no-peer` measures this project alone.
+Creates a folder of packages that both accept and an environment for the peer in the cache folder, and prints a table
+of peer, ours, ratio and target. `--count` scales the corpus; `--no-peer` measures only this project.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ print(json.dumps({"seconds": seconds}))
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--count", type=int, default=3500, help="packages of the corpus (default 3500)")
-    options.add_argument("--memory-count", type=int, default=10_000, help="packages checked for the memory figure")
-    options.add_argument("--no-peer", action="store_true", help="measure this project alone")
+    options.add_argument("--count", type=int, default=3500, help="number of packages (default 3500)")
+    options.add_argument("--memory-count", type=int, default=10_000, help="number of packages for the memory figure")
+    options.add_argument("--no-peer", action="store_true", help="measure only this project")
     chosen = options.parse_args()
     compile_ours()
     peer = None if chosen.no_peer else peer_environment(PEER)
@@ -200,7 +200,7 @@ def wall(*command: str | Path, repeat: int) -> tuple[float, float]:
         if repeat == 1:
             peak = watch_memory(process)
         if process.wait() != 0:
-            raise SystemExit(f"{' '.join(map(str, command))} ended with {process.returncode}")
+            raise SystemExit(f"{' '.join(map(str, command))} ended with exit code {process.returncode}")
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[repeat > 1 :]), peak
 

@@ -1,8 +1,8 @@
 """What rollouts cost: the engine alone, whole rollouts in the local sandbox, resuming, records, gym tasks, memory.
 
-"Null" rollouts run on a sandbox in which nothing happens, so that what is left is the engine: plan, phases, trajectory,
-verification, records. `--quick` takes fewer of everything. The oracle row is measured beside Harbor on Docker;
-`--no-peer` leaves that out.
+"Null" rollouts run on a sandbox in which nothing happens, so only the engine is measured: plan, phases, trajectory,
+verification, records. `--quick` uses smaller numbers. The oracle row is measured beside Harbor on Docker;
+`--no-peer` skips it.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def modules(root: Path) -> float:
 
 
 def resumes(bench: Bench, runs: int) -> tuple[float, float]:
-    """Wall seconds for 3,200 rollouts, and how many times the CPU of 800 they take; both are looked at in turns."""
+    """Wall seconds for 3,200 rollouts, and their CPU relative to 800, measured alternately."""
     pairs = [(bench.resume(800), bench.resume(3200)) for _ in range(runs)]
     few, many = ([cpu for cpu, _ in times] for times in zip(*pairs, strict=True))
     return statistics.median(wall for _, (_, wall) in pairs), statistics.median(many) / statistics.median(few)
@@ -279,7 +279,7 @@ def median(work: Callable[[], object], runs: int) -> float:
 def peer_rate(root: Path, trials: int) -> float | None:
     """Harbor's oracle trials per second of the same small package, as many at once as ours.
 
-    If it cannot run here, the reason is said."""
+    If it cannot run, the reason is printed."""
     for name, text in {**FILES, "task.md": PEER_TASK}.items():
         write(root / "peer" / name, text)
         (root / "peer" / name).chmod(0o755)
@@ -294,7 +294,7 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
     bench = Bench(root)
     counts = (100, 300, 1000) if quick else (100, 1000, 10_000)
     before, middle, large, after = (anyio.run(bench.null, Recorder, count) for count in (*counts, counts[0]))
-    engine = ((before + after) / 2, middle, large)  # what a file costs drifts with what the disk did lately
+    engine = ((before + after) / 2, middle, large)  # the cost of a file depends on recent disk activity
     whole = anyio.run(bench.null, Runner, counts[0] if quick else 300)
     speed = anyio.run(bench.oracle, 40 if quick else 100)
     size = bench.record()
@@ -327,8 +327,8 @@ def measure(root: Path, *, quick: bool, peer: bool) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="fewer of everything")
-    parser.add_argument("--no-peer", action="store_true", help="measure this project alone")
+    parser.add_argument("--quick", action="store_true", help="smaller numbers")
+    parser.add_argument("--no-peer", action="store_true", help="measure only this project")
     options = parser.parse_args()
     compile_ours()
     with tempfile.TemporaryDirectory(prefix="benchcube-rollouts-", ignore_cleanup_errors=True) as folder:

@@ -1,6 +1,6 @@
 """How long sandboxes of this machine take to start, run, copy and fork, beside `docker run` and `podman run`.
 
-Engines that do not answer are started for the run, in namespaces of their own, which takes root; their image is one
+Engines that are not running are started for the run, in their own namespaces, which needs root; their image is one
 static busybox. Medians; copies of small files are measured against `tar | tar` on the same disk.
 """
 
@@ -67,11 +67,11 @@ class Peer:
 
 
 def trouble_of(peer: Peer) -> str | None:
-    """Make the benchmark's image in an engine and run it once; why that cannot be done, if it cannot."""
+    """Create the benchmark's image in an engine and run it once; return the reason if that fails."""
     if not shutil.which(peer.name):
-        return "it is not installed"
+        return "not installed"
     if not Path(BUSYBOX).exists():
-        return f"there is no {BUSYBOX} for an image"
+        return f"{BUSYBOX} does not exist"
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for link in ("bin/busybox", "bin/true", "bin/sleep"):
@@ -91,7 +91,7 @@ def trouble_of(peer: Peer) -> str | None:
 
 
 def measure_peer(peer: Peer) -> tuple[float, float]:
-    """`run --rm true` and `exec true`, milliseconds; the benchmark's image is taken away again."""
+    """`run --rm true` and `exec true`, milliseconds; the benchmark's image is removed afterwards."""
 
     def run(*arguments: str) -> float:
         start = time.perf_counter()
@@ -116,9 +116,9 @@ def own_engine(name: str, engines: Engines) -> Peer:
 
 
 def measure_engines() -> dict[str, tuple[float, float]]:
-    """The figures of docker and podman: the machine's where they work, else ones started for this run.
+    """The figures of docker and podman: those of the machine if they work, otherwise started for this run.
 
-    Of an engine that works neither way the reason is said."""
+    If an engine cannot be measured, the reason is printed."""
     found: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory(prefix="benchcube-engines-", ignore_cleanup_errors=True) as folder:
         engines: Engines | None = None
@@ -142,7 +142,7 @@ def measure_engines() -> dict[str, tuple[float, float]]:
 
 
 def used_memory() -> int:
-    """Bytes of processes and of the kernel for them, which nobody could reclaim."""
+    """Bytes of processes and of the kernel for them that cannot be reclaimed."""
     kinds = ("AnonPages", "PageTables", "KernelStack", "SUnreclaim", "Percpu", "Shmem")
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return sum(int(fields[kind].split()[0]) for kind in kinds if kind in fields) * 1024
@@ -154,7 +154,7 @@ async def start_true_stop(backend: LocalBackend, spec: SandboxSpec) -> None:
 
 
 async def at_once(backend: LocalBackend, count: int) -> tuple[float, float]:
-    """Seconds until all are up, and megabytes for each."""
+    """Seconds until all are running, and megabytes for each."""
     boxes = [backend.create(SandboxSpec()) for _ in range(count)]
     before = used_memory()
     start = time.perf_counter()
@@ -214,9 +214,9 @@ def write_large(path: Path) -> None:
 
 
 async def large_file(backend: LocalBackend, scratch: Path) -> tuple[float, float, float]:
-    """Gigabytes per second of `cp` onto the disk, of an upload and of a download; each begins with nothing to write.
+    """Gigabytes per second of `cp` onto the disk, of an upload and of a download; each starts with empty write buffers.
 
-    This side's files lie in memory, so that the disk's own pace is met once.
+    The files on this side are in memory, so that the disk is measured only once.
     """
     with tempfile.TemporaryDirectory(prefix="benchcube-large-", dir=MEMORY) as folder:
         source, back = Path(folder, "large"), Path(folder, "back")

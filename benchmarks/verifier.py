@@ -1,7 +1,7 @@
 """What verification costs over running the same test bare, and a reward kit beside Harbor's.
 
 Script, kit and forks run in real local sandboxes; each figure is the median of `--runs` runs after a warm-up.
-`--no-peer` measures this project alone.
+`--no-peer` measures only this project.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_package(folder: Path, files: dict[str, str]) -> Path:
 
 
 async def median(step: Step, runs: int, *, before: Step | None = None) -> float:
-    """Milliseconds of one step; what comes `before` each is not counted."""
+    """Milliseconds of one step, without the work `before` each."""
     await step()
     times = []
     for _ in range(runs):
@@ -56,7 +56,7 @@ async def median(step: Step, runs: int, *, before: Step | None = None) -> float:
 
 
 async def measure_script(backend: LocalBackend, folder: Path, runs: int) -> tuple[float, float]:
-    """The test bare in its sandbox, and the whole verification."""
+    """The bare test in its sandbox, and the whole verification."""
     package = write_package(folder / "script", {"verifier/test.sh": SCRIPT})
     (package / "verifier" / "test.sh").chmod(0o755)
     async with await Environment.from_task(package, sandbox=backend) as environment:

@@ -1,4 +1,4 @@
-"""The demo: example packages with the oracle and with nothing, on the local sandbox; then one of them as a gym task."""
+"""Evaluates example packages with the oracle and with `nop`, locally, then steps through one as a gym task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BENCH = Path(sys.executable).with_name("bench")
 
 def main() -> None:
     console = Console(highlight=False)
-    console.print("[bold]Evaluating example packages[/] with their oracles, and with an agent that does nothing.\n")
+    console.print("[bold]Evaluating example packages[/] with their oracles and with an agent that does nothing.\n")
     stamp = Path(tempfile.mkdtemp(prefix="demo-", dir=_jobs_folder())).name
     (JOBS / stamp).rmdir()
     rewards = {agent: _evaluate(console, agent, f"{stamp}-{agent}") for agent in ("oracle", "nop")}
@@ -46,7 +46,7 @@ def main() -> None:
         f"  .venv/bin/cube test counter-cube"
     )
     if set(rewards["oracle"].values()) != {1.0} or set(rewards["nop"].values()) != {0.0}:
-        raise SystemExit("The demo did not score as it should.")
+        raise SystemExit("The demo did not get the expected scores.")
 
 
 def _jobs_folder() -> Path:
@@ -55,7 +55,7 @@ def _jobs_folder() -> Path:
 
 
 def _evaluate(console: Console, agent: str, name: str) -> dict[str, float | None]:
-    """Run a job by the command, and read what it left."""
+    """Run a job with the command and read its results."""
     paths = [str(EXAMPLES / package) for package in NAMES]
     command = ["eval", "run", *paths, "--agent", agent, "--sandbox", "local", "--base-image", "host", "--name", name]
     console.print(f"[dim]$ bench eval run examples/packages/… --agent {agent} --sandbox local --base-image host[/]")

@@ -1,6 +1,6 @@
-"""Starts real container engines for tests and benchmarks, in namespaces and folders of their own, with a base image.
+"""Starts real container engines for tests and benchmarks, in their own namespaces and folders, with a base image.
 
-Nothing of the machine is touched: the engines' networks, mounts and data vanish with the process that holds their
+The machine is not changed: the engines' networks, mounts and data disappear with the process that holds their
 namespaces.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 BASE_IMAGE = "benchcube-test/base:1"
 BARE_IMAGE = "benchcube-test/bare:1"
-"""The same without a user `agent`; somebody else has the number that it usually gets."""
+"""The same without a user `agent`; another user has its usual id."""
 ACCOUNTS = """\
 root:x:0:0:root:/root:/bin/sh
 agent:x:1000:1000::/home/agent:/bin/sh
@@ -38,11 +38,11 @@ tmp_dir = "{folder}/pt"
 
 
 class EngineUnavailable(Exception):
-    """An engine cannot run on this machine; the message says what would help."""
+    """An engine cannot run on this machine; the message says what to do."""
 
 
 class Engines:
-    """A Docker and a Podman engine below one folder, each started when it is asked for."""
+    """A Docker and a Podman engine below one folder, each started on first use."""
 
     def __init__(self, folder: Path) -> None:
         require_root_and("unshare", "nsenter", "setpriv", "busybox", "ip")
@@ -59,7 +59,7 @@ class Engines:
             start_new_session=True,
         )
         if self._holder.stdout is None or self._holder.stdout.readline().strip() != b"ready":
-            raise EngineUnavailable("Namespaces for an engine of our own cannot be made here; that takes root.")
+            raise EngineUnavailable("Namespaces for the engines cannot be created; this needs root.")
 
     def inside(self, *argv: str) -> list[str]:
         """The command, run where the engines live."""
@@ -108,7 +108,7 @@ class Engines:
                 break
             time.sleep(0.1)
         words = log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise EngineUnavailable(f"dockerd does not start here: {' '.join(words)}")
+        raise EngineUnavailable(f"dockerd does not start: {' '.join(words)}")
 
     def stop(self) -> None:
         """Remove all containers, end the engines, and remove their data."""
@@ -137,14 +137,14 @@ class Engines:
 
 def require_root_and(*commands: str) -> None:
     if os.geteuid() != 0:
-        raise EngineUnavailable("Starting engines of our own takes root.")
+        raise EngineUnavailable("Starting engines needs root.")
     missing = [command for command in commands if shutil.which(command) is None]
     if missing:
         raise EngineUnavailable(f"Missing commands: {', '.join(missing)}; `make system` installs them.")
 
 
 def make_base_images(command: list[str], env: dict[str, str]) -> None:
-    """Tiny images from the static busybox of this machine: no registry is asked."""
+    """Tiny images from the static busybox of this machine: no registry is used."""
     for name, passwd in ((BASE_IMAGE, ACCOUNTS), (BARE_IMAGE, BARE_ACCOUNTS)):
         done = subprocess.run(
             [*command, "import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", "-", name],

@@ -1,7 +1,7 @@
 """Oracle trials of a package by Harbor, a peer of our rollouts, on Docker.
 
-The engine is the machine's where it answers, else one started for the run. No registry is asked: the image is the
-busybox and the bash of this machine, and the package is exported to Harbor's layout with that image.
+The engine is the machine's if it is running, otherwise one started for the run. No registry is used: the image contains
+the busybox and the bash of this machine, and the package is exported to Harbor's layout with that image.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ print(json.dumps({"rate": asyncio.run(main())}))
 
 
 class PeerUnavailable(Exception):
-    """Harbor cannot run here; the message says why."""
+    """Harbor cannot run on this machine; the message is the reason."""
 
 
 def harbor_rate(package: Path, scratch: Path, *, trials: int, concurrency: int) -> float:
@@ -85,7 +85,7 @@ def harbor_python() -> Path:
 
 @contextmanager
 def docker_engine() -> Iterator[Mapping[str, str]]:
-    """The environment that reaches a Docker engine: the machine's, else one that lives as long as the block."""
+    """The environment that reaches a Docker engine: the machine's, or one that runs during the block."""
     env = {**os.environ, "HARBOR_TELEMETRY": "off"}
     if subprocess.run(["docker", "info"], env=env, capture_output=True, check=False).returncode == 0:
         yield env
@@ -111,10 +111,10 @@ def attempt(words: list[str], env: Mapping[str, str], *, data: bytes | None = No
 
 
 def image_with_bash() -> bytes:
-    """A root file system with busybox, bash and what bash is linked with."""
+    """A root file system with busybox, bash and its libraries."""
     bash = shutil.which("bash")
     if bash is None:
-        raise PeerUnavailable("there is no bash for an image")
+        raise PeerUnavailable("bash is not installed")
     linked = subprocess.run(["ldd", bash], capture_output=True, check=False, text=True).stdout.split()
     archive = io.BytesIO(base_rootfs())
     with tarfile.open(fileobj=archive, mode="a", dereference=True) as tar:

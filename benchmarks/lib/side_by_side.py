@@ -18,7 +18,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benc
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: the peer's, ours, and what we want to reach."""
+    """One figure: the peer's, ours, and the target."""
 
     what: str
     peer: float | None
@@ -56,7 +56,7 @@ def print_table(rows: list[Row]) -> None:
 
 
 def compile_bytecode(*roots: Path) -> None:
-    """Start-up is measured with compiled modules, as users have it, also where writing them is off."""
+    """Compile modules before start-up is measured, as for users, even if writing bytecode is disabled."""
     for root in roots:
         compileall.compile_dir(root, quiet=2, workers=2)
 
@@ -66,7 +66,7 @@ def compile_ours() -> None:
 
 
 def peer_environment(requirement: str) -> Path:
-    """The peer's own environment, made once; its `bin` folder."""
+    """The `bin` folder of the peer's own environment, which is created once."""
     home = CACHE / requirement.replace("==", "-")
     ready = home / ".ready"
     if not ready.exists():
@@ -92,7 +92,7 @@ def newer_python() -> tuple[list[str], dict[str, str]]:
             continue
         if subprocess.run([name, "-V"], capture_output=True, check=False, env=environment).returncode == 0:
             return [name], environment
-    raise SystemExit("The peer needs Python 3.12 or newer on PATH; --no-peer measures without it.")
+    raise SystemExit("The peer needs Python 3.12 or newer on PATH; use --no-peer to measure without it.")
 
 
 def run_json(

@@ -1,12 +1,12 @@
-"""An agent that does what it is told, line by line: a complete ACP agent without a model.
+"""An agent that executes its prompt line by line: a complete ACP agent without a model.
 
-Lines of the prompt that it understands; all others it repeats:
+It understands these lines, and repeats all others:
 
     $ COMMAND          run a command in a terminal of the client, after asking for permission
-    read PATH          say what a file holds
-    write PATH TEXT    make a file hold a text
+    read PATH          show the content of a file
+    write PATH TEXT    write a text to a file
     think TEXT         think aloud
-    wait SECONDS       do nothing for a while; a cancelled turn does not wait
+    wait SECONDS       do nothing; ends when the turn is cancelled
 
 Run it with `bench run PACKAGE --agent "acp:python3 shell_agent.py"`, with this file and the Python package
 `agent-client-protocol` in the environment.
@@ -88,7 +88,7 @@ class ShellAgent:
             await asyncio.wait_for(self._cancelled.wait(), timeout=seconds)
         except TimeoutError:
             return "I have waited."
-        return "I was told to stop."
+        return "I was asked to stop."
 
     async def _run(self, session_id: str, command: str) -> str:
         self._calls += 1

@@ -38,7 +38,7 @@ class Environment:
         self.sandbox: Final[Sandbox] = sandbox or backend.create(preparation.spec, snapshot=snapshot)
         self.services: RunningServices | None = None
         self.network = preparation.spec.network
-        """The network that holds in it now."""
+        """The current network policy."""
         self._owns_backend: Final = owns_backend
 
     @classmethod
@@ -52,8 +52,8 @@ class Environment:
     ) -> Self:
         """The started environment of a task package.
 
-        `sandbox` is the name of a backend, `auto`, or a backend that the caller keeps. `base_image` is what
-        to take for an image that nobody has: `host` or a registered image. Refuses what cannot be honoured,
+        `sandbox` is the name of a backend, `auto`, or a backend that the caller keeps. `base_image` is the
+        substitute for a base image that is not available: `host` or a registered image. Refuses unsupported features,
         by `UnsupportedTaskFeatureError`, before anything starts; after an error nothing is left running.
         """
         package = task_package(task)
@@ -89,7 +89,7 @@ class Environment:
             raise
 
     async def set_network(self, network: NetworkPolicy) -> None:
-        """Change what its processes can reach, unless that is what they can reach already."""
+        """Change the network policy of its processes, unless it is already in force."""
         if network != self.network:
             await self.sandbox.set_network(network)
             self.network = network
@@ -101,7 +101,7 @@ class Environment:
         return copy
 
     def record(self) -> SandboxPart:
-        """The `sandbox` part of a result: backend, what it lies on, and whether that is what was asked for."""
+        """The `sandbox` part of a result: backend, base, and whether that is the declared one."""
         return SandboxPart(self.backend.name, self.preparation.base, self.preparation.fidelity)
 
     async def stop(self) -> None:

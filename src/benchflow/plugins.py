@@ -27,7 +27,7 @@ class PluginGroup:
     what: str
     """What a plugin of it is, in messages."""
     unknown: str
-    """The code of a name that nobody has."""
+    """The code of the error about an unknown name."""
     built_in: Mapping[str, str]
     """Names that need no plugin, each with its `module:attribute`."""
 
@@ -55,7 +55,7 @@ class PluginGroup:
             raise UsageError(f"Unknown {self.what} '{name}'; choose one of {known}.", code=self.unknown)
         try:
             found = point.load()
-        except (Exception, SystemExit) as error:  # boundary: whatever a plugin's own code raises when it is imported
+        except (Exception, SystemExit) as error:  # boundary: a plugin's code may raise anything when it is imported
             raise self.invalid(name, f"cannot be loaded: {_reason(error)}") from error
         return found
 

@@ -3,7 +3,7 @@
     from cube.task import Task, TaskConfig
     from cube.tool import Tool, ToolConfig, tool_action
 
-Data that `install()` writes lies below the cache root: `CUBE_CACHE_DIR`, else `~/.cube`.
+Data that `install()` writes is stored below the cache root: `CUBE_CACHE_DIR`, or `~/.cube` if it is not set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a documented Python function to the JSON schema of an action.
 
-The docstring (Google, numpy or ReST style) gives the descriptions, the annotations give the types, a type written in
-the docstring wins over the annotation. What the schema cannot say is refused rather than guessed.
+The docstring (Google, numpy or ReST style) gives the descriptions, the annotations give the types, a type given in
+the docstring takes precedence over the annotation. What a schema cannot express is refused, not guessed.
 """
 
 from __future__ import annotations
@@ -126,5 +126,5 @@ def _docstring_type(text: str) -> dict[str, Any]:
 
 
 def _json_schema_type(name: str) -> str:
-    """The JSON type for the name of a Python type; whatever JSON has no type for travels as a string."""
+    """The JSON type for the name of a Python type; a type that JSON does not have becomes a string."""
     return _JSON_TYPES.get(name, "string")

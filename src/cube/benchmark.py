@@ -1,7 +1,7 @@
 """Benchmarks: a set of tasks, described by a config that travels as JSON, run by a live object with shared state.
 
 A `BenchmarkConfig` subclass declares its metadata (or has it in files beside its module), its `TaskConfig` class and
-its `Benchmark` class. Instances are views on the tasks: subsets are new configs, the original stays as it is.
+its `Benchmark` class. Instances are views of the tasks: subsets are new configs, and the original is unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ResetIsolation(StrEnum):
 
 
 class BenchmarkMetadata(TypedBaseModel):
-    """What listings say about a benchmark."""
+    """The description of a benchmark that listings show."""
 
     name: str
     version: str
@@ -50,7 +50,7 @@ class BenchmarkMetadata(TypedBaseModel):
     license: str = ""
     requirements: dict[str, Any] = Field(default_factory=dict)
     num_tasks: int = 0
-    """Full size, whatever view is in use."""
+    """The total number of tasks, regardless of the view."""
     tags: list[str] = Field(default_factory=list)
     reset_isolation: ResetIsolation | None = None
     named_subsets: dict[str, tuple[str, str]] = Field(default_factory=dict)
@@ -60,7 +60,7 @@ class BenchmarkMetadata(TypedBaseModel):
 class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
     """Which tasks, with which tools and seeds. Subclasses declare the class-level attributes.
 
-    `benchmark_metadata` and `task_metadata` may instead lie beside the module as `benchmark_metadata.json` and
+    `benchmark_metadata` and `task_metadata` may instead be files beside the module: `benchmark_metadata.json` and
     `task_metadata.json` (or `.csv`).
     """
 
@@ -79,7 +79,7 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Complete and check a concrete benchmark, and tell its task configs where their data is."""
+        """Complete and check a concrete benchmark, and set the data folder of its task configs."""
         super().__pydantic_init_subclass__(**kwargs)
         if cls.__abstractmethods__ or cls.__pydantic_generic_metadata__["origin"]:
             return
@@ -91,14 +91,14 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def is_dynamic(cls) -> bool:
-        """Whether instances know their metadata and tasks and the class does not, as in a composite."""
+        """Whether metadata and tasks belong to instances instead of the class, as in a composite."""
         return any(_is_property(cls, attribute) for attribute in ("benchmark_metadata", "task_metadata"))
 
     # -- metadata files -------------------------------------------------------------------------------------------
 
     @classmethod
     def _task_metadata_class(cls) -> type[TaskMetadata]:
-        """What rows without `_type` are: the metadata class that the task configs are declared with."""
+        """The class of rows without `_type`: the metadata class that the task configs are declared with."""
         task_config_class = getattr(cls, "task_config_class", TaskConfig)
         declared = task_config_class.model_fields["metadata"].annotation
         return declared if isinstance(declared, type) and issubclass(declared, TaskMetadata) else TaskMetadata
@@ -152,7 +152,7 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
                 yield make(metadata, seed)
 
     def subset_from_list(self, tasks: Sequence[str | TaskMetadata], benchmark_name_suffix: str = "custom") -> Self:
-        """The view with just these tasks, in this order, each once."""
+        """The view with only these tasks, in this order, each once."""
         del benchmark_name_suffix  # a view keeps the benchmark's name
         if isinstance(tasks, str) or not tasks:
             raise ValueError("tasks must be a non-empty sequence of task ids (str) or TaskMetadata objects.")
@@ -186,11 +186,11 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def named_subsets(cls) -> list[str]:
-        """Names that `named_subset` knows."""
+        """The names that `named_subset` accepts."""
         return list(cls.benchmark_metadata.named_subsets)
 
     def named_subset(self, name: str) -> Self:
-        """The view that the benchmark's author named."""
+        """A view that the author of the benchmark defined."""
         subsets = self.benchmark_metadata.named_subsets
         if name not in subsets:
             raise KeyError(f"Unknown subset '{name}'. Available: {list(subsets)}")
@@ -200,7 +200,7 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def cache_dir(cls) -> Path:
-        """Where this benchmark keeps its data on this machine: below its name, else below that of its package."""
+        """Where this benchmark keeps its data on this machine: below its own name, or else that of its package."""
         if _is_property(cls, "benchmark_metadata"):
             return cube.get_cache_dir(cls.__module__.partition(".")[0])
         return cube.get_cache_dir(cls.benchmark_metadata.name)
@@ -214,10 +214,10 @@ class BenchmarkConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def uninstall(cls) -> None:
-        """Remove what `install` made."""
+        """Remove the data that `install` created."""
 
     def make(self) -> Benchmark[Any]:
-        """The live benchmark, set up; when set-up fails it is closed before the error leaves."""
+        """The live benchmark, set up. If the setup fails, it is closed before the error is raised."""
         benchmark = self.benchmark_class(config=self)
         try:
             benchmark.setup()
@@ -243,7 +243,7 @@ class Benchmark(ABC, Generic[TBenchConfig]):
 
     @abstractmethod
     def close(self) -> None:
-        """End what `_setup` started; also called when `_setup` failed half-way."""
+        """Stop everything that `_setup` started; also called if `_setup` failed part-way."""
 
     def setup(self) -> None:
         self._setup()
@@ -268,7 +268,7 @@ class Benchmark(ABC, Generic[TBenchConfig]):
 
 
 def close_quietly(benchmark: Benchmark[Any]) -> None:
-    """Close on the way out of a failure, whose error must not be replaced by another."""
+    """Close after a failure, without replacing its error by another one."""
     try:
         benchmark.close()
     except Exception:  # logged; the first failure is the one to report
@@ -310,7 +310,7 @@ def _beside_module(cls: type, stem: str) -> Path | None:
 
 
 def _stamp_cache_dir(cls: type[BenchmarkConfig[Any]]) -> None:
-    """Tell the task config class, which has one owner, where `install()` puts its data."""
+    """Set the folder in which `install()` stores the data of the task config class, which has one owner."""
     owned = cls.task_config_class
     if owned.__abstractmethods__ or _is_property(cls, "benchmark_metadata"):
         return
@@ -326,8 +326,8 @@ def _stamp_cache_dir(cls: type[BenchmarkConfig[Any]]) -> None:
 def _config_maker(config_class: type[TaskConfig[Any]], tool_config: ToolConfig | None) -> Any:
     """A function (metadata, seed) -> config that validates once per class of metadata and then copies.
 
-    Metadata and tool config are valid already, so that for a plain config class a copy is the same as a new one; a
-    class with validators or state of its own is always constructed.
+    Metadata and tool config are already valid, so for a plain config class a copy equals a new instance. A class with
+    its own validators or state is always constructed.
     """
 
     def construct(metadata: TaskMetadata, seed: int | None) -> TaskConfig[Any]:

@@ -1,7 +1,7 @@
 """The `cube` command: installed benchmarks, their data, their conformance, new ones, and servers for them.
 
-Exit codes: 0 done and good, 1 something failed, 2 wrong usage, 130 interrupted. `--json` prints one JSON document and
-nothing else; what a cube prints itself goes to standard error.
+Exit codes: 0 success, 1 something failed, 2 wrong usage, 130 interrupted. `--json` prints one JSON document and
+nothing else; output of the cube's own code goes to standard error.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 
-as_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON document.")
+as_json = click.option("--json", "json_output", is_flag=True, help="Print the result as one JSON document.")
 
 
 class _Failed(click.ClickException):
-    """One sentence, exit code 1."""
+    """A failure that is reported in one sentence, with exit code 1."""
 
     exit_code = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `cube` and return its exit code; what goes wrong is one sentence on standard error."""
+    """Run `cube` and return its exit code; a failure is one sentence on standard error."""
     try:
         code = commands.main(args=arguments, prog_name="cube", standalone_mode=False)
         sys.stdout.flush()
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
         return INTERRUPTED
-    except OSError as error:  # what a benchmark raises was caught where it was called
+    except OSError as error:  # errors of a benchmark were caught where it was called
         if not isinstance(error, BrokenPipeError):
             _say(f"cannot write the output: {error.strerror or error}")
         silence_stdout()
@@ -84,12 +84,12 @@ def _entry(name: str) -> EntryPoint:
     benchmarks = installed()
     if name not in benchmarks:
         known = ", ".join(benchmarks) or "none"
-        raise click.UsageError(f"There is no benchmark '{name}' here; installed are: {known}.")
+        raise click.UsageError(f"Benchmark '{name}' is not installed; installed: {known}.")
     return benchmarks[name]
 
 
 def _load(entry: EntryPoint) -> type[BenchmarkConfig[Any]]:
-    """The config class of an installed benchmark; whatever its import raises becomes one sentence."""
+    """The config class of an installed benchmark; an error of its import becomes one sentence."""
     from cube.benchmark import BenchmarkConfig
 
     _module_of(entry)
@@ -105,12 +105,12 @@ def _load(entry: EntryPoint) -> type[BenchmarkConfig[Any]]:
 
 def _module_of(entry: EntryPoint) -> str:
     if not entry.pattern.match(entry.value):
-        raise _Failed(f"Entry point '{entry.name}' must read 'module:Class', not '{entry.value}'.")
+        raise _Failed(f"Entry point '{entry.name}' must have the form 'module:Class', not '{entry.value}'.")
     return entry.module
 
 
 def _described(entry: EntryPoint) -> Any:
-    """An installed benchmark as something that knows its metadata: the class, or an instance where only those do."""
+    """The object that has the metadata of an installed benchmark: its class, or an instance if only instances do."""
     loaded = _load(entry)
     return _instance(entry.name, loaded) if loaded.is_dynamic() else loaded
 
@@ -120,7 +120,7 @@ def _instance(name: str, config_class: type[BenchmarkConfig[Any]]) -> BenchmarkC
         with own_output_to_stderr():
             return config_class()
     except Exception as error:  # the benchmark's own code
-        raise _Failed(f"Benchmark '{name}' cannot be used without settings of its own: {_reason(error)}") from error
+        raise _Failed(f"Benchmark '{name}' cannot be used without settings: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -135,14 +135,14 @@ def _reason(error: Exception) -> str:
 @commands.command("list")
 @as_json
 def list_benchmarks(json_output: bool) -> None:
-    """Show the installed benchmarks."""
+    """List the installed benchmarks."""
     rows = [_row(entry) for entry in installed().values()]
     if json_output:
         _print_json({"benchmarks": rows})
         return
     if not rows:
-        click.echo(f"No benchmarks are installed. A package that declares one in the entry-point group '{GROUP}' is.")
-        click.echo("Start one with: cube init my-benchmark")
+        click.echo(f"No benchmarks are installed. A package provides one through the entry-point group '{GROUP}'.")
+        click.echo("Create one with: cube init my-benchmark")
         return
     from rich.console import Console
     from rich.table import Table
@@ -180,7 +180,7 @@ def _row(entry: EntryPoint) -> dict[str, Any]:
 @click.argument("name")
 @as_json
 def info(name: str, json_output: bool) -> None:
-    """Show a benchmark, its subsets and its tasks."""
+    """Show the details, subsets and tasks of a benchmark."""
     config = _described(_entry(name))
     metadata = config.benchmark_metadata
     tasks = config.task_metadata
@@ -216,7 +216,7 @@ def info(name: str, json_output: bool) -> None:
 @commands.command()
 @click.argument("name")
 def install(name: str) -> None:
-    """Fetch and prepare a benchmark's data on this machine."""
+    """Download and prepare the data of a benchmark."""
     config = _described(_entry(name))
     _run(f"Installing '{name}'", config.install)
     click.echo(f"Installed {name} into {config.cache_dir()}")
@@ -225,7 +225,7 @@ def install(name: str) -> None:
 @commands.command()
 @click.argument("name")
 def uninstall(name: str) -> None:
-    """Remove what install made."""
+    """Remove the data of a benchmark."""
     config = _described(_entry(name))
     _run(f"Uninstalling '{name}'", config.uninstall)
     click.echo(f"Removed the data of {name}")
@@ -241,12 +241,14 @@ def _run(what: str, action: Callable[[], object]) -> None:
 
 @commands.command()
 @click.argument("name")
-@click.option("--max-steps", default=20, show_default=True, type=click.IntRange(min=1), help="Longest debug episode.")
+@click.option(
+    "--max-steps", default=20, show_default=True, type=click.IntRange(min=1), help="Maximum length of a debug episode."
+)
 @as_json
 def test(name: str, max_steps: int, json_output: bool) -> None:
-    """Check that a benchmark keeps the contract.
+    """Check that a benchmark follows the contract.
 
-    Every rule is tried on every task, and the benchmark's debug agents must reach reward 1. NAME is an installed
+    Every rule is checked on every task, and the debug agents of the benchmark must reach reward 1. NAME is an installed
     benchmark, or the import path of a debug module.
     """
     from cube.conformance import CHECKS, check_benchmark
@@ -300,7 +302,7 @@ def _print_findings(name: str, findings: Findings) -> None:
 
 @commands.command()
 @click.argument("name", default="my-benchmark")
-@click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Where to create it.")
+@click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Parent of the new folder.")
 def init(name: str, parent: Path) -> None:
     """Create a working cube package with tests, in a new folder NAME."""
     try:
@@ -314,22 +316,22 @@ def init(name: str, parent: Path) -> None:
 
 @commands.command()
 @click.argument("name")
-@click.option("--task", "task_id", help="Serve this one task (JSON-RPC and MCP) instead of the benchmark.")
+@click.option("--task", "task_id", help="Serve only this task (JSON-RPC and MCP).")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 selects a free port.")
 def serve(name: str, task_id: str | None, host: str, port: int) -> None:
     """Serve a benchmark or one of its tasks over HTTP.
 
-    It prints its address and ends when it is interrupted.
+    Prints its address, and serves until it is interrupted.
     """
     import socket
 
     config = _instance(name, _load(_entry(name)))
     if task_id is not None and task_id not in config.tasks():
-        raise click.UsageError(f"Benchmark '{name}' has no task '{task_id}'; it has: {', '.join(config.tasks())}.")
+        raise click.UsageError(f"Benchmark '{name}' has no task '{task_id}'; available: {', '.join(config.tasks())}.")
     missing = [package for package in ("mcp", "starlette", "uvicorn") if importlib.util.find_spec(package) is None]
     if missing:
-        raise _Failed(f"Serving needs {', '.join(missing)}: pip install 'benchcube[serve]'.")
+        raise _Failed(f"Serving needs {', '.join(missing)}; install with: pip install 'benchcube[serve]'")
     from cube.server import app_for
     from cube.serving import serve as serve_until_interrupted
 
@@ -349,7 +351,7 @@ def serve(name: str, task_id: str | None, host: str, port: int) -> None:
 
 @contextlib.contextmanager
 def own_output_to_stderr() -> Iterator[None]:
-    """What is printed inside, by programs that are started there too, goes to standard error."""
+    """Redirect everything printed inside, by child processes too, to standard error."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -362,7 +364,7 @@ def own_output_to_stderr() -> Iterator[None]:
 
 
 def silence_stdout() -> None:
-    """After an output that nobody takes: the flush at the end of the process must not complain again."""
+    """After a failed write to standard output: the flush at exit must not fail again."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -372,17 +374,17 @@ TAKEN: Final = {"cube", "benchflow", "tests"}
 
 
 def create_cube(name: str, parent: Path) -> Path:
-    """Write the package `name` into a new folder below `parent`, whole or not at all, and return the folder."""
+    """Write the package `name` into a new folder below `parent`, atomically, and return the folder."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ValueError(
-            f"'{name}' is no name for a cube: use small letters, digits and hyphens, such as my-benchmark."
+            f"'{name}' is not a valid name: use lower-case letters, digits and hyphens, such as my-benchmark."
         )
     package = name.replace("-", "_")
     if keyword.iskeyword(package) or package in sys.stdlib_module_names or package in TAKEN:
-        raise ValueError(f"'{name}' is no name for a cube: Python's 'import {package}' means something else.")
+        raise ValueError(f"'{name}' is not a valid name: 'import {package}' already has a meaning in Python.")
     target = parent / name
     if target.exists():
-        raise ValueError(f"{target} exists already.")
+        raise ValueError(f"{target} already exists.")
     if not parent.is_dir():
         raise ValueError(f"{parent} is not a folder.")
     words = {"name": name, "package": package, "prefix": "".join(part.capitalize() for part in name.split("-"))}

@@ -27,7 +27,7 @@ class _Client:
         self._ids = itertools.count(1)
 
     def rpc(self, method: str, **params: Any) -> Any:
-        """Call a method; what the server answers with an error is raised as `RpcError`."""
+        """Call a method; an error response is raised as `RpcError`."""
         request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         response = self._http.post(self.url, json=request).raise_for_status().json()
         if "error" in response:
@@ -44,7 +44,7 @@ class _Client:
 
 
 class BenchmarkClient(_Client):
-    """A benchmark somewhere else."""
+    """A remote benchmark."""
 
     def info(self) -> BenchmarkMetadata:
         return BenchmarkMetadata.model_validate(self.rpc("cube/info"))
@@ -58,7 +58,7 @@ class BenchmarkClient(_Client):
         return [TaskConfig.model_validate(row) for row in rows]
 
     def spawn(self, task_config: TaskConfig[Any], *, host: str = "127.0.0.1", port: int | None = None) -> TaskClient:
-        """A server for one task, started by the benchmark's server, which ends it at its own end."""
+        """A server for one task, started by the benchmark's server, which stops it when it stops itself."""
         url = self.rpc("cube/spawn", task_config=task_config.model_dump(mode="json"), host=host, port=port)
         return TaskClient(url)
 
@@ -68,7 +68,7 @@ class BenchmarkClient(_Client):
 
 
 class TaskClient(_Client):
-    """A task somewhere else, with the methods of a task."""
+    """A remote task, with the methods of a task."""
 
     def tools_list(self) -> list[ActionSchema]:
         return [ActionSchema.model_validate(row) for row in self.rpc("tools/list")]
@@ -106,7 +106,7 @@ def _flat(action: Action) -> dict[str, Any]:
 
 
 def wait_for_server(url: str, retries: int = 30, delay: float = 0.5) -> None:
-    """Return once something answers at `url`; a `TimeoutError` after that many tries."""
+    """Return once a server responds at `url`; raise `TimeoutError` after that many tries."""
     for _ in range(retries):
         try:
             httpx.post(url, json={}, timeout=delay * 10)
@@ -114,4 +114,4 @@ def wait_for_server(url: str, retries: int = 30, delay: float = 0.5) -> None:
             time.sleep(delay)
         else:
             return
-    raise TimeoutError(f"No server answers at {url}.")
+    raise TimeoutError(f"No server responds at {url}.")

@@ -1,6 +1,6 @@
 """Benchmarks made of benchmarks, to any depth.
 
-Task configs stay those of their own benchmark and carry the way to it in `sub_bench_name`; ids of a composite are
+Task configs remain those of their own benchmark and store the path to it in `sub_bench_name`; ids of a composite are
 `name/of/sub/task-id`. Subsets, named subsets, JSON and closing on failure work as for any other benchmark.
 """
 
@@ -32,7 +32,7 @@ class CompositeBenchmark(Benchmark["CompositeBenchmarkConfig"]):
             self.sub_benchmarks[sub.name] = sub.make()
 
     def spawn(self, task_config: TaskConfig[Any]) -> Task[Any]:
-        """Hand the config on, one hop of `sub_bench_name` at a time."""
+        """Pass the config on, one component of `sub_bench_name` at a time."""
         route = task_config.sub_bench_name
         if route is None:
             raise ValueError(f"Task '{task_config.task_id}' has no sub_bench_name: a composite cannot route it.")
@@ -49,7 +49,7 @@ class CompositeBenchmark(Benchmark["CompositeBenchmarkConfig"]):
         return self.sub_benchmarks[hop].spawn(task_config.model_copy(update={"sub_bench_name": rest or None}))
 
     def close(self) -> None:
-        """Close all, the last made first; one that fails is logged and does not keep the others open."""
+        """Close all in reverse order; a failure is logged and does not keep the others open."""
         with ExitStack() as stack:
             for benchmark in self.sub_benchmarks.values():
                 stack.callback(close_quietly, benchmark)
@@ -83,10 +83,10 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
 
     @model_validator(mode="after")
     def _settings_are_the_parts_own(self) -> Self:
-        """A tool, a backend or seeds for all parts at once would mean something else in each of them."""
+        """Refuse a tool, backend or seeds for all parts at once: they would mean something different in each."""
         for setting in ("container_backend", "tool_config", "seed_generator"):
             if getattr(self, setting) is not None:
-                raise ValueError(f"A composite has no {setting} of its own; set it in sub_bench_configs.")
+                raise ValueError(f"A composite does not have its own {setting}; set it in sub_bench_configs.")
         return self
 
     @property
@@ -102,7 +102,7 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
 
     @property
     def task_metadata(self) -> dict[str, TaskMetadata]:  # type: ignore[override]  # of the instance, not of the class
-        """Native metadata by prefixed id; rebuilt only when a part shows other tasks."""
+        """Native metadata by prefixed id; rebuilt only if the tasks of a part have changed."""
         views = [sub.tasks() for sub in self.sub_bench_configs]
         known = self._everything
         if (
@@ -125,7 +125,7 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
         return self.composite_name
 
     def get_task_configs(self) -> Iterator[TaskConfig[Any]]:
-        """The parts' own configs with the way to their benchmark in `sub_bench_name`, in the order of this view."""
+        """The parts' own configs with the path to their benchmark in `sub_bench_name`, in the order of this view."""
         if self.task_ids is None:
             for sub in self.sub_bench_configs:
                 yield from _routed(sub, sub.name)
@@ -145,7 +145,7 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
         return [task_id for task_id, metadata in self.tasks().items() if metadata == task] or [task.id]
 
     def _matches(self, task_id: str, metadata: TaskMetadata, key: str, pattern: str) -> bool:
-        """Ids match with and without the names of the benchmarks before them."""
+        """Ids match with and without the prefix of their benchmark."""
         return (key == "id" and fnmatchcase(task_id, pattern)) or super()._matches(task_id, metadata, key, pattern)
 
     def named_subsets(self) -> list[str]:  # type: ignore[override]  # of the instance, not of the class
@@ -176,8 +176,8 @@ class CompositeBenchmarkConfig(BenchmarkConfig[TaskMetadata]):
 
 
 def _routed(sub: BenchmarkConfig[Any], name: str) -> Iterator[TaskConfig[Any]]:
-    """The configs of a part, each with the part's name before its route."""
-    # Our own generators make every config anew, so that it can be changed; another's may hand out what it keeps.
+    """The configs of a part, with the name of the part added in front of their path."""
+    # Our own generators create every config anew, so it can be changed; others may return objects that they keep.
     ours = type(sub).get_task_configs in (BenchmarkConfig.get_task_configs, CompositeBenchmarkConfig.get_task_configs)
     for config in sub.get_task_configs():
         inner = config.sub_bench_name

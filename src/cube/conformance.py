@@ -1,10 +1,10 @@
-"""Does a task, or a whole benchmark, keep the contract? Functions that any author can call from pytest.
+"""Checks that a task or a whole benchmark follows the contract. Authors call them from pytest.
 
     from cube.testing import check_benchmark
     def test_the_cube_keeps_the_contract():
         assert check_benchmark(my_cube.debug) == []
 
-Every broken rule is a `Finding`; nothing raises for what the task does.
+Every violated rule is a `Finding`; no exception of the task escapes.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from cube.task import STOP_ACTION, Task, TaskConfig
 from cube.typed import TypedBaseModel
 
 CHECKS: Final[dict[str, str]] = {
-    "debug-module": "get_debug_benchmark and make_debug_agent are there",
-    "metadata": "metadata is complete and agrees with the tasks",
+    "debug-module": "get_debug_benchmark and make_debug_agent exist",
+    "metadata": "metadata is complete and matches the tasks",
     "install": "install() can be repeated",
     "setup": "the benchmark sets up and closes",
-    "json": "configs come back from JSON as they were",
-    "make": "the config makes a live task",
+    "json": "configs survive a JSON round trip",
+    "make": "the config creates a live task",
     "actions": "actions are listed, unique and described",
     "reset": "reset() states the objective, the same every time",
-    "reproducible": "two tasks of one config start the same",
-    "evaluate": "evaluate() gives a finite reward, the same every time",
-    "step": "step() keeps the gym contract",
+    "reproducible": "two tasks of one config start in the same state",
+    "evaluate": "evaluate() returns a finite reward, the same every time",
+    "step": "step() follows the gym contract",
     "stop": "the agent's stop is evaluated, or not accepted",
-    "info": "get_privileged_info() and get_status() fit their types",
+    "info": "get_privileged_info() and get_status() return the declared types",
     "close": "close() can be repeated",
     "episode": "the debug agent reaches reward 1",
 }
@@ -47,7 +47,7 @@ CHECKS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that is broken."""
+    """A violated rule."""
 
     check: str
     message: str
@@ -57,8 +57,8 @@ class Finding:
         return f"{self.check}{f' [{self.task_id}]' if self.task_id else ''}: {self.message}"
 
 
-class _Broken(Exception):  # not an error of this program: a rule that does not hold
-    """Raised inside a check to say which rule does not hold."""
+class _Broken(Exception):  # a violated rule, not an error of this program
+    """Raised inside a check to report a violated rule."""
 
 
 def _require(holds: object, message: str) -> None:
@@ -67,7 +67,7 @@ def _require(holds: object, message: str) -> None:
 
 
 class Findings(list[Finding]):
-    """The findings, and which rules were looked at; `rule` turns whatever happens inside it into a finding."""
+    """The findings, and the rules that were checked; `rule` turns any failure inside it into a finding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,8 +124,8 @@ def check_task(
 def _check_json(value: TypedBaseModel, base: type[TypedBaseModel]) -> None:
     text = value.model_dump_json()
     again = base.model_validate_json(text)
-    _require(type(again) is type(value), f"{type(value).__name__} comes back as {type(again).__name__}")
-    _require(again == value, "fields are lost or changed on the way")
+    _require(type(again) is type(value), f"{type(value).__name__} is restored as {type(again).__name__}")
+    _require(again == value, "fields are lost or changed")
 
 
 def _check_actions(task: Task[Any]) -> None:
@@ -133,7 +133,7 @@ def _check_actions(task: Task[Any]) -> None:
     names = [action.name for action in actions]
     _require(names, "the action set is empty")
     _require(len(set(names)) == len(names), f"names are not unique: {names}")
-    _require(STOP_ACTION.name not in names or not task.accept_agent_stop, f"'{STOP_ACTION.name}' is the harness's own")
+    _require(STOP_ACTION.name not in names or not task.accept_agent_stop, f"'{STOP_ACTION.name}' is reserved")
     for action in actions:
         described, message = action.validate_param_descriptions()
         _require(described, f"action '{action.name}': {message}")
@@ -143,10 +143,10 @@ def _check_actions(task: Task[Any]) -> None:
 def _check_reset(task: Task[Any]) -> None:
     first = _reset(task)
     _require(first.contents, "the first observation is empty: it must state the objective")
-    _require(any(content.to_markdown().strip() for content in first.contents), "the first observation says nothing")
+    _require(any(content.to_markdown().strip() for content in first.contents), "the first observation has no text")
     _check_json(first, Observation)
     difference = observation_difference(first, _reset(task))
-    _require(not difference, f"a second reset() gives another observation: {difference}")
+    _require(not difference, f"a second reset() gives a different observation: {difference}")
 
 
 def _check_reproducible(task: Task[Any], other: Task[Any]) -> None:
@@ -184,7 +184,7 @@ def _check_step(task: Task[Any]) -> None:
     _reset(task)
     output = task.step([])
     _require(isinstance(output, EnvironmentOutput), f"step() returned {type(output).__name__}")
-    _require(output.truncated is False, "truncation is the harness's business")
+    _require(output.truncated is False, "truncated must be False: limits belong to the harness")
     _require("profiling" in output.info, "info has no 'profiling'")
     unknown = task.step(Action(name="no_such_action_anywhere"))
     _require(unknown.error is not None and unknown.done, "an unknown action must end the step with an error")
@@ -196,7 +196,7 @@ def _check_stop(task: Task[Any]) -> None:
     _reset(task)
     output = task.step(Action(name=STOP_ACTION.name))
     _require(output.done, "the stop did not end the task")
-    _require("evaluate" in output.info["profiling"], "the stop did not evaluate")
+    _require("evaluate" in output.info["profiling"], "the stop was not evaluated")
 
 
 def _check_info(task: Task[Any]) -> None:
@@ -218,7 +218,7 @@ _TASK_RULES: Final[dict[str, Callable[[Task[Any]], None]]] = {
 
 
 def check_benchmark(source: DebugModule | BenchmarkConfig[Any] | ModuleType, *, max_steps: int = 20) -> Findings:
-    """Check a benchmark and all its tasks. A debug module also gives agents that must reach reward 1."""
+    """Check a benchmark and all its tasks. A debug module also provides agents that must reach reward 1."""
     findings = Findings()
     agents: Callable[[str], DebugAgent] | None = None
     config: Any = source
@@ -267,7 +267,8 @@ def _check_metadata(config: BenchmarkConfig[Any]) -> None:
     everything = config.task_metadata
     _require(everything, "there are no tasks")
     _require(
-        metadata.num_tasks == len(everything), f"num_tasks is {metadata.num_tasks}, there are {len(everything)} tasks"
+        metadata.num_tasks == len(everything),
+        f"num_tasks is {metadata.num_tasks}, but {len(everything)} tasks exist",
     )
     for task_id, task in everything.items():
         _require(task_id == task.id or task_id.endswith(f"/{task.id}"), f"task '{task.id}' is listed as '{task_id}'")
@@ -279,7 +280,7 @@ def _check_metadata(config: BenchmarkConfig[Any]) -> None:
 
 
 def observation_difference(first: Observation, second: Observation) -> str:
-    """Where two observations differ, as `path: a != b` lines; empty when they do not."""
+    """The differences of two observations as `path: a != b` lines; empty if there are none."""
     return "; ".join(_differences("", first.model_dump(mode="json"), second.model_dump(mode="json")))
 
 

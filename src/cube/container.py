@@ -1,7 +1,7 @@
-"""Containers as the gym layer sees them: what a task asks for, who launches it, how it is driven.
+"""The container contract of the gym layer: what a task requests, who launches it, how it is used.
 
 `ContainerConfig` travels with a task's metadata; a `ContainerBackend` launches it and blocks until it is ready; a
-`Container` executes commands and reaches ports. A container is stopped exactly once however often it is told to.
+`Container` executes commands and reaches ports. A container is stopped exactly once, however often `stop` is called.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from cube.typed import TypedBaseModel
 
 
 class ContainerError(RuntimeError):
-    """Root of what can go wrong with a container."""
+    """Base class of container errors."""
 
 
 class ContainerLaunchError(ContainerError):
-    """It did not come up."""
+    """The container did not start."""
 
 
 class HealthCheckError(ContainerError):
-    """It came up and is not healthy."""
+    """The container started but is not healthy."""
 
 
 class ContainerExecError(ContainerError):
-    """A command that had to succeed did not."""
+    """A command that must succeed failed."""
 
 
 class ContainerConfig(TypedBaseModel):
-    """The box a task needs."""
+    """The container that a task needs."""
 
     image: str
     ram_gb: float = 4.0
@@ -51,7 +51,7 @@ class ExecResult:
     stdout: str = ""
     stderr: str = ""
     exit_code: int = 0
-    """124 when the command ran into its timeout."""
+    """124 if the command exceeded its timeout."""
     duration_seconds: float = 0.0
 
 
@@ -74,7 +74,7 @@ class Container(ABC):
     def exec(
         self, command: str, timeout: float | None = None, workdir: str | None = None, env: dict[str, str] | None = None
     ) -> ExecResult:
-        """Run a shell command to its end; a timeout ends it with exit code 124."""
+        """Run a shell command to its end; a timeout stops it with exit code 124."""
 
     def exec_long_running(
         self,
@@ -91,7 +91,7 @@ class Container(ABC):
 
     @abstractmethod
     def forward_port(self, port: int) -> int:
-        """The port of this machine that leads to `port` inside."""
+        """The port of this machine that is forwarded to `port` inside."""
 
     @abstractmethod
     def get_url(self, port: int) -> str: ...
@@ -101,7 +101,7 @@ class Container(ABC):
 
     @abstractmethod
     def stop(self, timeout: float = 10) -> None:
-        """End and remove it; safe to call again."""
+        """Stop and remove the container; safe to call again."""
 
     def close(self) -> None:
         self.stop()
@@ -116,7 +116,7 @@ class Container(ABC):
 
 
 class ContainerBackend(TypedBaseModel, ABC):
-    """Whoever can launch containers; travels as JSON like everything else."""
+    """Launches containers; can be sent as JSON like any other config."""
 
     timeout_seconds: int = 1800
     backend_config: dict[str, Any] = Field(default_factory=dict)
@@ -126,7 +126,7 @@ class ContainerBackend(TypedBaseModel, ABC):
         """A container that is ready, or a `ContainerLaunchError`."""
 
     def health_check(self, container: Container) -> bool:
-        """Whether a launched container can be used; override to ask it."""
+        """Whether a launched container is usable; override to test it."""
         del container
         return True
 
@@ -134,7 +134,7 @@ class ContainerBackend(TypedBaseModel, ABC):
         """For implementers of `launch`: stop the container and raise `HealthCheckError` unless it is healthy."""
         try:
             healthy = self.health_check(container)
-        except Exception as error:  # whatever the implementer's check raises, the container must not stay
+        except Exception as error:  # the container must not remain, whatever the check raises
             container.stop()
             raise HealthCheckError(f"Health check raised an exception: {error}") from error
         if not healthy:
@@ -155,9 +155,9 @@ def relocate_if_readonly(container: Container, working_dir: str, new_wd: str, *,
 
 
 def port_from_url(url: str) -> int:
-    """The port a URL leads to, by its scheme if it names none."""
+    """The port of a URL, or the default port of its scheme."""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
     if port is None:
-        raise ContainerError(f"'{url}' names no port.")
+        raise ContainerError(f"'{url}' has no port.")
     return port

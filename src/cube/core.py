@@ -1,6 +1,6 @@
-"""What agents and environments say to each other: actions, contents, observations, step results.
+"""The messages between agents and environments: actions, contents, observations, step results.
 
-All of it is JSON: every class is a `TypedBaseModel` and comes back from a dump as what it was. Rendering for a language
+All are JSON: every class is a `TypedBaseModel` and survives a round trip. Rendering for a language
 model (`to_llm_message`, `as_dict`) follows the OpenAI chat format.
 """
 
@@ -58,7 +58,7 @@ NonEmpty = Annotated[str, AfterValidator(_stripped)]
 
 
 class ActionSchema(TypedBaseModel):
-    """What an action is called, what it does, and the JSON schema of its arguments."""
+    """The name and description of an action, and the JSON schema of its arguments."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -80,7 +80,7 @@ class ActionSchema(TypedBaseModel):
         }
 
     def validate_param_descriptions(self) -> tuple[bool, str]:
-        """Whether every parameter says what it is for, and if not, which does not."""
+        """Whether every parameter has a description; if not, a message that names the first without."""
         for name, schema in self.parameters.get("properties", {}).items():
             if name == "self":
                 continue
@@ -102,7 +102,7 @@ class Action(TypedBaseModel):
     def from_openai_tool_call(cls, call: dict[str, Any]) -> Self:
         """From a tool call in chat format (`function.name`) or flat (`name`); arguments as a JSON string or a dict.
 
-        Whatever is wrong with the call is a `ValueError`, for a model wrote it.
+        Any defect of the call is a `ValueError`, because a model wrote it.
         """
         body = call.get("function") or call
         arguments = body.get("arguments") or {}
@@ -125,7 +125,7 @@ class Content(TypedBaseModel, ABC):
     def _llm_content(self) -> str | list[dict[str, Any]]: ...
 
     def to_llm_message(self) -> dict[str, Any]:
-        """A chat message: the answer to a tool call when there is one, else from the user."""
+        """A chat message: the reply to a tool call if there is one, otherwise a user message."""
         content = self._llm_content()
         if self.tool_call_id is not None:
             return {"role": "tool", "tool_call_id": self.tool_call_id, "content": content}
@@ -136,8 +136,8 @@ class Content(TypedBaseModel, ABC):
 
     @staticmethod
     def from_data(data: Any, *, tool_call_id: str | None = None, name: str | None = None) -> Content:
-        """The content that fits `data`; a content is taken as it is and only learns what it does not know yet."""
-        if isinstance(data, (str, int, float)):  # a tuple is faster, and this is the hot path
+        """The content for `data`; an existing content is used as is, and only unset fields are filled in."""
+        if isinstance(data, (str, int, float)):  # a tuple is faster here, on the hot path
             return trusted(TextContent, {"tool_call_id": tool_call_id, "name": name, "data": str(data)})
         if isinstance(data, Content):
             known = {"tool_call_id": tool_call_id, "name": name}
@@ -155,7 +155,7 @@ class Content(TypedBaseModel, ABC):
 
 
 class TextContent(Content):
-    """Plain text; numbers are taken as their text."""
+    """Plain text; numbers are converted to text."""
 
     data: str
 
@@ -172,7 +172,7 @@ class TextContent(Content):
 
 
 class StructuredContent(Content):
-    """A JSON object or list. A model given as data is kept as its dump."""
+    """A JSON object or list. A model is stored as its dump."""
 
     data: dict[str, Any] | list[Any]
 
@@ -200,9 +200,9 @@ def _image(value: Any) -> Image:
         raise ValueError("must be a PIL image or a 'data:image/png;base64,' URL")
     try:
         picture = Image.open(io.BytesIO(_unbase64(value.removeprefix(_PNG_PREFIX))), formats=["PNG"])
-        return picture.copy()  # loads it, and lets go of the buffer
+        return picture.copy()  # loads the image and releases the buffer
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises for bad data
-        raise ValueError(f"is not a PNG picture: {error}") from error
+        raise ValueError(f"is not a PNG image: {error}") from error
 
 
 def _png_url(picture: Image) -> str:
@@ -219,7 +219,7 @@ def _unbase64(text: str) -> bytes:
 
 
 class ImageContent(Content):
-    """A picture (`PIL.Image`, extra `images`); travels as a PNG data URL."""
+    """An image (`PIL.Image`, extra `images`), sent as a PNG data URL."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     _image_prefix: ClassVar[str] = _PNG_PREFIX
@@ -239,11 +239,11 @@ Base64Bytes = Annotated[
     BeforeValidator(lambda value: _unbase64(value) if isinstance(value, str) else value),
     PlainSerializer(lambda value: base64.b64encode(value).decode("ascii"), when_used="json"),
 ]
-"""Bytes that are base64 text in JSON, whatever they hold."""
+"""Bytes, encoded as base64 text in JSON."""
 
 
 class _Recording(Content):
-    """Sound or moving pictures, as raw bytes that models cannot be shown as text."""
+    """Audio or video as raw bytes, which have no text form for models."""
 
     data: Base64Bytes
     duration_seconds: float | None = None
@@ -261,7 +261,7 @@ class _Recording(Content):
 
 
 class AudioContent(_Recording):
-    """A sound recording."""
+    """An audio recording."""
 
     _kind = "audio"
 

@@ -1,7 +1,7 @@
-"""Episodes of debug agents: play a task, report what happened, never raise for what the task or the agent does.
+"""Episodes of debug agents: play a task, report what happened, never raise an error of the task or the agent.
 
 A cube's debug module has `get_debug_benchmark() -> BenchmarkConfig` and `make_debug_agent(task_id)`, which returns a
-callable `(observation, action_set) -> Action` that knows the way to reward 1.
+callable `(observation, action_set) -> Action` that reaches reward 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DebugModule(Protocol):
 
 
 class EpisodeReport(TypedDict):
-    """How an episode went; `error` is "Type: message" or None."""
+    """The outcome of an episode; `error` is "Type: message" or None."""
 
     task_id: str
     done: bool
@@ -134,7 +134,7 @@ def run_debug_suite(
 ) -> list[EpisodeReport]:
     """Install the debug benchmark and play every task; reports come in the order of the task configs.
 
-    `workers` is the number of threads: 1 plays one after the other, 0 takes one thread per task (up to 32).
+    `workers` is the number of threads: 1 plays them in sequence, 0 uses one thread per task (up to 32).
     """
     if workers < 0:
         raise ValueError("workers must be >= 0")
@@ -180,7 +180,7 @@ def assert_debug_tasks_reward_one(module: DebugModule, *, max_steps: int = 20) -
 
 
 def episode_problem(report: EpisodeReport) -> str | None:
-    """What keeps an episode from being a success, or None."""
+    """Why an episode is not a success, or None."""
     if report["error"]:
         return f"Episode error: {report['error']}"
     if not report["done"]:

@@ -1,6 +1,6 @@
 """JSON-RPC 2.0 as pure functions: bytes of a request in, bytes of the response out.
 
-Batches are answered by an array without the notifications in it; a notification alone gets no answer at all. Every
+A batch is answered with an array that leaves out notifications; a single notification gets no response. Every
 failure becomes an error object with the standard's code, and the message of the exception.
 """
 
@@ -31,7 +31,7 @@ class RpcError(Exception):
 
 
 async def answer(body: bytes, methods: Mapping[str, Method]) -> bytes | None:
-    """The response to a request body, or None when there is nothing to answer."""
+    """The response to a request body, or None if none is due."""
     try:
         request = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -57,7 +57,7 @@ async def _answer_one(request: Any, methods: Mapping[str, Method]) -> bytes | No
         response = _encode({"jsonrpc": "2.0", "result": await _call(request, methods), "id": identity})
     except RpcError as error:
         response = _failure(identity, error.code, str(error))
-    except Exception as error:  # the server goes on, whatever a task raises
+    except Exception as error:  # the server must survive any error of a task
         logger.exception("%s failed", request["method"])
         response = _failure(identity, INTERNAL_ERROR, str(error) or type(error).__name__)
     return None if notification else response
@@ -66,14 +66,14 @@ async def _answer_one(request: Any, methods: Mapping[str, Method]) -> bytes | No
 async def _call(request: dict[str, Any], methods: Mapping[str, Method]) -> Any:
     method, params = methods.get(request["method"]), request.get("params", {})
     if method is None:
-        raise RpcError(METHOD_NOT_FOUND, f"There is no method '{request['method']}'; there are: {', '.join(methods)}.")
+        raise RpcError(METHOD_NOT_FOUND, f"Unknown method '{request['method']}'; available: {', '.join(methods)}.")
     if not isinstance(params, dict):
         raise RpcError(INVALID_PARAMS, "'params' must be an object.")
     return await method(params)
 
 
 def require(params: Mapping[str, Any], name: str, kind: type | None = None) -> Any:
-    """A parameter that must be there, of the right type."""
+    """A required parameter, checked for its type."""
     if name not in params:
         raise RpcError(INVALID_PARAMS, f"Parameter '{name}' is missing.")
     if kind is not None and not isinstance(params[name], kind):
@@ -86,7 +86,7 @@ def _failure(identity: Any, code: int, message: str) -> bytes:
 
 
 def _encode(response: Any) -> bytes:
-    """JSON in ASCII, so that text which UTF-8 cannot hold travels too; a number that JSON does not have is an error."""
+    """JSON in ASCII, so that text which is not valid UTF-8 survives; a number that JSON cannot express is an error."""
     return json.dumps(response, allow_nan=False, default=str).encode("ascii")
 
 

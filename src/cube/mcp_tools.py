@@ -1,6 +1,6 @@
 """A task's tools as an MCP server: list them, call them. Needs the extra `serve`.
 
-A call goes straight to the tool: it neither evaluates nor ends the task, which stays the harness's business.
+A call goes straight to the tool: it neither evaluates nor ends the task, which is left to the harness.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def mcp_server(name: str, list_actions: ListActions, call_action: CallAction) ->
         del context
         try:
             result = await call_action(Action(name=params.name, arguments=params.arguments or {}))
-        except ValueError as error:  # an action that is not there, told to the model so that it can choose another
+        except ValueError as error:  # an unknown action, reported to the model so that it can choose another one
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         return _result(result)
 

@@ -1,7 +1,7 @@
 """Metadata of benchmarks and tasks from JSON and CSV files.
 
-Files are read whole into validated models. What is wrong with a row is said with its file and row; keys that the
-model does not have are errors, for they would be lost.
+Files are read whole into validated models. A problem is reported with its file and row; keys that the
+model does not have are errors, because they would be lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_one(path: Path, model: type[M]) -> M:
     """The one object of a JSON file, or the one row of a CSV file."""
     rows = list(_rows(path, model, single=True))
     if len(rows) != 1:
-        raise MetadataFileError(f"{path} must hold exactly one row, not {len(rows)}.")
+        raise MetadataFileError(f"{path} must contain exactly one row, not {len(rows)}.")
     return _validate(path, *rows[0], model)
 
 
@@ -39,7 +39,7 @@ def read_many(path: Path, model: type[M], key: str) -> dict[str, M]:
         item = _validate(path, label, row, model)
         identity = str(getattr(item, key))
         if identity in result:
-            raise MetadataFileError(f"{path}, {label}: {key} '{identity}' is there twice.")
+            raise MetadataFileError(f"{path}, {label}: {key} '{identity}' appears twice.")
         result[identity] = item
     return result
 
@@ -63,7 +63,7 @@ def _rows(path: Path, model: type[TypedBaseModel], *, single: bool) -> Iterator[
     elif isinstance(data, dict):
         yield from ((f"row {number} ('{name}')", row) for number, (name, row) in enumerate(data.items(), 1))
     else:
-        raise MetadataFileError(f"{path} must hold a JSON list or object of rows.")
+        raise MetadataFileError(f"{path} must contain a JSON list or object of rows.")
 
 
 def _csv_rows(path: Path, text: str, model: type[TypedBaseModel]) -> Iterator[tuple[str, Any]]:

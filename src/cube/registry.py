@@ -1,6 +1,6 @@
 """Installed benchmarks: packages that declare an entry point in the group `cube.benchmarks`.
 
-The value of an entry point is `package.module:BenchmarkConfigSubclass`; its name is what commands take.
+The value of an entry point is `package.module:BenchmarkConfigSubclass`; commands refer to it by its name.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ GROUP: Final = "cube.benchmarks"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """All installed benchmarks by name, in order of their names; nothing of them is imported."""
+    """All installed benchmarks, sorted by name; none of them is imported."""
     return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
 def import_benchmarks_of(package: str) -> None:
-    """Import the installed benchmarks of a top-level package, so that their classes know each other.
+    """Import the installed benchmarks of a top-level package, so that their classes are registered.
 
-    One that cannot be imported is logged: a task of another must not fail for it.
+    One that cannot be imported is logged, so that tasks of the others still run.
     """
     for entry in installed().values():
         if entry.value.partition(":")[0].partition(".")[0] == package:

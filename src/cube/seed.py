@@ -11,7 +11,7 @@ from cube.typed import TypedBaseModel
 
 
 class AbstractSeedGenerator(TypedBaseModel, ABC):
-    """Which seeds a task is run with."""
+    """The seeds that a task is run with."""
 
     @abstractmethod
     def __call__(self, task_metadata: TaskMetadata) -> list[int]: ...

@@ -1,7 +1,7 @@
 """Tasks and benchmarks over HTTP: JSON-RPC on `POST /` for harnesses, MCP on `/mcp` for agents (extra `serve`).
 
-A server runs in a process of its own that ends with whoever started it. Configs and runtime context cross as JSON;
-calls on one task run one after the other, off the event loop.
+A server runs in its own process, which ends with its parent. Configs and runtime context are sent as JSON;
+calls on one task run in sequence, outside the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cube.task import RuntimeContext, Task, TaskConfig
 from cube.typed import TYPE_KEY, TypedBaseModel
 
 MAX_BODY: Final = 64 * 1024 * 1024
-"""Bytes of a request, pictures in an observation included."""
+"""Maximum bytes of a request, including images in observations."""
 
 
 def make_task_rpc_server(
@@ -38,7 +38,7 @@ def make_task_rpc_server(
     runtime_context: RuntimeContext | None = None,
     container_backend: ContainerBackend | None = None,
 ) -> tuple[ServerProcess, str]:
-    """Serve one task from a process of its own: the process and its URL. Port 0 takes a free one."""
+    """Serve one task from its own process; return the process and its URL. Port 0 selects a free port."""
     job = {
         "task_config": task_config.model_dump(mode="json"),
         "runtime_context": _dump_runtime_context(runtime_context),
@@ -50,12 +50,12 @@ def make_task_rpc_server(
 def make_benchmark_rpc_server(
     config: BenchmarkConfig[Any], *, host: str = "127.0.0.1", port: int = 0
 ) -> tuple[ServerProcess, str]:
-    """Serve a benchmark from a process of its own; it spawns task servers on request."""
+    """Serve a benchmark from its own process; it starts task servers on request."""
     return start_server({"benchmark_config": config.model_dump(mode="json")}, host, port)
 
 
 def app_for(job: Mapping[str, Any], host: str) -> tuple[Starlette, Callable[[], None]]:
-    """What a server process serves, and how to end it."""
+    """The application of a server process, and how to close it."""
     if "benchmark_config" in job:
         benchmark = BenchmarkConfig.model_validate(job["benchmark_config"]).make()
         if job.get("task_id") is None:
@@ -118,7 +118,7 @@ def task_app(task: Task[Any], *, host: str = "127.0.0.1") -> Starlette:
 
 
 class ServedBenchmark:
-    """A live benchmark and the task servers that it started; closed once, whoever asks for it first."""
+    """A live benchmark and the task servers that it started; closed exactly once."""
 
     def __init__(self, benchmark: Benchmark[Any]) -> None:
         self._benchmark = benchmark
@@ -138,7 +138,7 @@ class ServedBenchmark:
         return Starlette(routes=[_rpc_route(methods)])
 
     def close(self) -> None:
-        """End the task servers, then the benchmark."""
+        """Stop the task servers, then the benchmark."""
         if self._closed:
             return
         self._closed = True
@@ -179,10 +179,10 @@ class ServedBenchmark:
 def _rpc_route(methods: Mapping[str, Method]) -> Route:
     async def endpoint(request: Request) -> Response:
         if "origin" in request.headers:
-            return Response("Pages of a browser may not call this server.", 403)
+            return Response("Requests from web pages are not allowed.", 403)
         question = await _body(request)
         if question is None:
-            return Response(f"A request may have {MAX_BODY} bytes.", 413)
+            return Response(f"The request exceeds the limit of {MAX_BODY} bytes.", 413)
         body = await answer(question, methods)
         return Response(status_code=204) if body is None else Response(body, media_type="application/json")
 
@@ -190,7 +190,7 @@ def _rpc_route(methods: Mapping[str, Method]) -> Route:
 
 
 async def _body(request: Request) -> bytes | None:
-    """The body, or None as soon as it is too large; what is too large is never held."""
+    """The body, or None as soon as it exceeds the limit; a larger one is never held in memory."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -247,7 +247,7 @@ def _page(items: list[tuple[str, Any]], params: Mapping[str, Any]) -> list[tuple
 
 
 def _dump_runtime_context(context: RuntimeContext | None) -> str | None:
-    """As JSON text; models keep their class, anything else that JSON does not know is a TypeError."""
+    """As JSON text; models keep their class, other values that JSON cannot express are a TypeError."""
 
     def encode(value: Any) -> Any:
         if isinstance(value, TypedBaseModel):
@@ -258,7 +258,7 @@ def _dump_runtime_context(context: RuntimeContext | None) -> str | None:
 
 
 def _load_runtime_context(text: str | None) -> RuntimeContext | None:
-    """The context again, models included."""
+    """The inverse: the context with its models."""
 
     def decode(value: dict[str, Any]) -> Any:
         return TypedBaseModel.model_validate(value) if TYPE_KEY in value else value

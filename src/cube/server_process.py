@@ -1,7 +1,7 @@
-"""Starting a server in a process of its own, which ends when this process does.
+"""Starts a server in its own process, which ends when this process does.
 
-The job goes in as one line of JSON on the server's standard input, which then stays open as a leash; the server
-answers with its URL on its standard output once it listens.
+The job goes in as one line of JSON on the server's standard input, which then stays open: the server
+ends when it closes. The server prints its URL on its standard output once it listens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 
 class ServerProcess:
-    """A running server; `stop` ends it, and so does the end of this process."""
+    """A running server; it ends with `stop` or with this process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -29,7 +29,7 @@ class ServerProcess:
         return self._process.poll() is None
 
     def stop(self, timeout: float = 10) -> None:
-        """Let it close what it serves, and kill it if that takes too long; safe to call again."""
+        """Close it, and kill it if that takes too long; safe to call again."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
@@ -50,7 +50,7 @@ class ServerProcess:
 
 
 def start_server(job: Mapping[str, Any], host: str, port: int) -> tuple[ServerProcess, str]:
-    """Start a server for `job` and wait until it listens: the process and its URL."""
+    """Start a server for `job`, wait until it listens, and return the process and its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "cube.serving", host, str(port)],
         stdin=subprocess.PIPE,
@@ -60,7 +60,7 @@ def start_server(job: Mapping[str, Any], host: str, port: int) -> tuple[ServerPr
     server = ServerProcess(process)
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("The server has no pipes to this process.")
-    with suppress(BrokenPipeError):  # it ended already; its exit says more than the pipe
+    with suppress(BrokenPipeError):  # it has already ended; its exit code says more than the pipe
         process.stdin.write(f"{json.dumps(job)}\n")
         process.stdin.flush()
     answer = process.stdout.readline().strip()

@@ -1,7 +1,7 @@
 """The server's side of `cube.server_process`: `python -m cube.serving HOST PORT`.
 
-Reads one line of JSON (the job), makes what it asks for, prints the URL once it listens, and serves until its standard
-input closes or a signal comes.
+Reads one line of JSON (the job), creates the application, prints the URL once it listens, and serves until its standard
+input closes or a signal arrives.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> int:
         job = json.loads(leash.readline())
         listener = socket.create_server((host, port))
         app, close = app_for(job, host)
-    except Exception as error:  # noqa: BLE001  # told to whoever started this process, in one line
+    except Exception as error:  # noqa: BLE001  # reported to the parent process, in one line
         answer.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         answer.flush()
         return 1
@@ -38,10 +38,10 @@ def main() -> int:
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
-    """The pipes to whoever started this process, out of reach of what it serves.
+    """The pipes to the parent process, out of reach of the code that is served.
 
-    What a task prints goes to standard error from here on, and its programs find standard input empty: neither can mix
-    with the answer, fill a pipe that nobody reads, or let go of the leash.
+    From here on, output of a task goes to standard error and its child processes get an empty standard input. They can
+    neither mix with the reply, nor fill a pipe that nobody reads, nor close the pipe that keeps the server alive.
     """
     leash, answer = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -54,7 +54,7 @@ def _private_streams() -> tuple[TextIO, TextIO]:
 def serve(
     app: Starlette, close: Callable[[], None], listener: socket.socket, *, announce: TextIO, leash: TextIO | None = None
 ) -> None:
-    """Announce the URL, serve until a signal comes or the leash is let go, and close what was served."""
+    """Print the URL, serve until a signal arrives or standard input closes, then close the application."""
     host, port = listener.getsockname()[:2]
     try:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))

@@ -1,7 +1,7 @@
 """A task: one scoreable problem with gym-style dynamics and its own evaluation.
 
 `TaskMetadata` is the light view of a task that listings use; `TaskExecutionInfo` holds what only the worker needs;
-`TaskConfig` is the self-contained unit that travels to a worker as JSON and makes the live `Task` there.
+`TaskConfig` is self-contained, is sent to a worker as JSON, and creates the live `Task` there.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from cube.tool import AbstractTool, ToolConfig, UnknownActionError
 from cube.typed import TypedBaseModel, trusted
 
 LONGEST_NAME: Final = 250
-"""Bytes of a file's name before `.json`, on every file system in use."""
+"""Maximum bytes of a file name before `.json`, valid on all common file systems."""
 
 
 def info_file(folder: Path, task_id: str) -> Path:
-    """The file of a task below `folder`; ids may have `/` in them and may not leave the folder."""
+    """The file of a task below `folder`; ids may contain `/` but must not leave the folder."""
     parts = PurePosixPath(task_id).parts
     if (
         not parts
         or task_id.startswith("/")
         or any(part in (".", "..") or "\0" in part or "\\" in part for part in parts)
     ):
-        raise ValueError(f"Task id {task_id!r} cannot name a file: it is empty or would leave the cache folder.")
+        raise ValueError(f"Task id {task_id!r} is not a valid file name: empty or outside the cache folder.")
     if any(len(part.encode(errors="surrogatepass")) > LONGEST_NAME for part in parts):
-        raise ValueError(f"Task id '{task_id[:40]}…' cannot name a file: a part of it has over {LONGEST_NAME} bytes.")
+        raise ValueError(f"Task id '{task_id[:40]}…' is not a valid file name: a part exceeds {LONGEST_NAME} bytes.")
     return folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
 
 
 def read_info(folder: Path, task_ids: tuple[str, ...]) -> dict[str, Any]:
-    """The data of the first of `task_ids` that has a file; a `RuntimeError` says what to run if none has."""
+    """The data of the first of `task_ids` that has a file; otherwise a `RuntimeError` names the command to run."""
     for task_id in task_ids:
         path = info_file(folder, task_id)
         try:
@@ -64,7 +64,7 @@ def read_info(folder: Path, task_ids: tuple[str, ...]) -> dict[str, Any]:
         except ValueError as error:
             raise RuntimeError(f"{path} is damaged ({error}). Run `cube install <bench>` to write it again.") from error
         if not isinstance(data, dict):
-            raise RuntimeError(f"{path} must hold a JSON object. Run `cube install <bench>` to write it again.")
+            raise RuntimeError(f"{path} must contain a JSON object. Run `cube install <bench>` to write it again.")
         return data
     raise RuntimeError(
         f"No execution data for task_id='{task_ids[0]}' at {info_file(folder, task_ids[0])}. Run `cube install "
@@ -73,13 +73,13 @@ def read_info(folder: Path, task_ids: tuple[str, ...]) -> dict[str, Any]:
 
 
 def write_info(folder: Path, task_id: str, data: Mapping[str, Any]) -> Path:
-    """Write a task's data whole or not at all, and return where it is."""
+    """Write the data of a task atomically, and return its path."""
     path = info_file(folder, task_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            os.fchmod(stream.fileno(), 0o644)  # whoever installs need not be who runs the tasks
+            os.fchmod(stream.fileno(), 0o644)  # the user who installs may not be the one who runs the tasks
             json.dump(data, stream, ensure_ascii=False)
             stream.flush()
             os.fsync(stream.fileno())
@@ -96,7 +96,7 @@ RuntimeContext = dict[str, Any]
 """Shared infrastructure from `Benchmark._setup()`; read-only for tasks once setup is over."""
 
 STOP_ACTION: Final = ActionSchema(name="final_step", description="Stop the task execution.")
-"""How an agent ends a task by itself. The harness offers it to the agent; it is not part of a tool's action set."""
+"""The action with which an agent ends a task. Offered by the harness; not part of a tool's action set."""
 
 
 class TaskMetadata(TypedBaseModel):
@@ -114,7 +114,7 @@ class TaskMetadata(TypedBaseModel):
 
 
 class TaskExecutionInfo(TypedBaseModel):
-    """Heavy, lazily loaded data of a task. Benchmarks that have some subclass it with typed fields."""
+    """Heavy, lazily loaded data of a task. Benchmarks subclass it with typed fields."""
 
 
 TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
@@ -123,7 +123,7 @@ TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
 class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
     """A live task. Its tool, and its container if it has one, are up once it is constructed.
 
-    Implementers provide `reset` and `evaluate` and may override the hooks below; `step` stays as it is.
+    Implementers provide `reset` and `evaluate` and may override the hooks below; `step` is final.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -136,13 +136,13 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
     validate_per_step: bool = False
     """Evaluate on every step, not only when the task is done."""
     accept_agent_stop: bool = True
-    """Whether the agent may end the task by `STOP_ACTION`."""
+    """Whether the agent may end the task with `STOP_ACTION`."""
 
     _tool: AbstractTool | None = PrivateAttr(default=None)
     _container: Container | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Launch the container if backend and config are there, then make the tool; failing leaves nothing running."""
+        """Launch the container if backend and config are set, and create the tool; a failure leaves nothing running."""
         super().model_post_init(context)
         container_config = self.metadata.container_config
         if self.container_backend is not None and container_config is not None:
@@ -165,7 +165,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         """Score the current state, without changing it."""
 
     def filter_actions(self, actions: list[ActionSchema]) -> list[ActionSchema]:
-        """Which of the tool's actions this task offers."""
+        """The actions of the tool that this task offers."""
         return actions
 
     def obs_postprocess(self, obs: Observation) -> Observation:
@@ -185,7 +185,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         return ""
 
     def close(self) -> None:
-        """Let go of the tool and the container; overrides call `super().close()`."""
+        """Release the tool and the container; overrides call `super().close()`."""
         try:
             if self._tool is not None:
                 self._tool.close()
@@ -203,7 +203,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @property
     def tool(self) -> AbstractTool:
-        # Straight from where pydantic keeps private attributes: `self._tool` costs more than a whole action.
+        # Read directly from pydantic's private attributes: `self._tool` costs more than a whole action.
         tool: AbstractTool | None = (self.__pydantic_private__ or {}).get("_tool")
         if tool is None:
             raise RuntimeError(f"Task '{self.metadata.id}' has no tool: model_post_init must call super().")
@@ -221,7 +221,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
     def step(self, action: Action | list[Action]) -> EnvironmentOutput:
         """Execute one action, or several as one step, and evaluate when the task is done.
 
-        The first stop or error ends the step and the task. An action that the tool does not have is such an error.
+        The first stop or error ends the step and the task. An unknown action is an error.
         """
         obs = trusted(Observation, {"contents": []})
         error, done, spent, executed = self._execute([action] if isinstance(action, Action) else _actions(action), obs)
@@ -285,7 +285,7 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
 
 
 def _actions(actions: Any) -> list[Action]:
-    """Several actions as a list; anything else is a `TypeError` before any of it is executed."""
+    """Several actions as a list; anything else is a `TypeError` before an action is executed."""
     listed: list[Any] = list(actions) if isinstance(actions, Iterable) else [actions]
     for action in listed:
         if not isinstance(action, Action):
@@ -294,19 +294,19 @@ def _actions(actions: Any) -> list[Action]:
 
 
 class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
-    """All that a worker needs to make a task; nothing of the benchmark has to be imported for it."""
+    """Everything a worker needs to create a task, without importing the benchmark."""
 
     metadata: SerializeAsAny[TTMetadata]
     seed: int | None = None
     tool_config: SerializeAsAny[ToolConfig] | None = None
     sub_bench_name: str | None = None
-    """Which benchmark of a composite this comes from: names joined by `/`, outermost first."""
+    """The benchmark of a composite that this belongs to: names joined by `/`, outermost first."""
 
     _benchmark_cache_dir: ClassVar[Path | None] = None
 
     @property
     def task_id(self) -> str:
-        """The id, below the name of its benchmark when that is part of a composite."""
+        """The id, prefixed with the name of its benchmark if that is part of a composite."""
         return self.metadata.id if self.sub_bench_name is None else f"{self.sub_bench_name}/{self.metadata.id}"
 
     @abstractmethod
@@ -317,22 +317,22 @@ class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
 
     @classmethod
     def task_execution_cache_dir(cls) -> Path:
-        """Where `install()` writes and workers read: below the benchmark's cache folder, else below the package's."""
+        """The folder that `install()` writes and workers read, in the cache of the benchmark or of the package."""
         package = cls.__module__.partition(".")[0]
         if "_benchmark_cache_dir" not in cls.__dict__:
-            # A fresh worker has imported this class alone; its benchmark stamps the folder when it is imported too.
+            # A new worker has imported only this class; importing its benchmark sets the folder.
             import_benchmarks_of(package)
         folder = cls.__dict__.get("_benchmark_cache_dir") or cube.get_cache_dir(package)
         return Path(folder) / "tasks_execution_info"
 
     def load_task_execution_info(self) -> dict[str, Any]:
-        """What `install()` wrote for this task; a `RuntimeError` tells the command to run if there is nothing."""
+        """What `install()` wrote for this task; if nothing, a `RuntimeError` names the command to run."""
         return read_info(type(self).task_execution_cache_dir(), (self.task_id, self.metadata.id))
 
     @classmethod
     def save_task_execution_info(cls, task_id: str, data: Mapping[str, Any]) -> Path:
-        """For `install()`: write the data of a task, whole or not at all."""
+        """For `install()`: write the data of a task atomically."""
         return write_info(cls.task_execution_cache_dir(), task_id, data)
 
     def verify_installed(self) -> None:
-        """Fail fast when data that this task relies on is not on this worker; override to check."""
+        """Fail early if data that this task needs is not on this worker; override to check."""

@@ -1,4 +1,4 @@
-"""What authors of cubes test with: debug episodes and suites, reproducible resets, conformance.
+"""Testing tools for authors of cubes: debug episodes and suites, reproducible resets, conformance.
 
 Everything is re-exported here; see `cube.episodes` and `cube.conformance`.
 """
@@ -43,7 +43,7 @@ RESET_REPRO_OBS_MISMATCH_MSG = "Two tasks made from one config start with differ
 
 
 def check_reset_reproducibility(module: DebugModule) -> tuple[bool, str, str]:
-    """Reset two tasks of the first config at the same time: whether they agree, a message, and the difference."""
+    """Reset two tasks of the first config in parallel; return whether they agree, a message, and the difference."""
     config = module.get_debug_benchmark()
     config.install()
     with config.make() as benchmark:

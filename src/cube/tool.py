@@ -1,7 +1,7 @@
 """Tools: what an agent can do, as methods marked with `@tool_action`.
 
-A `ToolConfig` travels as JSON and makes the tool on the worker. A tool lists its actions as schemas and executes them:
-what the method returns becomes an observation, what it raises becomes a `StepError`. A `Toolbox` joins several tools.
+A `ToolConfig` is sent as JSON and creates the tool on the worker. A tool lists its actions as schemas and executes
+them: the result of a method becomes an observation, an exception a `StepError`. A `Toolbox` combines several tools.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def tool_action(method: F) -> F:
 
 
 class AbstractTool(ABC):
-    """The least a task needs of its tool."""
+    """The minimal interface of a tool."""
 
     @property
     @abstractmethod
@@ -44,13 +44,13 @@ class AbstractTool(ABC):
 
     @abstractmethod
     def execute_action(self, action: Action) -> Any:
-        """Do it; tasks understand an `Observation` or a `StepError`."""
+        """Execute an action; tasks accept an `Observation` or a `StepError`."""
 
     def reset(self) -> None:
-        """Back to the initial state."""
+        """Restore the initial state."""
 
     def close(self) -> None:
-        """Let go of what the tool holds."""
+        """Release the resources of the tool."""
 
 
 class AbstractAsyncTool(ABC):
@@ -64,21 +64,21 @@ class AbstractAsyncTool(ABC):
     async def execute_action(self, action: Action) -> Any: ...
 
     async def reset(self) -> None:
-        """Back to the initial state."""
+        """Restore the initial state."""
 
     async def close(self) -> None:
-        """Let go of what the tool holds."""
+        """Release the resources of the tool."""
 
 
 class ToolConfig(TypedBaseModel, ABC):
-    """How to make a tool; travels with a task."""
+    """The settings of a tool; part of a task config."""
 
     @abstractmethod
     def make(self, container: Container | None = None) -> AbstractTool: ...
 
 
 class AsyncToolConfig(TypedBaseModel, ABC):
-    """How to make an asynchronous tool."""
+    """The settings of an asynchronous tool."""
 
     @abstractmethod
     async def make(self, container: Container | None = None) -> AbstractAsyncTool: ...
@@ -91,7 +91,7 @@ class _ActionMethods:
 
     @classmethod
     def _actions_of_class(cls) -> dict[str, ActionSchema]:
-        """Schemas by name, worked out once per class."""
+        """Schemas by name, computed once per class."""
         known: dict[str, ActionSchema] | None = cls.__dict__.get("_class_actions")
         if known is None:
             known = cls._class_actions = {
@@ -140,12 +140,12 @@ def _is_action_of(cls: type, name: str) -> bool:
 
 
 def _is_marked(definition: object) -> bool:
-    function = getattr(definition, "__func__", definition)  # what a static or class method is made of
+    function = getattr(definition, "__func__", definition)  # the function inside a static or class method
     return getattr(function, "_is_action", False) is True
 
 
 def _observe(result: Any, action: Action) -> Observation:
-    if not isinstance(result, str) and isinstance(result, Observation):  # text first: it is the cheaper question
+    if not isinstance(result, str) and isinstance(result, Observation):  # text first: that check is cheaper
         return result
     content = Content.from_data("Success" if result is None else result, tool_call_id=action.id)
     return trusted(Observation, {"contents": [content]})
@@ -159,12 +159,12 @@ def _failed(tool: object, action: Action, error: Exception) -> StepError:
 class Tool(_ActionMethods, AbstractTool):
     """A tool whose marked methods are its actions.
 
-    A method may return an `Observation` or a `Content`, which are taken as they are; text, numbers, dicts, lists,
-    models and images, which become contents; or nothing, which reads "Success".
+    A method may return an `Observation` or a `Content`, which are used unchanged; text, numbers, dicts, lists,
+    models and images, which become contents; or None, which is shown as "Success".
     """
 
     def execute_action(self, action: Action) -> Observation | StepError:
-        """Call the action's method. Only an unknown action raises; whatever the method raises is returned."""
+        """Call the action's method. Only an unknown action raises; an exception of the method is returned."""
         method = self.get_action_method(action)
         try:
             return _observe(method(**action.arguments), action)
@@ -185,7 +185,7 @@ class AsyncTool(_ActionMethods, AbstractAsyncTool):
                 )
 
     async def execute_action(self, action: Action) -> Observation | StepError:
-        """Call the action's method. Only an unknown action raises; whatever the method raises is returned."""
+        """Call the action's method. Only an unknown action raises; an exception of the method is returned."""
         method = self.get_action_method(action)
         try:
             return _observe(await method(**action.arguments), action)
@@ -194,7 +194,7 @@ class AsyncTool(_ActionMethods, AbstractAsyncTool):
 
 
 def _owners(tools: Iterable[Any]) -> dict[str, Any]:
-    """Which tool has which action; a name in two tools is refused."""
+    """Maps actions to tools; a name that two tools share is refused."""
     owners: dict[str, Any] = {}
     for tool in tools:
         for action in tool.action_set:
@@ -244,7 +244,7 @@ class Toolbox(Tool):
             tool.reset()
 
     def close(self) -> None:
-        """Close every tool, also when one fails; then raise what failed."""
+        """Close every tool even if one fails; then raise the failures."""
         errors: list[Exception] = []
         for tool in self.tools:
             try:
@@ -277,7 +277,7 @@ class AsyncToolbox(AsyncTool):
             await tool.reset()
 
     async def close(self) -> None:
-        """Close every tool, also when one fails; then raise what failed."""
+        """Close every tool even if one fails; then raise the failures."""
         errors: list[Exception] = []
         for tool in self.tools:
             try:
@@ -293,7 +293,7 @@ class ToolboxConfig(ToolConfig):
     tool_configs: list[SerializeAsAny[ToolConfig]] = Field(default_factory=list)
 
     def make(self, container: Container | None = None) -> Toolbox:
-        """All tools with the same container; when one cannot be made, the others are closed again."""
+        """All tools with the same container; if one cannot be created, the others are closed."""
         tools: list[AbstractTool] = []
         try:
             for config in self.tool_configs:
@@ -315,7 +315,7 @@ class AsyncToolboxConfig(AsyncToolConfig):
     tool_configs: list[SerializeAsAny[AsyncToolConfig]] = Field(default_factory=list)
 
     async def make(self, container: Container | None = None) -> AsyncToolbox:
-        """All tools with the same container; when one cannot be made, the others are closed again."""
+        """All tools with the same container; if one cannot be created, the others are closed."""
         tools: list[AbstractAsyncTool] = []
         try:
             for config in self.tool_configs:

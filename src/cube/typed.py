@@ -1,7 +1,7 @@
-"""`TypedBaseModel`: models that say which class they are, and come back as that class.
+"""`TypedBaseModel`: models that store the name of their class and are restored as that class.
 
 A dump carries `_type`, the import path of the class, as its last key. Validation reads it, imports the class, and
-accepts it only if it is a subclass of what was asked for; the caller's data is left as it was. Fields that hold such
+accepts it only if it is a subclass of the expected class; the caller's data is not modified. Fields that hold such
 models are declared as `SerializeAsAny[Base]`, or a dump would keep only the base's fields.
 """
 
@@ -19,19 +19,19 @@ TYPE_KEY: Final = "_type"
 
 M = TypeVar("M", bound="TypedBaseModel")
 _new = object.__new__
-# The four places in which pydantic keeps an instance, each set without a look-up by name.
+# The four slots in which pydantic stores an instance, set directly to avoid a look-up by name.
 _set_values = vars(BaseModel)["__dict__"].__set__
 _set_fields_set = vars(BaseModel)["__pydantic_fields_set__"].__set__
 _set_extra = vars(BaseModel)["__pydantic_extra__"].__set__
 _set_private = vars(BaseModel)["__pydantic_private__"].__set__
 _RESOLVED: dict[tuple[type, str], type[Any]] = {}
-"""The class that a `_type` stands for where another was asked for; emptied whenever a class is defined."""
+"""The class for a pair of expected class and `_type`; cleared whenever a class is defined."""
 _ABSTRACT: set[type] = set()
-"""The classes of which there are no instances, since asking a class is slower than asking a set."""
+"""The abstract classes; looking in a set is faster than asking the class."""
 
 
 class _FieldNames(dict[type[BaseModel], set[str]]):
-    """The names of all fields of a class, worked out once."""
+    """The names of all fields of a class, computed once."""
 
     def __missing__(self, cls: type[BaseModel]) -> set[str]:
         return self.setdefault(cls, set(cls.model_fields))
@@ -41,7 +41,7 @@ _ALL_FIELDS = _FieldNames()
 
 
 class TypedBaseModel(BaseModel):
-    """Base of everything that travels as JSON."""
+    """Base class of everything that is sent as JSON."""
 
     @computed_field(repr=False)  # type: ignore[prop-decorator]  # mypy cannot see through decorated properties
     @property
@@ -51,22 +51,22 @@ class TypedBaseModel(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        # A plain string in the property's place: the serializer reads it without a call into Python.
+        # A plain string instead of the property: the serializer reads it without calling Python.
         type.__setattr__(cls, "_type", _path_of(cls))
         if cls.__abstractmethods__:
             _ABSTRACT.add(cls)
-        _RESOLVED.clear()  # the new class may stand where another of its name stood, as in a notebook
+        _RESOLVED.clear()  # the new class may replace another of the same name, as in a notebook
 
     @model_validator(mode="wrap")
     @classmethod
     def _as_named_class(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Validate as this class, or as the subclass of it that `_type` names."""
+        """Validate as this class, or as the subclass named by `_type`."""
         if isinstance(value, dict):
             path = value.get(TYPE_KEY)
             if path is not None:
                 try:
                     actual = _RESOLVED[cls, path]
-                except (KeyError, TypeError):  # not asked for yet, or nothing that could be a name
+                except (KeyError, TypeError):  # not cached yet, or not hashable
                     actual = _subclass(cls, path)
                 value = value.copy()
                 del value[TYPE_KEY]
@@ -79,11 +79,11 @@ class TypedBaseModel(BaseModel):
             return cast("Self", value)
         return handler(value)
 
-    # Pydantic's `round_trip=True` would leave computed fields, and so `_type`, out of a dump. JSON without options, as
-    # configs travel, goes straight to the compiled code that pydantic would call.
+    # Pydantic's `round_trip=True` would drop computed fields, and with them `_type`. JSON without options, the usual
+    # case for configs, goes straight to the compiled code that pydantic would call.
 
     def model_dump(self, *, round_trip: bool = False, **options: Any) -> dict[str, Any]:
-        """As in pydantic; `round_trip=True` keeps `_type`, without which nothing would come back as its own class."""
+        """As in pydantic; `round_trip=True` keeps `_type`, which is needed to restore the class."""
         del round_trip
         return super().model_dump(**options)
 
@@ -102,9 +102,9 @@ class TypedBaseModel(BaseModel):
 
 
 def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = None) -> M:
-    """An instance of `cls` from a complete and valid field dict, which it takes over without validation.
+    """An instance of `cls` that takes over a complete and valid field dict without validation.
 
-    For the hot path and for classes without private attributes, validators and `model_post_init`. Unless told otherwise
+    For the hot path and for classes without private attributes, validators and `model_post_init`. By default
     all fields count as set; that set is shared by all such instances, since nothing can be added to it.
     """
     new = _new(cls)
@@ -121,9 +121,9 @@ def _path_of(cls: type[TypedBaseModel]) -> str:
 
 
 def _is_any_form(cls: type[TypedBaseModel], value: TypedBaseModel) -> bool:
-    """Whether `cls` is a generic class with Any for its parameters, and `value` an instance of it in whatever form.
+    """Whether `cls` is a generic class with Any for its parameters, and `value` an instance of any form of it.
 
-    Pydantic knows `Base[Any]` as a class of its own and would make a new instance, of that class, from the value.
+    Pydantic treats `Base[Any]` as a separate class and would convert the value to an instance of it.
     """
     generic = cls.__pydantic_generic_metadata__
     origin = generic["origin"]
@@ -131,9 +131,9 @@ def _is_any_form(cls: type[TypedBaseModel], value: TypedBaseModel) -> bool:
 
 
 def _subclass(cls: type[M], path: object) -> type[M]:
-    """The class at `path`, which is `cls` or derives from it; a ValueError says why not."""
+    """The class at `path`, which is `cls` or derives from it; otherwise a ValueError with the reason."""
     if not isinstance(path, str) or "." not in path.strip("."):
-        raise ValueError(f"'{TYPE_KEY}' must read 'module.Class', not {path!r}.")
+        raise ValueError(f"'{TYPE_KEY}' must have the form 'module.Class', not {path!r}.")
     module_name, _, name = path.rpartition(".")
     module = sys.modules.get(module_name)
     found = getattr(module, name, None) or _import(path)
@@ -157,18 +157,18 @@ def _abstract(cls: type[TypedBaseModel]) -> ValueError:
 
 
 def _import(path: str) -> object:
-    """The object at an import path; nothing of the standard library is ever imported for it."""
+    """The object at an import path; modules of the standard library are never imported for it."""
     module_name = path.rpartition(".")[0]
     if path.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"Refusing to deserialize '{path}': the standard library holds no such class.")
+        raise ValueError(f"Refusing to deserialize '{path}': it names a module of the standard library.")
     try:
         try:
             importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if not f"{module_name}.".startswith(f"{error.name}."):
-                raise  # the module is there, and something that it needs is not
+                raise  # the module exists, but one of its own imports does not
         return pkgutil.resolve_name(path)
     except AttributeError as error:
         raise ValueError(f"Cannot deserialize '{path}': {error}.") from error
-    except Exception as error:  # whatever a module raises while it is imported is bad input here
+    except Exception as error:  # any exception during the import means bad input here
         raise ValueError(f"Cannot deserialize '{path}': {type(error).__name__}: {error}.") from error

@@ -84,11 +84,11 @@ async def test_updates_from_the_future_and_without_sense_are_passed_over(opened,
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        ("exit", "agent-exited", "ended with exit code 3 before it answered initialize: no key found"),
+        ("exit", "agent-exited", "exited with code 3 before it replied to initialize: no key found"),
         ("version", "protocol-version", "speaks version 99 of the protocol, not 1"),
-        ("not-an-object", "broken-protocol", "answered initialize with no object"),
-        ("auth", "auth-required", "wants to be signed in: Authentication required"),
-        ("flood", "flood", "wrote more than 1 MB that is no protocol"),
+        ("not-an-object", "broken-protocol", "replied to initialize with something other than an object"),
+        ("auth", "auth-required", "requires authentication: Authentication required"),
+        ("flood", "flood", "wrote more than 1 MB outside the protocol"),
         ("long-line", "flood", "sent a line of more than 16 MB"),
     ],
 )
@@ -101,13 +101,13 @@ async def test_an_agent_that_cannot_start_is_one_sentence(opened, raw, how, code
 
 
 async def test_a_command_that_is_not_there_is_one_sentence(opened):
-    with pytest.raises(AgentFailure, match="ended with exit code 127 before it answered initialize: .*not found"):
+    with pytest.raises(AgentFailure, match="exited with code 127 before it replied to initialize: .*not found"):
         await opened(create_agent("acp:no-such-agent --stdio"), "")
 
 
 @pytest.mark.parametrize(("how", "code"), [("silent", "start-timeout"), ("only-noise", "broken-protocol")])
 async def test_an_agent_that_never_answers_is_given_up(opened, raw, how, code, inside):
-    with pytest.raises(AgentFailure, match="did not answer initialize in time") as caught:
+    with pytest.raises(AgentFailure, match="did not reply to initialize in time") as caught:
         await opened(raw(how), "", limits=AgentLimits(start_timeout_sec=1.0))
     assert caught.value.code == code
     assert "raw_agent" not in await inside("ps ax -o args")
@@ -121,18 +121,18 @@ async def test_an_agent_that_ends_in_its_turn_is_a_result(opened, raw, recorder,
 
 
 async def test_an_agent_that_has_ended_cannot_be_prompted_again(opened, raw):
-    with pytest.raises(AgentFailure, match="has ended with exit code 9"):
+    with pytest.raises(AgentFailure, match="exited with code 9"):
         await opened(raw("exit-in-turn"), "", "again")
 
 
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        ("broken-in-turn", "broken-protocol", "sent a line that is no JSON"),
-        ("no-message", "broken-protocol", "sent JSON that is no JSON-RPC message"),
+        ("broken-in-turn", "broken-protocol", "sent a line that is not JSON"),
+        ("no-message", "broken-protocol", "sent JSON that is not a JSON-RPC message"),
         ("close-stdout", "connection-lost", "closed its standard output"),
-        ("error", "agent-error", "answered session/prompt with an error: model overloaded: 529 (-32603)"),
-        ("odd-stop", "broken-protocol", "stopped for no known reason: 'bored'"),
+        ("error", "agent-error", "replied to session/prompt with an error: model overloaded: 529 (-32603)"),
+        ("odd-stop", "broken-protocol", "sent an unknown stop reason: 'bored'"),
     ],
 )
 async def test_a_connection_that_breaks_is_a_failure_of_the_agent(opened, raw, how, code, said, inside):
@@ -160,7 +160,7 @@ async def test_silence_ends_a_turn_and_cancel_may_be_ignored(opened, raw, record
     [result] = await opened(raw("hang"), "", limits=AgentLimits(idle_timeout_sec=0.5))
     assert (result.stop_reason, result.timed_out, result.text) == ("timeout", True, "I will think about it")
     [event] = recorder.of("agent_timeout")
-    assert event["reason"] == "it gave no sign for 0.5 s"
+    assert event["reason"] == "it was silent for 0.5 s"
     assert event["acknowledged"] is False
     assert "raw_agent" not in await inside("ps ax -o args")
 
@@ -251,7 +251,7 @@ async def test_files_are_read_and_written_with_the_rights_of_the_agent(opened, r
     )
     assert answers[0] == {"content": "2\n"}
     said = [answer["data"]["details"] for answer in answers[1:10]]
-    assert said[0] == "'/etc/hidden' may not be read by this user."
+    assert said[0] == "'/etc/hidden' is not readable by this user."
     assert said[1] == "'/app/missing' does not exist."
     assert "is refused" in said[2]
     assert "is refused" in said[3]
@@ -290,7 +290,7 @@ async def test_terminals_run_inside_and_are_counted_and_cleaned_up(opened, raw, 
     assert answers[1] == {"exitCode": 0}
     assert answers[2] == {"output": "y\n/tmp\n", "truncated": False, "exitStatus": {"exitCode": 0}}
     assert answers[3] == {}
-    assert answers[4]["data"]["details"] == "There is no terminal 'terminal-1'."
+    assert answers[4]["data"]["details"] == "Unknown terminal 'terminal-1'."
     assert "must be an absolute path" in answers[6]["data"]["details"]
     assert answers[8] == {"output": "bc", "truncated": True, "exitStatus": {"exitCode": 137}}
     assert answers[11] == {"output": "", "truncated": False, "exitStatus": {"exitCode": 137}}

@@ -85,11 +85,11 @@ async def test_malformed_calls_are_answered_to_the_model(asked):
     assert result.stop_reason == "end_turn"
     answers = tool_answers(requests[3])
     assert "not valid JSON" in answers[0]
-    assert answers[1] == "error: There is no tool 'rm_rf'. The tools are: bash, read_file, write_file, edit_file."
+    assert answers[1] == "error: Unknown tool 'rm_rf'. Available tools: bash, read_file, write_file, edit_file."
     assert answers[2] == "error: The argument 'command' of bash is missing."
     assert answers[3] == "error: The argument 'command' of bash must be of type string."
     assert answers[4] == "error: The arguments of bash must be a JSON object."
-    assert answers[5] == "error: bash has no argument 'x'. It takes: command, timeout_sec."
+    assert answers[5] == "error: bash has no argument 'x'. Its arguments are: command, timeout_sec."
     assert "NUL" in answers[6]
     assert answers[7:] == ["error: '/app/missing' does not exist."] * 2
 
@@ -121,7 +121,7 @@ async def test_limits_end_a_turn(asked, limits, stop, steps):
 
 
 async def test_a_cost_limit_for_a_model_without_a_price_is_refused(asked):
-    with pytest.raises(AgentFailure, match="price of the model 'openai/m' is not known"):
+    with pytest.raises(AgentFailure, match="price of the model 'openai/m' is unknown"):
         await asked("hello", limits=AgentLimits(max_cost_usd=1.0))
 
 
@@ -144,7 +144,7 @@ async def test_a_conversation_that_is_too_long_is_shortened(asked):
     assert result.text == "Done."
     assert [len(answer) > 1000 for answer in tool_answers(requests[2])] == [True, True]
     assert [len(answer) > 1000 for answer in tool_answers(requests[3])] == [False, True]
-    assert tool_answers(requests[4]) == ["[left out to save room]"] * 2
+    assert tool_answers(requests[4]) == ["[removed to save space]"] * 2
     assert len(tool_answers(requests[5])) == 1
 
 
@@ -187,7 +187,7 @@ async def test_output_for_the_model_is_shortened(asked):
     _, requests = await asked([bash("head -c 200000 /dev/zero | tr '\\0' x"), "Done."])
     [answer] = tool_answers(requests[1])
     assert len(answer) < 31_000
-    assert "left out" in answer
+    assert "omitted" in answer
 
 
 async def test_skills_are_pointed_out_and_effort_is_passed_on(asked):
@@ -233,7 +233,7 @@ async def test_tool_servers_are_refused(opened):
 def test_a_model_must_be_named_once():
     with pytest.raises(UsageError, match="needs a model"):
         create_agent("model")
-    with pytest.raises(UsageError, match="'b' was given beside it"):
+    with pytest.raises(UsageError, match="remove --model b"):
         create_agent("model:a", "b")
     assert create_agent("model", "a").model == create_agent("model:a", "a").model == "a"
 

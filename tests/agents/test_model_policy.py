@@ -92,7 +92,7 @@ async def test_calls_that_make_no_sense_are_answered_and_not_passed_on(policy):
     [action] = await acting.act(seen("Go."), ACTIONS)
     assert action.name == "press"
     answers = [message["content"] for message in server.requests[1].messages if message["role"] == "tool"]
-    assert "There is no tool 'fly'" in answers[0]
+    assert "Unknown tool 'fly'" in answers[0]
     assert "not valid JSON" in answers[1]
 
 
@@ -144,5 +144,5 @@ async def test_a_reset_forgets_everything(policy):
 
 async def test_a_key_that_is_refused_is_the_agent_s_failure(policy):
     acting, _ = policy(Fault(401, "bad key"))
-    with pytest.raises(AgentFailure, match="provider refuses"):
+    with pytest.raises(AgentFailure, match="provider refused"):
         await acting.act(seen("Go."), ACTIONS)

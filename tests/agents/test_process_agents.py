@@ -92,7 +92,7 @@ async def test_output_is_capped_and_says_how_much_is_missing(opened, script, tmp
     assert result.exit_code == 0
     kept = (tmp_path / "agent" / "script.txt").read_bytes()
     assert len(kept) < 9_000_000
-    assert kept.endswith(b"more bytes were left out]\n")
+    assert kept.endswith(b"more bytes were dropped]\n")
 
 
 async def test_secrets_do_not_reach_the_kept_output(opened, script, tmp_path):
@@ -106,7 +106,7 @@ async def test_output_that_cannot_be_written_is_a_failure_of_the_machine(script,
     blocked = context.log_folder.parent / "blocked"
     blocked.write_text("a file")
     await agent.start(replace(context, log_folder=blocked))
-    with pytest.raises(InfrastructureFailure, match="cannot be kept"):
+    with pytest.raises(InfrastructureFailure, match="cannot be written"):
         await agent.prompt("Do it.")
     await agent.close()
 
@@ -159,7 +159,7 @@ async def test_a_package_without_an_oracle_is_told_so(opened, tmp_path):
 
 async def test_an_environment_that_occupies_the_oracle_s_place_is_refused_untouched(opened, package, sandbox, inside):
     await sandbox.write_file("/solution/notes", b"mine")
-    with pytest.raises(EnvironmentFailure, match="at /solution already"):
+    with pytest.raises(EnvironmentFailure, match="already has files at /solution"):
         await opened(create_agent("oracle"), "", package_dir=package())
     assert await inside("cat /solution/notes") == "mine"
 

@@ -50,7 +50,7 @@ def test_an_argument_that_makes_no_sense_is_wrong_usage(name):
 
 
 def test_an_agent_that_cannot_decide_on_gym_tasks_says_so():
-    with pytest.raises(UsageError, match="cannot decide on gym tasks"):
+    with pytest.raises(UsageError, match="cannot run on gym tasks"):
         create_policy("oracle")
     assert create_policy("nop").name == "nop"
 
@@ -69,7 +69,7 @@ def test_presets_know_what_to_install_and_which_keys_to_hide(name):
 
 
 def test_a_version_is_only_a_version():
-    with pytest.raises(UsageError, match="is no version"):
+    with pytest.raises(UsageError, match="is not a version"):
         create_agent("claude:1; rm -rf /")
 
 

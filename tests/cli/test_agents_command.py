@@ -6,7 +6,7 @@ import json
 def test_agents_are_listed_with_what_they_need(bench):
     shown = bench("agents")
     assert (shown.returncode, shown.stderr) == (0, "")
-    for words in ("script:FILE", "model:MODEL", "acp:COMMAND", "ANTHROPIC_API_KEY", "also called claude-code"):
+    for words in ("script:FILE", "model:MODEL", "acp:COMMAND", "ANTHROPIC_API_KEY", "bench agents NAME"):
         assert words in shown.stdout
 
 
@@ -26,9 +26,10 @@ def test_one_agent_says_whether_it_is_ready_and_how_it_is_called(bench, monkeypa
     assert shown.returncode == 0
     for words in (
         "needs one of the variables ANTHROPIC_API_KEY",
-        "takes ANTHROPIC_BASE_URL when set",
-        "from npm into the sandbox",
+        "passes on ANTHROPIC_BASE_URL if set",
+        "from npm in the sandbox",
         "not ready: The agent 'claude-code' needs one of the variables",
+        "also called claude-code",
         "bench run PACKAGE --agent claude-code",
     ):
         assert words in shown.stdout

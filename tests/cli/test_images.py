@@ -88,7 +88,7 @@ def test_an_engine_that_does_not_run_is_told_in_one_sentence(invoke, engines, ch
     asked = engines(*(["podman"] if chosen else []))
     code, _, err = invoke("images", "add", "x", "--engine", *chosen)
     assert (code, asked) == (1, [])
-    assert "No container engine can be used: docker does not answer." in err
+    assert "No container engine is usable: docker does not answer." in err
     assert len(err.splitlines()) == 1
 
 
@@ -100,9 +100,9 @@ def test_an_engine_that_does_not_run_is_told_in_one_sentence(invoke, engines, ch
         (["add", "x", "--rootfs", "/nowhere"], "does not exist"),
         (["add", "x", "--oci", "/nowhere"], "does not exist"),
         (["add", "NOT A NAME", "--rootfs", "/"], "not an image name"),
-        (["add", "x", "--engine", "lxc"], "no engine"),
+        (["add", "x", "--engine", "lxc"], "Unknown engine"),
         (["add"], "NAME"),
-        (["remove", "nobody"], "no image nobody"),
+        (["remove", "nobody"], "Unknown image nobody"),
         (["remove"], "NAME"),
     ],
 )

@@ -16,7 +16,7 @@ def refused(done, code=2):
 def test_a_place_that_can_be_no_folder_is_refused_before_the_sandbox_starts(bench, make_package, tmp_path, out):
     (tmp_path / "file").write_text("")
     line = refused(bench("run", make_package(), "--out", out))
-    assert f"--out {out} cannot be a folder" in line
+    assert f"--out {out} cannot be created" in line
 
 
 @pytest.mark.parametrize("agent", ["oracle", "nop", "script:x.sh"])
@@ -24,14 +24,14 @@ def test_a_place_that_can_be_no_folder_is_refused_before_the_sandbox_starts(benc
 def test_a_model_for_an_agent_that_has_none_is_refused(bench, make_package, tmp_path, command, agent):
     make_package()
     line = refused(bench(*command, "--agent", agent, "--model", "m"))
-    assert "takes no model" in line
+    assert "does not use a model" in line
     assert not (tmp_path / "jobs").exists()
 
 
 @pytest.mark.parametrize("option", [["--sandbox", "zorg"], ["--sandbox", "local"], ["--base-image", "host"]])
 def test_what_cubes_have_no_use_for_is_refused(bench, tmp_path, option):
     line = refused(bench("eval", "run", "cube:counter-cube", "--agent", "debug", *option))
-    assert f"{option[0]} is for packages" in line
+    assert f"{option[0]} applies to packages only" in line
     assert not (tmp_path / "jobs").exists()
 
 
@@ -40,7 +40,7 @@ def test_an_agent_that_holds_a_secret_is_refused_with_the_way_to_pass_it(bench, 
     make_package()
     agent = f"acp:agent --key {spelling}"
     line = refused(bench("eval", "run", "tasks", "--agent", agent, env={"OPENAI_API_KEY": SECRET}))
-    assert "The agent of the job holds the value of OPENAI_API_KEY" in line
+    assert "The agent of the job contains the value of OPENAI_API_KEY" in line
     assert "benchflow.secrets" in line
     assert SECRET not in line
     assert not (tmp_path / "jobs").exists()

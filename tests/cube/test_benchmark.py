@@ -90,10 +90,10 @@ def test_typed_rows_need_no_type_key(tmp_path, monkeypatch, file, text):
     [
         ("task_metadata.json", '[{"id": "x"}, {"id": "y", "level": "high"}]', r"row 2, level: .*integer"),
         ("task_metadata.json", '[{"id": "x", "colour": 1}]', r"row 1, colour: Extra inputs"),
-        ("task_metadata.json", '[{"id": "x"}, {"id": "x"}]', r"row 2: id 'x' is there twice"),
+        ("task_metadata.json", '[{"id": "x"}, {"id": "x"}]', r"row 2: id 'x' appears twice"),
         ("task_metadata.json", '[{"level": 1}]', r"row 1, id: Field required"),
         ("task_metadata.json", "[3]", r"row 1: "),
-        ("task_metadata.json", "3", r"must hold a JSON list or object"),
+        ("task_metadata.json", "3", r"must contain a JSON list or object"),
         ("task_metadata.json", "{", r"is not valid JSON"),
         ("task_metadata.csv", "id,level\nx,1\ny,high\n", r"row 2 \(line 3\), level: .*integer"),
         ("task_metadata.csv", "id\nx,2\n", r"more cells than the header"),

@@ -75,7 +75,7 @@ def test_rules_that_were_not_looked_at_are_said_to_be_so():
 def test_an_unknown_benchmark_is_wrong_usage_and_names_the_known(command):
     result = cube(command, "nothing")
     assert result.exit_code == 2
-    assert "installed are: archive-cube, counter-cube" in result.errors
+    assert "installed: archive-cube, counter-cube" in result.errors
     assert result.output == ""
 
 
@@ -179,9 +179,9 @@ def test_benchmarks_that_cannot_be_loaded_are_listed_with_their_reason(odd_site)
     rows = {row["name"]: row for row in json.loads(result.stdout)["benchmarks"]}
     assert "no_such_package" in rows["gone"]["error"]
     assert "SystemExit: 3" in rows["exits"]["error"]
-    assert "must read 'module:Class'" in rows["misspelt"]["error"]
+    assert "must have the form 'module:Class'" in rows["misspelt"]["error"]
     assert "is not a BenchmarkConfig subclass" in rows["number"]["error"]
-    assert rows["sized"]["error"].endswith("settings of its own: size: Field required.")
+    assert rows["sized"]["error"].endswith("without settings: size: Field required.")
     assert rows["counter-cube"]["error"] is None
     assert (rows["suite"]["tasks"], rows["suite"]["error"]) == (1, None)
     text = odd(odd_site, "list")

@@ -149,5 +149,5 @@ def test_install_and_uninstall_reach_every_part(tmp_path):
     "setting", [{"seed_generator": BasicSeedGenerator(n_seed=1, meta_seed=1)}, {"tool_config": CounterToolConfig()}]
 )
 def test_settings_for_all_parts_at_once_are_refused(setting):
-    with pytest.raises(ValueError, match=f"A composite has no {next(iter(setting))} of its own"):
+    with pytest.raises(ValueError, match=f"A composite does not have its own {next(iter(setting))}"):
         suite(**setting)

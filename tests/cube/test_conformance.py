@@ -54,7 +54,7 @@ COUNTER = iter(range(1000))
         ("reset", lambda self: Observation.from_text("x"), "reset", "must return (Observation, dict)"),
         ("reset", lambda self: ("x", {}), "reset", "not an Observation"),
         ("reset", lambda self: (Observation(), {}), "reset", "must state the objective"),
-        ("reset", lambda self: (Observation.from_text(" "), {}), "reset", "says nothing"),
+        ("reset", lambda self: (Observation.from_text(" "), {}), "reset", "has no text"),
         ("reset", lambda self: (Observation.from_text(str(next(COUNTER))), {}), "reset", "contents[0].data: '"),
         ("evaluate", lambda self, obs=None: 1.0, "evaluate", "must return (float, dict)"),
         ("evaluate", lambda self, obs=None: (float("nan"), {}), "evaluate", "not a finite number"),
@@ -110,7 +110,7 @@ def test_a_benchmark_whose_numbers_do_not_agree_is_found(monkeypatch):
     monkeypatch.setattr(CounterBenchmarkConfig.benchmark_metadata, "num_tasks", 9)
     monkeypatch.setattr(CounterBenchmarkConfig.benchmark_metadata, "named_subsets", {})
     assert [str(f) for f in check_benchmark(CounterBenchmarkConfig())] == [
-        "metadata: num_tasks is 9, there are 4 tasks"
+        "metadata: num_tasks is 9, but 4 tasks exist"
     ]
 
 

@@ -78,5 +78,5 @@ def test_the_port_of_a_url(url, port):
 
 
 def test_a_url_without_port_is_an_error():
-    with pytest.raises(ContainerError, match="names no port"):
+    with pytest.raises(ContainerError, match="has no port"):
         port_from_url("ftp://a")

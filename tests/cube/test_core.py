@@ -123,7 +123,7 @@ def test_pictures_travel_as_png_and_come_back_equal():
 @pytest.mark.parametrize("cut", [3, 30, 60])
 def test_a_damaged_picture_is_a_validation_error(cut):
     url = ImageContent(data=Image.effect_noise((40, 40), 9)).model_dump()["data"]
-    with pytest.raises(ValidationError, match=r"is not a PNG picture|is not valid base64"):
+    with pytest.raises(ValidationError, match=r"is not a PNG image|is not valid base64"):
         ImageContent(data=url[: len("data:image/png;base64,") + 4 * cut])
 
 

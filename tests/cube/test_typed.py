@@ -99,11 +99,11 @@ def test_the_callers_dict_is_left_as_it_was():
         ("pydantic.BaseModel", "must be a TypedBaseModel subclass"),
         ("no_such_module_here.Dog", "No module named"),
         (f"{__name__}.Cat", "has no attribute 'Cat'"),
-        ("Dog", "must read 'module.Class'"),
-        ("", "must read 'module.Class'"),
-        (".Dog", "must read 'module.Class'"),
-        (7, "must read 'module.Class'"),
-        (["x"], "must read 'module.Class'"),
+        ("Dog", "must have the form 'module.Class'"),
+        ("", "must have the form 'module.Class'"),
+        (".Dog", "must have the form 'module.Class'"),
+        (7, "must have the form 'module.Class'"),
+        (["x"], "must have the form 'module.Class'"),
     ],
 )
 def test_a_type_that_does_not_fit_is_a_validation_error_with_its_place(type_path, reason):

@@ -89,7 +89,7 @@ def test_the_lines_of_a_summary_state_denominators_and_what_is_missing(job):
     text = "\n".join(summary_lines(job_summary(job({"a": [1.0, 0.0], "b": [None, 1.0]}))))
     assert "3 of 4 rollouts scored, 2 tasks" in text
     assert "mean reward 0.750" in text
-    assert "unscored 1: 1 judge; whatever they had scored, the mean lies between 0.500 and 0.750" in text
+    assert "unscored 1: 1 judge; with them the mean would be between 0.500 and 0.750" in text
     assert "pass@2 1.000   pass^2 0.000  (1 task)" in text
     assert "judge/timeout" in text
 

@@ -157,7 +157,7 @@ def test_a_name_that_is_no_folder_is_refused(tmp_path, name):
 
 def test_an_unknown_job_names_the_known(tmp_path):
     JobStore.create(tmp_path, record("mine")).close()
-    with pytest.raises(UsageError, match="there are: mine"):
+    with pytest.raises(UsageError, match="available: mine"):
         JobStore.open(tmp_path, "other")
 
 

@@ -53,7 +53,7 @@ def test_a_full_disk_is_told_plainly_and_the_job_goes_on_once_there_is_room(tmp_
         arguments = ["tasks", "--agent", f"script:{talker}", "--sandbox", "local", "--name", "job", "--concurrency", 2]
         full = bench("eval", "run", *arguments, cwd=tmp_path)
         assert full.returncode == 1
-        assert "unscored (infrastructure/disk-full): There is no space left on the disk of" in full.stderr
+        assert "unscored (infrastructure/disk-full): No space is left on the disk of" in full.stderr
         assert "bench eval resume job" in full.stderr.splitlines()[-1]
         assert "Traceback" not in full.stderr
         before = (tmp_path / "jobs/job/results.jsonl").read_bytes()

@@ -33,7 +33,7 @@ def test_a_process_that_watches_sees_nothing_of_the_hidden_tests(gym, make_packa
     one = gym(make_package(SPLIT))
     one.reset()
     assert one.bash(WATCH) == "watching\n"
-    with pytest.raises(UnscoredError, match="processes that live on into verification") as refused:
+    with pytest.raises(UnscoredError, match="processes that keep running during verification") as refused:
         one.task.evaluate()
     assert (refused.value.verdict.category, refused.value.code) == ("unsupported", "live-state")
     assert one.bash("cat /tmp/seen; ls -d /tests /verifier /logs/verifier 2>/dev/null; true") == ""

@@ -144,5 +144,5 @@ def test_there_is_no_way_on_where_there_is_no_further_step(gym, package):
     output = one.act("next_step")
     assert (output.done, output.obs.contents[0].data) == (
         False,
-        {"error": "There is no further step: final_step ends the task."},
+        {"error": "This is the last step; use final_step to end the task."},
     )

@@ -116,9 +116,9 @@ KEYS = [name for name in os.environ if name.endswith(("_API_KEY", "_AUTH_TOKEN")
         ("claude-of-the-future", "key-missing", "needs the variable ANTHROPIC_API_KEY"),
         ("google/gemini-of-the-future", "key-missing", "needs the variable GEMINI_API_KEY"),
         ("groq/some-model", "key-missing", "needs the variable GROQ_API_KEY"),
-        ("openai", "model-unknown", "name it PROVIDER/MODEL"),
-        ("no-such-model", "model-unknown", "name it PROVIDER/MODEL, such as openai/no-such-model"),
-        ("nobody/model", "model-unknown", "is not known"),
+        ("openai", "model-unknown", "write it as PROVIDER/MODEL"),
+        ("no-such-model", "model-unknown", "write it as PROVIDER/MODEL, for example openai/no-such-model"),
+        ("nobody/model", "model-unknown", "Unknown model"),
     ],
 )
 async def test_a_missing_key_and_an_unknown_model_are_said_before_anything_is_sent(model, code, said, monkeypatch):

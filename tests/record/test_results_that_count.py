@@ -84,10 +84,10 @@ def test_a_job_is_found_by_name_or_by_path(tmp_path, make_job):
     make_job(tmp_path, "two")
     assert Job.find(tmp_path, "one").folder == tmp_path / "one"
     assert Job.find(tmp_path / "elsewhere", str(tmp_path / "two")).folder == tmp_path / "two"
-    with pytest.raises(UsageError, match="there are: one, two") as caught:
+    with pytest.raises(UsageError, match="available: one, two") as caught:
         Job.find(tmp_path, "three")
     assert caught.value.code == "no-job"
-    with pytest.raises(UsageError, match="there are: none"):
+    with pytest.raises(UsageError, match="available: none"):
         Job.find(tmp_path / "elsewhere", "three")
 
 

@@ -150,7 +150,7 @@ async def test_running_processes_that_the_verifier_looks_at_are_not_kept(make_pa
     result = await run(package, commands=["echo done > answer.txt; (setsid sleep 300 >/dev/null 2>&1 &)"])
     assert result.to_dict()["workspace"] == {
         "kept": False,
-        "reason": "The verifier looks at running processes, which cannot be kept.",
+        "reason": "The verifier needs running processes, which cannot be saved.",
     }
     assert not list((tmp_path / "out").rglob("workspace.tar.gz"))
 

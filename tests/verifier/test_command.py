@@ -77,7 +77,7 @@ def test_a_step_of_a_package_with_steps_must_be_named(package, workspace):
     folder = package("steps: [{name: one}, {name: two}]\n", {"verifier/test.sh": "exit 1\n", **STEPS})
     done = run(folder, "--workspace", workspace)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("give --step NAME, one of one, two.\n")
+    assert done.stderr.endswith("choose one with --step: one, two.\n")
     rewards = [run(folder, "--workspace", workspace, "--step", step).stdout for step in ("one", "two")]
     assert rewards == ["reward 0\n", "reward 1\n"]
 

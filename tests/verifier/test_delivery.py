@@ -210,7 +210,7 @@ async def test_a_criterion_about_a_file_that_is_not_there_is_0_and_the_others_ar
 @pytest.mark.sandbox
 async def test_a_file_that_a_healthy_box_fails_to_give_is_no_score(bench, package, monkeypatch, files):
     async def cut_short(*_, **__):
-        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+        raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
 
     monkeypatch.setattr(LocalSandbox, "read_file", cut_short)
     with ModelServer([{"score": 1}]) as server:

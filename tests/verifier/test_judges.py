@@ -92,7 +92,7 @@ async def test_a_refused_key_is_named_in_one_sentence(bench, package, status):
         async with bench(package(files=FILES), **server.environment) as it:
             await it.agent(WORK)
             reason = (await it.verify()).verdict.reason
-    assert reason == "The judge 'openai/test-model' was asked with a key that its provider refuses: OPENAI_API_KEY."
+    assert reason == "The judge 'openai/test-model' cannot be used: its provider refused the key in OPENAI_API_KEY."
 
 
 async def test_a_missing_key_is_named_in_one_sentence_and_nothing_is_sent(bench, package):

@@ -135,7 +135,7 @@ async def test_a_full_disk_of_the_machine_is_no_score(bench, package, tiny_disk,
 @pytest.mark.sandbox
 async def test_trouble_of_a_sandbox_while_paths_are_taken_over_is_no_score(bench, package, monkeypatch):
     async def cut_short(*_, **__):
-        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+        raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
 
     async with bench(package(f"{SEPARATE}artifacts: [/app/out]\n")) as it:
         monkeypatch.setattr(LocalSandbox, "download", cut_short)

@@ -1,4 +1,4 @@
-"""Agents: who acts on a task, named `NAME` or `NAME:ARGUMENT`."""
+"""Agents: the programs and models that work on a task, named `NAME` or `NAME:ARGUMENT`."""
 
 from benchflow.agents.protocol import (
     Agent,

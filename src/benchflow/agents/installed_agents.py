@@ -1,4 +1,4 @@
-"""Agents installed once per environment: the first rollout that needs one pays, the others start from its snapshot."""
+"""Agents installed once per environment: the first rollout installs one, the others start from its snapshot."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _PUBLIC: Final = NetworkPolicy("public")
 
 
 class Installable(Protocol):
-    """What an installation asks of an agent."""
+    """The part of an agent that an installation uses."""
 
     def install_key(self) -> str | None:
-        """What the installation depends on; None when there is nothing to install."""
+        """What the installation depends on; None if there is nothing to install."""
 
     async def install(self, sandbox: Sandbox) -> None:
-        """Put into the environment what is needed."""
+        """Install the agent in the environment."""
 
 
 class Installations:
-    """What was installed through one backend; kept until `close`."""
+    """The installations made through one backend; kept until `close`."""
 
     def __init__(self, backend: SandboxBackend) -> None:
         self._backend = backend
         self._made: dict[tuple[str, ...], Snapshot] = {}
         self._brought: dict[str, frozenset[Change]] = {}
-        """What installing changed, by the state that came of it."""
+        """The changes that an installation made, by the resulting state."""
         self._locks: dict[tuple[str, ...], anyio.Lock] = {}
 
     async def prepare(self, agent: Installable, spec: SandboxSpec) -> Snapshot | None:
-        """A state to start the sandbox of `spec` from, with the agent in it; None when it needs nothing there.
+        """A state to start the sandbox of `spec` from, with the agent in it; None if it needs nothing there.
 
-        Whoever comes while it is being made waits for it. The installation reaches the network, whatever the policy of
-        the task says; the sandbox that starts from it does not.
+        Concurrent callers wait for the same installation. The installation has network access regardless of the
+        policy of the task; the sandbox that starts from it does not.
         """
         wanted = agent.install_key()
         if wanted is None:
@@ -59,7 +59,7 @@ class Installations:
             return snapshot
 
     def brought(self, snapshot: Snapshot | None) -> frozenset[Change]:
-        """What differs in a state from the environment because an agent was installed."""
+        """The differences between a state and the environment that come from installing an agent."""
         return frozenset() if snapshot is None else self._brought.get(snapshot.reference, frozenset())
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Raw output of an agent, kept on this machine: written as it comes, redacted, up to a limit."""
+"""Raw output of an agent, kept on this machine: written as it arrives, redacted, up to a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAIL: Final = 4096
 
 
 class OutputLog:
-    """One file below `agent/`. Past its limit nothing more is written, and its last line says how much is missing."""
+    """One file below `agent/`. Output beyond the limit is dropped; the last line says how much."""
 
     def __init__(self, path: Path, redactor: Redactor, *, limit: int = LOG_LIMIT) -> None:
         self._path = path
@@ -29,27 +29,27 @@ class OutputLog:
             raise self._failure(error) from error
 
     def write(self, chunk: bytes) -> None:
-        """Keep a chunk. Never raises: a disk that is full is told by `close`."""
+        """Keep a chunk. Never raises: `close` reports a full disk."""
         self._keep(self._stream.feed(chunk))
 
     @property
     def tail(self) -> str:
-        """The end of the output, redacted, for a sentence about it."""
+        """The end of the output, redacted, for use in messages."""
         return self._tail.decode(errors="replace")
 
     @property
     def last_line(self) -> str:
-        """The last line that says something, shortened; empty when there is none."""
+        """The last non-empty line, shortened; empty if there is none."""
         lines = [line.strip() for line in self.tail.splitlines() if line.strip()]
         return lines[-1][-300:] if lines else ""
 
     def close(self) -> None:
-        """Idempotent. Raises `InfrastructureFailure` when something could not be written."""
+        """Idempotent. Raises `InfrastructureFailure` if output could not be written."""
         if self._file.closed:
             return
         self._keep(self._stream.finish())
         if self._dropped:
-            self._put(f"\n[{self._dropped} more bytes were left out]\n".encode())
+            self._put(f"\n[{self._dropped} more bytes were dropped]\n".encode())
         self._file.close()
         if self._problem is not None:
             raise self._failure(self._problem) from self._problem
@@ -71,6 +71,6 @@ class OutputLog:
 
     def _failure(self, error: OSError) -> InfrastructureFailure:
         return InfrastructureFailure(
-            f"The output of the agent cannot be kept in '{self._path}': {error.strerror or error}.",
+            f"The output of the agent cannot be written to '{self._path}': {error.strerror or error}.",
             code="log-unwritable",
         )

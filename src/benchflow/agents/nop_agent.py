@@ -1,4 +1,4 @@
-"""`nop`: does nothing, so that everybody can see what doing nothing scores."""
+"""`nop`: does nothing, to show what an untouched environment scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NopAgent(Agent):
         return TurnResult("end_turn")
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to stop."""
 
 
 class NopPolicy(Policy):

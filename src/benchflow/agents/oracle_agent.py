@@ -1,8 +1,8 @@
 """`oracle`: the package's own solution, which proves that the task can be solved.
 
 Its files are inside the sandbox, at `/oracle` and through a link at `/solution`, only while `solve.sh` runs, as root in
-the working folder, with the variables of `oracle.env`. An environment that has something there is refused: it would be
-mixed up with what is put there, and removed with it; empty folders give way.
+the working folder, with the variables of `oracle.env`. An environment with its own files there is refused: they would
+be mixed with the oracle's and removed with them. Empty folders are replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCRIPT: Final = "solve.sh"
 _TAKEN: Final = 119
 _TAKEN_MARK: Final = ".taken"
 _KILLED: Final = 128
-"""From here on an exit code tells of a signal."""
+"""Exit codes from here on mean a signal."""
 _RUN: Final = f"""\
 for path in {FOLDER} {ALIAS}; do
   if [ -d "$path" ] && [ ! -L "$path" ] && rmdir "$path" 2>/dev/null; then continue; fi
@@ -35,9 +35,9 @@ code=$?
 rm -rf {FOLDER} {ALIAS}
 exit $code
 """
-"""Brings the files to their place, runs the solution, and takes them away: one command, since each costs time."""
+"""Moves the files into place, runs the solution, and removes them: one command, because each one costs time."""
 _REMOVE: Final = f'if [ -e "$1" ]; then rm -rf "$1"; else rm -rf {FOLDER} {ALIAS}; fi'
-"""The upload's own folder is gone exactly when it has become the oracle's."""
+"""The folder of the upload is gone exactly if it was moved to become the oracle's."""
 
 
 class OracleAgent(Agent):
@@ -45,7 +45,7 @@ class OracleAgent(Agent):
         self.name = request.name
         self._context: AgentContext | None = None
         self._uploaded: str | None = None
-        """Where the files are, or were before they became `/oracle`; None when nothing of them is inside."""
+        """Where the files were uploaded to; None if none are inside."""
 
     async def start(self, context: AgentContext) -> None:
         oracle_folder(context)
@@ -68,10 +68,10 @@ class OracleAgent(Agent):
         if ended.exit_code == _TAKEN:
             await self._refuse_if_taken(context, place)
         if ended.exit_code is not None and ended.exit_code < _KILLED:
-            self._uploaded = None  # the command has come to its end, and with it they have gone
+            self._uploaded = None  # the command has ended and removed them
         context.events("oracle", command=f"{FOLDER}/{SCRIPT}", return_code=ended.exit_code, stdout=log.tail)
         if ended.timed_out:
-            context.events("agent_timeout", reason="time is over", timeout_sec=timeout)
+            context.events("agent_timeout", reason="the time limit was reached", timeout_sec=timeout)
         return ended.turn()
 
     async def close(self) -> None:
@@ -84,9 +84,9 @@ class OracleAgent(Agent):
         try:
             taken = (await context.sandbox.read_file(f"{place}/{_TAKEN_MARK}")).decode(errors="replace").strip()
         except SandboxFailure:
-            return  # the solution itself ended so
+            return  # the solution itself exited with this code
         raise EnvironmentFailure(
-            f"The environment has something at {taken} already, where the oracle's files belong during its phase.",
+            f"The environment already has files at {taken}, where the oracle's files are placed during its phase.",
             code="path-taken",
         )
 

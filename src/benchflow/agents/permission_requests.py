@@ -1,4 +1,4 @@
-"""Permission requests: ids and kinds as the agent sent them, and a refusal whenever there is doubt."""
+"""Permission requests: ids and kinds as the agent sent them, and a refusal in case of doubt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALLOWING: Final = ("allow_once", "allow_always")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is answered: the id of an option, or None to cancel."""
+    """The answer: the id of an option, or None to cancel."""
 
     option_id: str | None
     granted: bool
@@ -23,19 +23,19 @@ class Decision:
 
 
 async def deny(request: PermissionRequest) -> None:
-    """Refuses everything: for a policy that wants a person asked where no person can be."""
+    """Refuses everything: for a policy that requires a person when nobody is present."""
     del request
 
 
 async def decide(request: PermissionRequest, ask: PermissionHandler | None, *, forbidden: bool) -> Decision:
-    """The answer. A forbidden tool is refused, and so is everything a handler does not clearly allow."""
+    """Decide on a request. A forbidden tool is refused, and so is anything a handler does not clearly allow."""
     if forbidden:
         return refusal(request, "the tool is forbidden")
     if ask is None:
         allowed = approval(request.options)
         if allowed is None:
             return refusal(request, "no option allows it")
-        return Decision(allowed, granted=True, reason="nobody is to be asked")
+        return Decision(allowed, granted=True, reason="no confirmation is required")
     try:
         answer = await ask(request)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong in a handler is a refusal
@@ -49,7 +49,7 @@ async def decide(request: PermissionRequest, ask: PermissionHandler | None, *, f
 
 
 def approval(options: Sequence[PermissionOption]) -> str | None:
-    """The option that allows the least that is needed."""
+    """The narrowest option that allows the request."""
     for kind in _ALLOWING:
         for option in options:
             if option.kind == kind:
@@ -58,7 +58,7 @@ def approval(options: Sequence[PermissionOption]) -> str | None:
 
 
 def refusal(request: PermissionRequest, reason: str) -> Decision:
-    """An option that refuses, once if it can be; where none is offered the request is cancelled."""
+    """An option that refuses, preferably once; if none is offered, the request is cancelled."""
     refusing = [option for option in request.options if _refuses(option)]
     refusing.sort(key=lambda option: option.kind != "reject_once")
     return Decision(refusing[0].id if refusing else None, granted=False, reason=reason)

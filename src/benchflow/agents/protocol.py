@@ -2,7 +2,7 @@
 
 A rollout opens an agent once per role (`start`), sends it prompts (`prompt`, the one turn boundary), and closes it.
 Process agents work inside the sandbox of their context; policy agents map an observation and an action set to actions
-and can also drive gym tasks. Whatever an agent does is told as events, as it happens.
+and can also drive gym tasks. Everything an agent does is reported as events, as it happens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EventType = Literal[
 class EventSink(Protocol):
     """Where events go: the rollout's trajectory, which stamps, redacts and writes them at once.
 
-    Whoever sends a prompt writes it (`user_message`); the agent writes the rest.
+    The sender of a prompt records it (`user_message`); the agent records the rest.
     """
 
     def __call__(self, event: EventType, /, **fields: Any) -> None: ...
@@ -53,13 +53,13 @@ class PermissionOption:
 
     id: str
     kind: str
-    """`allow_once`, `allow_always`, `reject_once`, `reject_always`, or what else the agent calls it."""
+    """`allow_once`, `allow_always`, `reject_once`, `reject_always`, or another name used by the agent."""
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequest:
-    """An agent asks before it does something."""
+    """A request of an agent for permission."""
 
     title: str
     options: tuple[PermissionOption, ...]
@@ -72,24 +72,24 @@ PermissionHandler = Callable[[PermissionRequest], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class AgentLimits:
-    """When an agent's turn is cut off; None leaves it open."""
+    """Limits of an agent's turn; None means unlimited."""
 
     max_steps: int | None = None
     max_tokens: int | None = None
     max_cost_usd: float | None = None
     idle_timeout_sec: float | None = 600.0
-    """How long a turn may pass without a sign of the agent, tool calls that are under way not counted."""
+    """How long an agent may be silent; running tool calls do not count as silence."""
     start_timeout_sec: float = 120.0
-    """How long it may take until the agent is ready for its first prompt."""
+    """Time limit until the agent is ready for its first prompt."""
 
 
 NO_LIMITS: Final = AgentLimits()
-"""Nothing is limited but silence."""
+"""No limit except on silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What a rollout gives an agent for as long as it is open."""
+    """What a rollout provides to an agent while it is open."""
 
     sandbox: Sandbox
     workdir: str
@@ -103,7 +103,7 @@ class AgentContext:
     reasoning_effort: str | None = None
     limits: AgentLimits = NO_LIMITS
     ask: PermissionHandler | None = None
-    """None: the agent may do whatever the sandbox lets it."""
+    """None: the agent may do anything that the sandbox allows."""
     forbidden_tools: frozenset[str] = frozenset()
     mcp_servers: tuple[Mapping[str, Any], ...] = ()
     skills_dir: str | None = None
@@ -115,9 +115,9 @@ class AgentContext:
     oracle_env: Mapping[str, str] = field(default_factory=dict)
     """The resolved `oracle.env`; only the oracle agent gets it."""
     keep_processes: bool = False
-    """What the agent starts may outlive its turn, because the package says that its solution is a running service."""
+    """Whether processes may outlive the turn, because the package declares a running service as its solution."""
     redactor: Redactor = NO_SECRETS
-    """Knows the secrets of this phase; raw output goes through it before it is written to `log_folder`."""
+    """Redacts the secrets of this phase in raw output before it is written to `log_folder`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class TurnResult:
 
     stop_reason: StopReason
     text: str = ""
-    """What the agent said last."""
+    """The last message of the agent."""
     exit_code: int | None = None
     timed_out: bool = False
     usage: Mapping[str, float] = field(default_factory=dict)
@@ -136,44 +136,44 @@ class TurnResult:
 class Agent(ABC):
     """An agent on a task.
 
-    `start` and `prompt` raise `AgentFailure` when it cannot start or its connection is lost, and
-    `InfrastructureFailure` when its model cannot be reached; an agent that gives up or exits is a `TurnResult`.
+    `start` and `prompt` raise `AgentFailure` if it cannot start or its connection is lost, and
+    `InfrastructureFailure` if its model cannot be reached; an agent that gives up or exits is a `TurnResult`.
     """
 
     name: str
-    """As it was asked for, such as `acp:my-agent --stdio`."""
+    """The name as given, such as `acp:my-agent --stdio`."""
 
     def variables(self) -> tuple[str, ...]:
-        """Variables of this machine that it takes for itself (keys, addresses); their values are to be redacted."""
+        """Variables of this machine that it uses (keys, addresses); their values are redacted."""
         return ()
 
     def check(self, env: Mapping[str, str]) -> None:
-        """Raise `UsageError` when it is known beforehand that it cannot begin: a key that is missing, for instance.
+        """Raise `UsageError` if it is already clear that it cannot start, for example because a key is missing.
 
-        Called before anything is started; `env` are the variables that its phase adds to those of the machine. May take
-        a moment, and is not called from an event loop.
+        Called before anything is started, outside an event loop, and may take a moment; `env` holds the variables that
+        its phase adds to those of the machine.
         """
         del env
 
     async def install(self, sandbox: Sandbox) -> None:
-        """Put into the environment what the agent needs; done once per environment and agent, then reused."""
+        """Install what the agent needs in the environment; done once per environment and agent, then reused."""
         del sandbox
 
     def install_key(self) -> str | None:
-        """What `install` depends on; None when there is nothing to install."""
+        """What `install` depends on; None if there is nothing to install."""
         return None
 
     @abstractmethod
     async def start(self, context: AgentContext) -> None:
-        """Bring it up in the sandbox of the context."""
+        """Start the agent in the sandbox of the context."""
 
     @abstractmethod
     async def prompt(self, text: str, *, timeout: float | None = None) -> TurnResult:
-        """One turn. When the time is over, everything the turn started has ended and the result says so."""
+        """One turn. At the time limit, everything the turn started is ended and the result says so."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End it; idempotent, never raises for an agent that is gone already."""
+        """Stop the agent; idempotent, and never raises for an agent that has already ended."""
 
 
 class Policy(ABC):
@@ -182,14 +182,14 @@ class Policy(ABC):
     name: str
 
     def check(self) -> None:
-        """Raise `UsageError` when it is known beforehand that it cannot decide: a key that is missing, for instance."""
+        """Raise `UsageError` if it is already clear that it cannot decide, for example because a key is missing."""
 
     def reset(self) -> None:
         """Forget the last episode."""
 
     @abstractmethod
     async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
-        """What to do next; nothing ends the episode."""
+        """The next actions; an empty list ends the episode."""
 
     @property
     def usage(self) -> Mapping[str, float]:
@@ -198,47 +198,47 @@ class Policy(ABC):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the last `act` gave nothing, such as a limit that was reached; None while the episode goes on."""
+        """Why the last `act` returned nothing, such as a limit that was reached; None while the episode continues."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """What `bench agents` says about an agent."""
+    """What `bench agents` shows about an agent."""
 
     name: str
     description: str
     kind: Literal["process", "policy", "both"]
     argument: str | None = None
-    """What stands after the colon, such as `FILE`; None when there is nothing."""
+    """The argument after the colon, such as `FILE`; None if there is none."""
     needs: tuple[str, ...] = ()
     """Variables, programs or extras, in words."""
     takes: tuple[str, ...] = ()
-    """Variables that are passed on to it when they are set."""
+    """Variables that are passed on to it if they are set."""
     install: str | None = None
-    """What is put into an environment for it, in words; None when nothing is."""
+    """What is installed for it, in words; None if nothing is."""
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """How an agent was asked for."""
+    """A request for an agent by name."""
 
     name: str
     """As the user wrote it: `NAME` or `NAME:ARGUMENT`."""
     argument: str | None = None
     model: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
-    """Variables of this machine, for what the agent needs itself, such as a key."""
+    """Variables of this machine that the agent itself needs, such as a key."""
     limits: AgentLimits = NO_LIMITS
-    """Those of a policy; an agent gets its limits from its context."""
+    """Limits of a policy; an agent gets its limits from its context."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentKind:
-    """What an agent's name stands for. Plugins register one in the entry-point group `benchflow.agents`.
+    """The implementation behind an agent's name. Plugins register one in the entry-point group `benchflow.agents`.
 
-    Either may be None; both raise `UsageError` for a request that makes no sense.
+    Either may be None; both raise `UsageError` for an invalid request.
     """
 
     info: AgentInfo

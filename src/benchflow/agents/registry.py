@@ -1,6 +1,6 @@
 """Agents by name: built-in ones, and those of the entry-point group `benchflow.agents`.
 
-An agent is named `NAME` or `NAME:ARGUMENT`. What stands behind a name is loaded when it is used.
+An agent is named `NAME` or `NAME:ARGUMENT`. Implementations are loaded on first use.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ _ALIASES: Final[Mapping[str, str]] = {
 def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, str] | None = None) -> Agent:
     """The agent of that name, not started. Wrong names and arguments are a `UsageError`.
 
-    `environ` is where it finds variables of this machine, keys for instance; None: the process's own.
+    `environ` holds variables of this machine, such as keys; None: those of the process.
     """
     kind, request = _find(name, model, environ)
     if kind.agent is None:
-        raise UsageError(
-            f"The agent '{name}' decides on gym tasks only; it cannot act in a sandbox.", code="agent-kind"
-        )
+        raise UsageError(f"The agent '{name}' runs on gym tasks only; it cannot run in a sandbox.", code="agent-kind")
     return kind.agent(request)
 
 
@@ -42,12 +40,12 @@ def create_policy(
     """The policy of that name, for gym tasks. Wrong names and arguments are a `UsageError`."""
     kind, request = _find(name, model, environ)
     if kind.policy is None:
-        raise UsageError(f"The agent '{name}' acts in a sandbox; it cannot decide on gym tasks.", code="agent-kind")
+        raise UsageError(f"The agent '{name}' runs in a sandbox; it cannot run on gym tasks.", code="agent-kind")
     return kind.policy(replace(request, limits=limits))
 
 
 def list_agents() -> list[AgentInfo]:
-    """Every agent there is: built-in ones first, then plugins. A plugin that cannot be loaded says why."""
+    """All agents: built-in ones first, then plugins. For a plugin that cannot be loaded, the reason."""
     found = [_load(name).info for name in AGENTS.built_in]
     for name in AGENTS.plugins():
         try:
@@ -58,7 +56,7 @@ def list_agents() -> list[AgentInfo]:
 
 
 def agent_kind(name: str) -> AgentKind:
-    """What stands behind `NAME` or `NAME:ARGUMENT`; unknown names are a `UsageError` that lists the known."""
+    """The implementation of `NAME` or `NAME:ARGUMENT`; an unknown name is a `UsageError` that lists the known ones."""
     base = name.partition(":")[0]
     return _load(_ALIASES.get(base, base))
 

@@ -1,7 +1,7 @@
 """One command of an agent inside its sandbox, run to its end with its output kept.
 
-The command is over when its own process has ended; what it left running ends with it, unless the package wants it
-to live on.
+The command is finished when its own process has ended. Processes that it left running are ended too, unless the package
+keeps them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchflow.errors import SandboxFailure
 from benchflow.sandbox.protocol import Sandbox, SandboxProcess
 
 _LAST_OUTPUT_SEC: Final = 1.0
-"""How long to wait for output that is in the pipes when the command has ended."""
+"""How long to wait for output left in the pipes after the command has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended; without an exit code its time was over."""
+    """How it ended; no exit code means that it reached its time limit."""
 
     exit_code: int | None
 
@@ -46,7 +46,7 @@ async def run_to_end(
     env: Mapping[str, str],
     timeout: float | None,
 ) -> Ended:
-    """Run in the working folder with closed input; when time is over or the caller is cancelled, all of it ends."""
+    """Run in the working folder with closed input; a time limit or cancellation ends the whole process tree."""
     process = await context.sandbox.process(command, user=user, env=env, cwd=context.workdir)
     code: int | None = None
     try:
@@ -71,7 +71,7 @@ async def run_to_end(
 
 
 async def pump(chunks: AsyncIterator[bytes], take: Callable[[bytes], None], finished: anyio.Event) -> None:
-    """Hand on every chunk of a stream, then say that it has ended."""
+    """Pass on every chunk of a stream, then signal its end."""
     async for chunk in chunks:
         take(chunk)
     finished.set()
@@ -88,7 +88,7 @@ async def end_for_sure(process: SandboxProcess) -> None:
 async def remove_inside(sandbox: Sandbox, *paths: str) -> None:
     """Remove files and folders as root, also while the caller is being cancelled.
 
-    A sandbox that is gone has lost them already; files that resist are a `SandboxFailure`.
+    In a sandbox that is gone there is nothing to remove; files that cannot be removed are a `SandboxFailure`.
     """
     await run_as_root(sandbox, ["rm", "-rf", "--", *paths], ", ".join(paths))
 

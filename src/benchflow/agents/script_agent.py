@@ -1,7 +1,7 @@
-"""`script:FILE`: a shell script of this machine, run inside the sandbox; the smallest agent there is.
+"""`script:FILE`: a shell script of this machine, run inside the sandbox; the simplest agent.
 
 Each prompt runs the script once, as the agent's user, in the working folder, with closed input. The script and the
-prompt are inside only while the agent is open.
+prompt are in the sandbox only while the agent is open.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ScriptAgent(Agent):
         finally:
             log.close()
         if ended.timed_out:
-            context.events("agent_timeout", reason="time is over", timeout_sec=timeout)
+            context.events("agent_timeout", reason="the time limit was reached", timeout_sec=timeout)
         context.events("agent_ended", exit_code=ended.exit_code, timed_out=ended.timed_out)
         return ended.turn()
 

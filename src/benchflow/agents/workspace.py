@@ -1,7 +1,7 @@
-"""What an agent can do in its sandbox, with the rights of its user and nothing more: a shell and text files.
+"""A shell and text files in the sandbox, with exactly the permissions of the agent's user.
 
-Files are read and written by commands that run as that user, so that a path which the agent may not see is refused
-by the kernel itself. Whatever is wrong is a `WorkspaceError` with one sentence, fit to be told to the agent.
+Files are read and written by commands that run as that user, so the kernel itself refuses paths that the agent
+may not access. Every problem is a `WorkspaceError` with one sentence that can be shown to the agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHICH: Final = "command -v bash || command -v sh"
 _READ: Final = """\
 [ -e "$1" ] || [ -L "$1" ] || { echo "'$1' does not exist." >&2; exit 3; }
 [ -f "$1" ] || { echo "'$1' is not a regular file." >&2; exit 3; }
-[ -r "$1" ] || { echo "'$1' may not be read by this user." >&2; exit 3; }
+[ -r "$1" ] || { echo "'$1' is not readable by this user." >&2; exit 3; }
 [ "$(wc -c < "$1")" -le "$2" ] || { echo "'$1' is larger than $2 bytes." >&2; exit 3; }
 exec cat -- "$1"
 """
@@ -33,7 +33,7 @@ mkdir -p -- "$(dirname -- "$1")" && cat > "$1"
 
 
 class WorkspaceError(BenchflowError):
-    """Something the agent asked for and cannot have."""
+    """A request of the agent that cannot be fulfilled."""
 
     default_code = "workspace"
 
@@ -47,16 +47,16 @@ class Workspace:
     user: str | None = None
     env: Mapping[str, str] | None = None
     _known: list[str] = field(default_factory=list, compare=False, repr=False)
-    """The shell, once it is known."""
+    """The shell, once determined."""
 
     async def bash(self, command: str, *, timeout: float | None = None, max_output: int = MAX_OUTPUT) -> ExecResult:
-        """Run a command by bash, or sh where there is none; each starts anew in the working folder."""
+        """Run a command with bash, or sh if there is none; each starts in the working folder."""
         if "\0" in command:
-            raise WorkspaceError("A command cannot hold a NUL character.")
+            raise WorkspaceError("A command must not contain a NUL character.")
         return await self._run([await self._shell(), "-c", command], timeout=timeout, max_output=max_output)
 
     async def _shell(self) -> str:
-        """The better shell of the environment, asked for once: asking with every command would start two programs."""
+        """The shell of the environment, determined once: asking with every command would start two programs."""
         if not self._known:
             found = await self._run(["sh", "-c", _WHICH], timeout=_FILE_TIMEOUT, max_output=MAX_OUTPUT)
             self._known.append("bash" if found.stdout.strip().endswith(b"bash") else "sh")
@@ -79,18 +79,16 @@ class Workspace:
         return "".join(lines[first : None if limit is None else first + max(limit, 0)])
 
     async def write_text(self, path: str, text: str) -> None:
-        """Make a file hold this text; missing folders are made, an existing file keeps its permissions."""
+        """Write this text to a file; missing folders are created, an existing file keeps its permissions."""
         target = self.resolve(path)
         data = text.encode("utf-8", "surrogatepass")
         if len(data) > MAX_TEXT:
-            raise WorkspaceError(
-                f"A text of {len(data)} bytes is more than the {MAX_TEXT} that can be written at once."
-            )
+            raise WorkspaceError(f"A text of {len(data)} bytes exceeds the limit of {MAX_TEXT} bytes.")
         done = await self._run(["sh", "-c", _WRITE, "sh", target], timeout=_FILE_TIMEOUT, stdin=data)
         _require(done, f"'{target}' cannot be written")
 
     async def edit_text(self, path: str, old: str, new: str, *, everywhere: bool = False) -> int:
-        """Put `new` in the place of `old`, which must occur exactly once unless `everywhere`; how often it did."""
+        """Replace `old` by `new` and return how often; `old` must occur exactly once unless `everywhere`."""
         if not old:
             raise WorkspaceError("The text to replace is empty.")
         text = await self.read_text(path)
@@ -105,7 +103,7 @@ class Workspace:
     def resolve(self, path: str) -> str:
         """The path from the working folder."""
         if not path or "\0" in path:
-            raise WorkspaceError("A path cannot be empty or hold a NUL character.")
+            raise WorkspaceError("A path must not be empty or contain a NUL character.")
         return posixpath.join(self.workdir, path)
 
     async def _run(
@@ -129,7 +127,7 @@ class Workspace:
 
 def _require(done: ExecResult, otherwise: str) -> None:
     if done.timed_out:
-        raise WorkspaceError(f"{otherwise}: it took too long.")
+        raise WorkspaceError(f"{otherwise}: time limit exceeded.")
     if done.exit_code:
         reason = done.stderr.decode(errors="replace").strip().splitlines()
         raise WorkspaceError(reason[-1] if reason else f"{otherwise}.")

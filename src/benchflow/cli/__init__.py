@@ -1,4 +1,4 @@
-"""The `bench` command: one module per command group, loaded when it is called."""
+"""The `bench` command: one module per command group, loaded on demand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 COMMANDS = {
     "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
-    "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks, and see what came of it."),
+    "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
-    "verify": Lazy("benchflow.cli.verify:verify", "Score a given workspace by the verifier of a package."),
-    "agents": Lazy("benchflow.cli.agents:agents", "Show which agents there are, and what each needs."),
-    "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work here, and what each can do."),
+    "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
+    "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
+    "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
     "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
 }
 

@@ -1,4 +1,4 @@
-"""`bench agents`: which agents there are, what each needs, and what is installed for it."""
+"""`bench agents`: the available agents, what each needs, and what is installed for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from benchflow.cli.arguments import json_option
 from benchflow.cli.failures import GOOD
-from benchflow.cli.terminal import emit, emit_json, printable, style
+from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,40 +20,48 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="[NAME]", required=False)
 @json_option
 def agents(name: str | None, as_json: bool) -> int:
-    """Show which agents there are and what each needs; with NAME, whether that one is ready here."""
+    """List the available agents and their requirements; with NAME, check whether that agent is ready to run."""
     from benchflow.agents.registry import agent_kind, list_agents
 
     found = list_agents() if name is None else [agent_kind(name).info]
     if as_json:
         emit_json({"agents": [asdict(info) for info in found]})
         return GOOD
-    emit("\n\n".join(_text(info) for info in found))
     if name is None:
-        emit(f"\nMore on one, and whether it is ready here: {style('bench agents NAME', 'bold')}")
+        emit("\n".join(line for info in found for line in _overview(info)))
+        emit(f"\nDetails of one agent, and whether it is ready to run: {style('bench agents NAME', 'bold')}")
     else:
-        emit("\n".join(_readiness(name, found[0])))
+        emit("\n".join([*_details(found[0]), *_readiness(name, found[0])]))
     return GOOD
 
 
-def _text(info: AgentInfo) -> str:
+def _title(info: AgentInfo) -> str:
     usage = f"{info.name}:{info.argument}" if info.argument and not info.install else info.name
-    lines = [f"{style(printable(usage), 'bold')}: {printable(info.description)}"]
+    return f"{style(printable(usage), 'bold')}: {printable(info.description)}"
+
+
+def _overview(info: AgentInfo) -> list[str]:
+    needs = "; ".join(map(printable, info.needs))
+    return [_title(info), *([wrapped(f"needs {needs}", 2)] if needs else [])]
+
+
+def _details(info: AgentInfo) -> list[str]:
+    lines = []
     if info.kind != "process":
-        lines.append("  acts on gym tasks too" if info.kind == "both" else "  acts on gym tasks only")
-    lines += [f"  needs {printable(need)}" for need in info.needs]
+        lines.append("also runs on gym tasks" if info.kind == "both" else "runs on gym tasks only")
+    lines += [f"needs {printable(need)}" for need in info.needs]
     if info.takes:
-        lines.append(f"  takes {', '.join(map(printable, info.takes))} when set")
+        lines.append(f"passes on {', '.join(map(printable, info.takes))} if set")
     if info.install:
-        lines.append(
-            f"  puts {printable(info.install)} into the sandbox; {info.name}:{info.argument} takes another version"
-        )
+        version = f"use {info.name}:{info.argument} for another version"
+        lines.append(f"installs {printable(info.install)} in the sandbox; {version}")
     if info.aliases:
-        lines.append(f"  also called {', '.join(map(printable, info.aliases))}")
-    return "\n".join(lines)
+        lines.append(f"also called {', '.join(map(printable, info.aliases))}")
+    return [_title(info), *(wrapped(line, 2) for line in lines)]
 
 
 def _readiness(name: str, info: AgentInfo) -> list[str]:
-    """Whether an agent could begin here, and how it is called."""
+    """Whether an agent can run on this machine, and the command that runs it."""
     from benchflow.agents.registry import create_agent
 
     lines = []
@@ -63,7 +71,7 @@ def _readiness(name: str, info: AgentInfo) -> list[str]:
             create_agent(name).check({})
             lines.append(f"  {style('ready', 'green')} on this machine")
         except UsageError as error:
-            lines.append(f"  {style('not ready', 'yellow')}: {printable(str(error))}")
+            lines.append(wrapped(f"{style('not ready', 'yellow')}: {printable(str(error))}", 2))
     if info.kind != "policy":
         lines.append(f"  bench run PACKAGE --agent {printable(f'{name}:{wanted}' if wanted else name)}")
     return lines

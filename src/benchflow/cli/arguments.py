@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _FolderPath(click.ParamType[Path]):
-    """A path as the user wrote it; whether it exists is the command's question."""
+    """A path as the user wrote it; the command checks whether it exists."""
 
     name = "path"
 
@@ -38,24 +38,22 @@ def package_paths(command: Command) -> Command:
 
 
 def package_path(command: Command) -> Command:
-    """Exactly one PATH, which is a package."""
+    """Exactly one PATH: a package."""
     return click.argument("path", metavar="PATH", type=PATH)(command)
 
 
 def json_option(command: Command) -> Command:
     """`--json`: one JSON document on stdout and nothing else there."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")(command)
 
 
 def refuse_model(agent: str, model: str | None) -> None:
-    """Refuse a model for an agent that has no use for one."""
+    """Refuse a model for an agent that does not use one."""
     name = agent.partition(":")[0]
     if model is not None and name in _WITHOUT_MODEL:
-        raise UsageError(f"The agent '{name}' takes no model; leave --model out.", code="no-model")
+        raise UsageError(f"The agent '{name}' does not use a model; remove --model.", code="no-model")
 
 
 def sandbox_option(command: Command) -> Command:
-    """`--sandbox NAME`: the sandbox whose abilities are asked about."""
-    return click.option("--sandbox", metavar="NAME", help="Also ask whether this sandbox can honour the package.")(
-        command
-    )
+    """`--sandbox NAME`: the sandbox to check the package against."""
+    return click.option("--sandbox", metavar="NAME", help="Also check that this sandbox supports the package.")(command)

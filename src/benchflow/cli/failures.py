@@ -1,6 +1,6 @@
 """The one place where errors become a sentence on stderr and an exit code.
 
-0: done and good. 1: a package is invalid, or something failed. 2: wrong usage, or nothing to work on.
+0: success. 1: a package is invalid, or something failed. 2: wrong usage, or nothing to work on.
 130: interrupted.
 """
 
@@ -23,7 +23,7 @@ REFUSED: Final = 2
 INTERRUPTED: Final = 130
 
 DEBUG_VARIABLE: Final = "BENCHFLOW_DEBUG"
-"""Set to anything, a failure nobody foresaw shows where it happened."""
+"""If this variable is set, an unexpected failure prints its traceback."""
 
 
 def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has left: nobody is there to be told, and the flush at exit must not complain either.
+        # The reader of the pipe is gone: there is nobody to report to, and the flush at exit must not fail either.
         _silence_stdout()
         return FAILED
     except OSError as error:
@@ -54,7 +54,7 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except SystemExit as error:
-        # click ends so when the reader of a pipe has left.
+        # click exits this way when the reader of a pipe is gone.
         return error.code if isinstance(error.code, int) else FAILED
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
@@ -70,7 +70,7 @@ def _run(command: click.Command, arguments: Sequence[str] | None) -> int:
 
 
 def exit_code_of(error: BenchflowError) -> int:
-    """2 for what was refused before anything happened, 1 for what failed."""
+    """2 if refused before anything was done, 1 if something failed."""
     return REFUSED if isinstance(error, (UsageError, UnsupportedError)) else FAILED
 
 
@@ -98,12 +98,12 @@ def _unforeseen(error: Exception) -> int:
         named = f"{error.filename}: " if error.filename else ""
         _say(f"{named}{error.strerror or error}")
     else:
-        _say(f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 to see where)")
+        _say(f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for a traceback)")
     return FAILED
 
 
 def _say(sentence: str) -> None:
-    """The sentence, and below it what a program said that was run, if that is part of it."""
+    """The message, followed by the output of the program that failed, if there is any."""
     first, *output = sentence.splitlines() or [""]
     lines = [f"{style('bench:', 'red', sys.stderr)} {printable(first)}", *(f"  {printable(line)}" for line in output)]
     note("\n".join(lines))

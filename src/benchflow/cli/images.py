@@ -1,4 +1,4 @@
-"""`bench images`: the images that Dockerfiles and packages of the local sandbox start from."""
+"""`bench images`: the base images of the local sandbox."""
 
 from __future__ import annotations
 
@@ -25,23 +25,29 @@ Add = Callable[["ImageRegistry"], Awaitable["ImageRecord"]]
 def images() -> None:
     """Register, list and remove images of the local sandbox.
 
-    A Dockerfile's FROM and a package's docker_image name them; no registry is asked.
+    A Dockerfile's FROM and a package's docker_image refer to them by name. No registry is contacted.
     """
 
 
 @images.command()
 @click.argument("name", metavar="NAME")
-@click.option("--rootfs", type=PATH, metavar="DIR|TAR", help="A root file system: a folder, or a tar of one.")
+@click.option("--rootfs", type=PATH, metavar="DIR|TAR", help="A root file system: a folder or a tar archive.")
 @click.option("--oci", type=PATH, metavar="LAYOUT", help="An OCI layout or archive, or the output of docker save.")
-@click.option("--debootstrap", metavar="SUITE", help="A minimal Debian or Ubuntu, from this machine's mirror.")
-@click.option("--engine", is_flag=False, flag_value="auto", metavar="[docker|podman]", help="An engine's image NAME.")
+@click.option("--debootstrap", metavar="SUITE", help="A minimal Debian or Ubuntu from the mirror of this machine.")
+@click.option(
+    "--engine",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[docker|podman]",
+    help="The image NAME of a container engine.",
+)
 @json_option
 def add(
     name: str, rootfs: Path | None, oci: Path | None, debootstrap: str | None, engine: str | None, as_json: bool
 ) -> int:
-    """Register an image as NAME, replacing one of that name.
+    """Register an image as NAME, replacing any image of that name.
 
-    Exactly one of --rootfs, --oci, --debootstrap and --engine says where it comes from.
+    Give its source with exactly one of --rootfs, --oci, --debootstrap and --engine.
     """
     record = _registered(_chosen(name, rootfs, oci, debootstrap, engine))
     if as_json:
@@ -65,7 +71,7 @@ def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None,
         ways.append(lambda registry: sources.add_debootstrap(registry, name, suite))
     if engine is not None:
         if engine not in (AUTO, *ENGINES):
-            raise UsageError(f"There is no engine {engine!r}; known are {' and '.join(ENGINES)}.")
+            raise UsageError(f"Unknown engine {engine!r}; choose {' or '.join(ENGINES)}.")
         ways.append(lambda registry: _add_from_engine(registry, name, engine))
     if len(ways) != 1:
         raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap and --engine.")
@@ -73,7 +79,7 @@ def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None,
 
 
 async def _add_from_engine(registry: ImageRegistry, name: str, engine: str) -> ImageRecord:
-    """From the engine that was named, else from the first that works here."""
+    """From the named engine, or from the first one that works on this machine."""
     from benchflow.sandbox.backends import load_backend
     from benchflow.sandbox.images.image_sources import add_from_engine
 
@@ -86,8 +92,8 @@ async def _add_from_engine(registry: ImageRegistry, name: str, engine: str) -> I
             await backend.close()
         if status.usable:
             return await add_from_engine(registry, name, candidate)
-        reasons.append(status.reason or f"{candidate} does not work here.")
-    raise InfrastructureFailure(f"No container engine can be used: {' '.join(reasons)}", code="tool-missing")
+        reasons.append(status.reason or f"{candidate} does not work on this machine.")
+    raise InfrastructureFailure(f"No container engine is usable: {' '.join(reasons)}", code="tool-missing")
 
 
 def _registered(add_image: Add) -> ImageRecord:
@@ -126,15 +132,15 @@ def list_images(as_json: bool) -> int:
 @images.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def remove(names: tuple[str, ...]) -> int:
-    """Forget images, and remove the layers that no other image needs."""
+    """Remove images, and the layers that no other image uses."""
     import anyio
 
     registry = _registry()
     missing = [name for name in names if registry.get(name) is None]
     if missing:
-        raise UsageError(f"There is no image {missing[0]}; `bench images list` shows those there are.")
+        raise UsageError(f"Unknown image {missing[0]}; `bench images list` shows the registered ones.")
     if registry.store.in_use():
-        message = "Sandboxes are running on this store; remove images when they have ended."
+        message = "Sandboxes are using this store; remove images after they have ended."
         raise InfrastructureFailure(message, code="store-busy")
     for name in names:
         anyio.run(registry.remove, name)

@@ -1,6 +1,6 @@
-"""Command groups whose members are named in a table and imported when they are called.
+"""Command groups whose members are listed in a table and imported when they are called.
 
-`bench --help` prints the table; only the command that runs is loaded, so that each pays for itself alone.
+`bench --help` prints the table; only the command that runs is imported, which keeps every command fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What commands say of packages before they run them: markers that are left, judges that cannot be asked."""
+"""Checks of packages before a run: placeholders left in the text, judges without a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def note_markers(package: TaskPackage, path: str, agent: str) -> None:
-    """One line on stderr about a package whose author is not done, for agents that run on it all the same."""
+    """Warn on stderr about an unfinished package, for agents that are allowed to run on it."""
     from benchflow.record import always_wins
     from benchflow.rollout.readiness import markers_left
 
@@ -26,14 +26,14 @@ def note_markers(package: TaskPackage, path: str, agent: str) -> None:
 
 
 def require_judges(package: TaskPackage, step: str | None, strategy: str | None) -> None:
-    """Refuse as wrong usage, before anything is started, when a judge that would be asked has no key."""
+    """Refuse as wrong usage, before anything is started, if a judge that will be called has no key."""
     refusal = _refusal(package, [step], strategy)
     if refusal is not None:
         raise UsageError(str(refusal), code=refusal.code)
 
 
 def note_judges(packages: Sequence[TaskPackage], total: int) -> None:
-    """Say how many packages cannot be scored for want of a judge; refuse a job of `total` tasks that has no others."""
+    """Warn about packages that cannot be scored because a judge has no key; refuse a job in which all are affected."""
     refusals = [_refusal(package, [item.config.name for item in package.view.steps] or [None]) for package in packages]
     missing = [refusal for refusal in refusals if refusal is not None]
     if missing and len(missing) == total:
@@ -43,7 +43,7 @@ def note_judges(packages: Sequence[TaskPackage], total: int) -> None:
 
 
 def _refusal(package: TaskPackage, steps: Sequence[str | None], strategy: str | None = None) -> JudgeFailure | None:
-    """Why the judges of a package cannot be asked; whatever else is wrong is told when it is run."""
+    """Why the judges of a package cannot be called; other problems are reported by the run."""
     from benchflow.rollout import readiness
 
     try:

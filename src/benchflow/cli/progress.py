@@ -1,4 +1,4 @@
-"""One line of progress on stderr, on a terminal only, once the work has taken longer than a second."""
+"""One line of progress on stderr, on a terminal only, once the work has taken more than a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Progress:
         self._drawn = False
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more finished item."""
         self._done += 1
         now = time.monotonic()
         if self._enabled and now >= self._next and self._done < self._total:
@@ -39,14 +39,14 @@ class Progress:
             self._next = now + _INTERVAL
 
     def hide(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._drawn:
             sys.stderr.write(_ERASE)
             sys.stderr.flush()
             self._drawn = False
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, counted as they pass; the line is gone whenever an item is handed out."""
+        """Yield the items and count them; the line is cleared while the caller handles an item."""
         try:
             for item in items:
                 self.hide()

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from benchflow.rollout.config import RolloutConfig
     from benchflow.task.package import TaskPackage
 
+_POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
 _SAID: Final = {
     "plan": "planning",
     "environment": "starting the environment",
-    "agent": "the agent works",
+    "agent": "running the agent",
     "verify": "verifying",
     "record": "writing the record",
 }
@@ -33,25 +34,23 @@ _SAID: Final = {
 
 @click.command()
 @click.argument("package", metavar="PACKAGE", type=PATH)
-@click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="Who works on the task.")
-@click.option("--model", metavar="MODEL", help="The model of the agent.")
+@click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
+@click.option("--model", metavar="MODEL", help="Model of the agent.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
-@click.option("--base-image", metavar="host|NAME", help="What to take for an image that nobody has.")
-@click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Where the folder is made.")
-@click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Say this instead; repeat for more turns.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time of the whole run.")
-@click.option("--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time of the agent.")
-@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Most steps of a model agent.")
-@click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD", help="Most a model may cost.")
-@click.option(
-    "--workspace/--no-workspace", default=True, show_default=True, help="Keep what the agent leaves beside the record."
-)
+@click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
+@click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Replace the prompt; repeat for more turns.")
+@click.option("--timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the whole run.")
+@click.option("--agent-timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the agent.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
+@click.option("--max-cost", type=_POSITIVE, metavar="USD", help="Maximum model cost in US dollars.")
+@click.option("--workspace/--no-workspace", default=True, show_default=True, help="Keep the workspace for rescoring.")
 @json_option
 def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     """Run one agent on one package and score what it did.
 
-    Makes one folder below DIR with the record, the trajectory and everything the verifier left. Ends with 0 when the
-    rollout was scored, whatever the reward, with 1 when it was not, and with 2 when it was refused before launch.
+    Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
+    was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
     from benchflow.cli.tasks.selection import one_package
     from benchflow.task.package import load_package
@@ -69,12 +68,12 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
 
 
 def _require_place(out: Path) -> None:
-    """Refuse a folder that cannot be made, before anything is started."""
+    """Refuse a folder that cannot be created, before anything is started."""
     place = next((path for path in (out, *out.absolute().parents) if os.path.lexists(path)), Path("/"))
     if not place.is_dir():
-        raise UsageError(f"--out {out} cannot be a folder: {place} is none.", code="out-unwritable")
+        raise UsageError(f"--out {out} cannot be created: {place} is not a folder.", code="out-unwritable")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise UsageError(f"--out {out} cannot be written: {place} is not yours to write.", code="out-unwritable")
+        raise UsageError(f"--out {out} cannot be created: {place} is not writable.", code="out-unwritable")
 
 
 def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
@@ -97,7 +96,7 @@ def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
 
 
 def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result, Path]:
-    """The result and its folder; what is refused before launch is raised, and nothing is written."""
+    """The result and its folder; a refusal before launch is raised, and nothing is written."""
     import anyio
 
     from benchflow.evaluation.work import rollout_name
@@ -110,7 +109,7 @@ def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result
 
 
 class PhaseLine:
-    """One line on stderr that says what is going on and for how long, on a terminal only."""
+    """One line on stderr with the current phase and the elapsed time, on a terminal only."""
 
     def __init__(self) -> None:
         self._enabled = is_terminal(sys.stderr)
@@ -132,7 +131,7 @@ class PhaseLine:
 
 
 def _lines(result: Result, folder: Path) -> list[str]:
-    """The result for people: what came out, how, and where to look."""
+    """The result as text: the outcome, timings, notes, and the folder."""
     agent = result.agent.name + (f" ({result.agent.model})" if result.agent.model else "")
     lines = [f"{printable(result.task.name)}  {style(printable(agent), 'dim')}"]
     if result.error is None:
@@ -143,9 +142,9 @@ def _lines(result: Result, folder: Path) -> list[str]:
         lines.append(f"  {printable(error.message)}")
     lines += [f"  {name} {value:g}" for name, value in result.rewards.items() if name != "reward"]
     if result.agent.timed_out:
-        lines.append("  the agent ran out of time")
+        lines.append("  the agent reached its time limit")
     elif result.agent.exit_code:
-        lines.append(f"  the agent ended with exit code {result.agent.exit_code}")
+        lines.append(f"  the agent exited with code {result.agent.exit_code}")
     lines += _notes(result)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
     where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
@@ -159,6 +158,6 @@ def _notes(result: Result) -> list[str]:
     if lost:
         notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
     if result.sandbox.fidelity == "substituted":
-        notes.append(f"  note: ran on {result.sandbox.base} instead of the image that the package names")
+        notes.append(f"  note: ran on {result.sandbox.base} instead of the image named by the package")
     failed = result.notes.cleanup
     return notes + [f"  note: the {part.what} was not cleaned up: {printable(part.message)}" for part in failed]

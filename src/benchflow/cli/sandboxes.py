@@ -1,4 +1,4 @@
-"""`bench sandboxes`: which backends work on this machine, what each can honour, and how to get what is missing."""
+"""`bench sandboxes`: which backends work on this machine, what each supports, and how to enable what is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from benchflow.cli.arguments import json_option
 from benchflow.cli.failures import GOOD
-from benchflow.cli.terminal import emit, emit_json, printable, style
+from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
 
 if TYPE_CHECKING:
     from benchflow.sandbox.protocol import BackendStatus
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @json_option
 def sandboxes(as_json: bool) -> int:
-    """Show which sandboxes work here, what each can honour, and how to get what is missing."""
+    """Show which sandboxes work on this machine, what each supports, and how to enable what is missing."""
     import anyio
 
     from benchflow.sandbox.backends import all_statuses
@@ -45,9 +45,9 @@ def _text(status: BackendStatus) -> str:
     state = style("usable", "green") if status.usable else style("not usable", "red")
     lines = [f"{style(printable(status.name), 'bold')}: {state}"]
     if status.reason:
-        lines.append(f"  {printable(status.reason)}")
+        lines.append(wrapped(printable(status.reason), 2))
     if status.capabilities:
-        lines.append(f"  can: {', '.join(sorted(status.capabilities))}")
-    lines += [f"  lacks {item.capability}: {printable(item.how)}" for item in status.missing]
-    lines += [f"  note: {printable(note)}" for note in status.notes]
+        lines.append(wrapped(f"supports {', '.join(sorted(status.capabilities))}", 2))
+    lines += [wrapped(f"lacks {item.capability}: {printable(item.how)}", 2) for item in status.missing]
+    lines += [wrapped(f"note: {printable(note)}", 2) for note in status.notes]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What the commands print: text, one JSON document, notes on stderr, colours where they are wanted.
+"""Output of the commands: text, one JSON document, notes on stderr, colours on terminals.
 
 Text from packages never reaches a terminal raw: control characters are shown as escapes.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from typing import Any, Final, Literal, TextIO
 
 Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
@@ -18,12 +20,12 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether the stream shows to a person; false for pipes, files and closed streams."""
+    """Whether the stream is a terminal; false for pipes, files and closed streams."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def style(text: str, colour: Colour, stream: TextIO | None = None) -> str:
-    """The text in a colour, when the stream (stdout by default) is a terminal that wants colours."""
+    """The text in colour if the stream (stdout by default) is a terminal that supports it."""
     target = sys.stdout if stream is None else stream
     if not is_terminal(target) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
@@ -37,13 +39,28 @@ def printable(text: str) -> str:
     )
 
 
+def wrapped(text: str, indent: int) -> str:
+    """The text, indented; on a terminal also broken at its width, with further lines two columns deeper."""
+    if not is_terminal(sys.stdout):
+        return " " * indent + text
+    width = max(shutil.get_terminal_size().columns, 40)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def emit(text: str) -> None:
-    """Write lines to stdout; what its encoding lacks is shown as escapes."""
+    """Write lines to stdout; characters that its encoding lacks are shown as escapes."""
     _write(sys.stdout, text + "\n")
 
 
 def note(text: str) -> None:
-    """Write lines to stderr; a closed or full stderr is nobody's problem."""
+    """Write lines to stderr; a closed or full stderr is ignored."""
     try:
         _write(sys.stderr, text + "\n")
         if sys.stderr is not None:
@@ -53,12 +70,12 @@ def note(text: str) -> None:
 
 
 def emit_json(document: Any) -> None:
-    """Print one JSON document, always as UTF-8, whatever the locale says."""
+    """Print one JSON document, always as UTF-8, regardless of the locale."""
     emit_json_text(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def emit_json_text(text: str) -> None:
-    """Print a document that is JSON already."""
+    """Print a document that is already JSON."""
     try:
         data = text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`bench verify`: score a workspace that is there already, or finish a submission whose scorer has answered."""
+"""`bench verify`: score an existing workspace, or complete a submission after its scorer has answered."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("package", metavar="PACKAGE", type=PATH)
-@click.option("--workspace", metavar="DIR", type=PATH, help="The files to score, put into the task's working folder.")
-@click.option("--out", metavar="DIR", type=PATH, help="Keep what the verifier leaves in this new folder.")
-@click.option("--rollout", metavar="DIR", type=PATH, help="The rollout in which declared evidence is looked for.")
-@click.option("--strategy", metavar="NAME", help="Score by this strategy of verifier.md instead of the default one.")
-@click.option("--step", metavar="NAME", help="Score this step of a multi-step task.")
-@click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Where to verify.")
-@click.option("--base-image", metavar="NAME", help="What to take for an image that nobody has: host, or a known image.")
+@click.option("--workspace", metavar="DIR", type=PATH, help="Files to score, copied into the task's working folder.")
+@click.option("--out", metavar="DIR", type=PATH, help="New folder for the verifier's output.")
+@click.option("--rollout", metavar="DIR", type=PATH, help="Rollout folder with evidence that the verifier declares.")
+@click.option("--strategy", metavar="NAME", help="Strategy of verifier.md to use instead of the default.")
+@click.option("--step", metavar="NAME", help="Step of a multi-step task to score.")
+@click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Sandbox to verify in.")
+@click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @click.option(
-    "--record", metavar="FILE", type=PATH, help="An external scorer's answer: finish the submission in --out."
+    "--record", metavar="FILE", type=PATH, help="Answer of an external scorer; completes the submission in --out."
 )
 @json_option
 def verify(package: Path, as_json: bool, record: Path | None, **options: Any) -> int:
-    """Score a given workspace by the verifier of PACKAGE.
+    """Score a workspace with the verifier of PACKAGE.
 
-    Ends with 0 when there is a reward, whatever it is, and with 1 when there is none.
+    Exits with 0 if there is a reward, whatever its value, and with 1 if there is none.
     """
     task = _loaded(one_package(package), options["step"])
     if record is not None:
@@ -53,7 +53,7 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
         raise UsageError(f"{workspace} is not a folder.", code="missing-path")
     out: Path | None = options["out"]
     if out is not None and out.exists():
-        raise UsageError(f"{out} exists already.", code="output-exists")
+        raise UsageError(f"{out} already exists.", code="output-exists")
     require_judges(task, options["step"], options["strategy"])
     with scratch("verify-") as place:
         found = anyio.run(_verify, task, out or place / "verifier", options)
@@ -64,13 +64,13 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
 
 
 def _loaded(folder: Path, step: str | None) -> TaskPackage:
-    """The package; of one with steps, which has no verdict on the whole without an agent, a step must be named."""
+    """The package. A multi-step package needs a step, because it has no verdict as a whole without an agent."""
     from benchflow.sandbox.factory import task_package
 
     package = task_package(folder)
     steps = [item.config.name for item in package.view.steps]
     if steps and step is None:
-        message = f"{folder} has steps, each with a verdict of its own: give --step NAME, one of {', '.join(steps)}."
+        message = f"{folder} has several steps; choose one with --step: {', '.join(steps)}."
         raise UsageError(message, code="missing-step")
     return package
 
@@ -90,7 +90,7 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
 
 
 async def _place(environment: Environment, workspace: Path) -> None:
-    """Put the files into the working folder, as the agent's own; what the environment had there stays beside them."""
+    """Copy the files into the working folder, owned by the agent; existing files of the environment stay."""
     sandbox = environment.sandbox
     whoami = await sandbox.exec(["id", "-un"], timeout=60)
     owner = whoami.stdout.decode().strip() if whoami.ok else None
@@ -104,7 +104,7 @@ def _complete(package: TaskPackage, record: Path, out: Path | None, step: str | 
     from benchflow.verifier.submission import MAX_RECORD, complete_submission
 
     if out is None or not out.is_dir():
-        raise UsageError("--record needs --out with the folder of the submission.", code="missing-path")
+        raise UsageError("--record needs --out, the folder of the submission.", code="missing-path")
     try:
         answer = parse_json(read_regular(record, max_bytes=MAX_RECORD))
     except (OSError, RefusedFileError, StrictJSONError) as error:

@@ -1,7 +1,7 @@
 """`CubeDriver`: a policy plays one episode of a cube's task, on a course of one step.
 
-What a cube does runs in threads that can be left behind, so that limits of time and interrupts hold whatever it is. An
-action that fails is the agent's doing unless the machine, a connection or broken code is to blame (`trouble_of`).
+Code of a cube runs in threads that can be abandoned, so that time limits and interrupts always work. An
+action that fails is the agent's fault unless the machine, a connection or broken code caused it (`trouble_of`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from cube.task import Task
 
 DEFAULT_MAX_STEPS: Final = 100
 GRACE_SEC: Final = 5.0
-"""How long an action that is under way when the agent's time is over may take, so that its state can be scored."""
+"""How long an action may continue after the agent's time limit, so that its state can be scored."""
 CLOSE_SEC: Final = 10.0
-"""How long a task or a benchmark may take to close before it is left behind."""
+"""How long a task or a benchmark may take to close before it is abandoned."""
 MACHINE: Final = frozenset(
     {
         "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError",
@@ -47,17 +47,17 @@ MACHINE: Final = frozenset(
         "TargetClosedError",
     }
 )  # fmt: skip
-"""Connections and the machine, under the names that Python and the usual libraries have for them."""
+"""Failures of connections and the machine, by the names that Python and common libraries use."""
 BROKEN: Final = frozenset(
     {"ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "SystemError"}
 )
-"""Code that no argument makes work."""
+"""Failures of code that no argument can avoid."""
 _PLAIN: Final = frozenset({"OSError", "TimeoutError"})
-"""The machine's when they are Python's own; a browser calls it a TimeoutError when the agent clicks on nothing."""
+"""The machine's if they are Python's own; a browser raises its own TimeoutError if the agent clicks on nothing."""
 _OF_ARGUMENTS: Final = frozenset(
     {errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY, errno.EXDEV, errno.EBUSY, errno.ESPIPE}
 )
-"""What the system says of paths and values that it was given."""
+"""Errors of the system about paths and values that were passed to it."""
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -65,7 +65,7 @@ _Calls = SimpleQueue[Callable[[], None] | None]
 
 
 class CubeDriver(Driver):
-    """One episode: reset, act until done or out of steps, evaluate; the task is closed whatever happens."""
+    """One episode: reset, act until done or out of steps, evaluate; the task is always closed."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class CubeDriver(Driver):
             self._draft.add_agent(AgentEnd(None, self._timed_out), policy.usage)
 
     def _agents_until(self) -> float:
-        """When an agent that begins now has to end; a deadline of the whole leaves time to evaluate."""
+        """When an agent that starts now has to end; a deadline of the whole rollout leaves time to evaluate."""
         whole, limit = self._request.timeout_sec, self._request.agent_timeout_sec
         latest = math.inf if whole is None else self._began + time_for_agents(whole, whole)
         return latest if limit is None else min(latest, anyio.current_time() + limit)
@@ -138,28 +138,28 @@ class CubeDriver(Driver):
             observation = output.obs
             error = output.error.exception_str if output.error else None
             self._trajectory("tool_result", text=observation.to_markdown(), reward=output.reward, error=error)
-            trouble = trouble_of(output.error) if output.error else None
-            if trouble is not None:
-                raise Attributed(trouble)
+            blame = trouble_of(output.error) if output.error else None
+            if blame is not None:
+                raise Attributed(blame)
             if output.done:
                 break
         return output
 
     async def _step(self, task: Task[Any], actions: list[Action], until: float) -> EnvironmentOutput:
-        """One step; one that does not end leaves a state that nobody can score."""
+        """One step; a step that does not end leaves a state that cannot be scored."""
         with attributed("environment", "agent"):
             with anyio.CancelScope(deadline=until + GRACE_SEC):
                 return await self._thread.run(task.step, actions)
             self._timed_out = True
             called = ", ".join(action.name for action in actions)
             raise EnvironmentFailure(
-                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time was over.",
+                f"The action {called} was still running {GRACE_SEC:g} s after the agent's time limit.",
                 code="timeout",
             )
 
 
 def trouble_of(error: StepError) -> Unscored | None:
-    """The verdict on a failed action that is not the agent's doing; None when it is."""
+    """The verdict on a failed action that is not the agent's fault; None if it is."""
     category = _category(error)
     if category is None:
         return None
@@ -205,13 +205,13 @@ class OwnThread:
         self._calls: _Calls | None = None
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """What the function returns or raises. Cancelling leaves it, and its thread, behind at once."""
+        """What the function returns or raises. Cancelling abandons it and its thread at once."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
         def call() -> None:
             outcome = _outcome(function, arguments)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: nothing is waiting
                 loop.call_soon_threadsafe(_answer, answer, outcome)
 
         self._open().put(call)
@@ -240,7 +240,7 @@ def _serve(calls: _Calls) -> None:
 
 
 def _outcome(function: Callable[[*Arguments], T], arguments: tuple[*Arguments]) -> Callable[[asyncio.Future[T]], None]:
-    """Call; how to hand over what comes of it. What would end the process or the loop is a failure of the call."""
+    """Call, and return how to deliver the outcome. An exception that would end the loop is a failure of the call."""
     try:
         result = function(*arguments)
     except StopIteration as error:

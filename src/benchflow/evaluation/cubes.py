@@ -42,10 +42,10 @@ class CubeRunner:
         self._live: dict[str, Benchmark[Any]] = {}
         self._thread: Final = OwnThread("benchmarks")
         self._starting: Final = anyio.Lock()
-        """A benchmark is set up once, however many of its tasks begin at the same time."""
+        """A benchmark is set up once, even if many of its tasks begin at the same time."""
 
     def tasks(self) -> list[TaskRef]:
-        """Every task of the named benchmarks, one per seed; an agent that cannot decide is a `UsageError`."""
+        """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
             create_policy(self._request.agent, self._request.model).check()
         refs = []
@@ -55,10 +55,10 @@ class CubeRunner:
         return refs
 
     async def prepare(self, task: TaskRef) -> None:
-        """Cubes build nothing beforehand."""
+        """Cubes need no build."""
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
-        """One episode; what fails is attributed, and cancelling closes the task."""
+        """One episode; failures are attributed, and cancelling closes the task."""
         await anyio.Path(folder).mkdir(parents=True)
         request, places = self._request, RolloutFolder(folder)
         agent = AgentPart(request.agent, request.model, exit_code=None, timed_out=False)
@@ -139,10 +139,10 @@ def _benchmark(name: str) -> BenchmarkConfig[Any]:
     entries = installed()
     if name not in entries:
         known = ", ".join(entries) or "none"
-        raise UsageError(f"There is no cube '{name}' here; installed are: {known}.", code="unknown-cube")
+        raise UsageError(f"The cube '{name}' is not installed; installed: {known}.", code="unknown-cube")
     try:
         config: BenchmarkConfig[Any] = entries[name].load()()
-    except Exception as error:  # whatever a cube raises while it is loaded
+    except Exception as error:  # a cube may raise anything while it is loaded
         raise UsageError(f"The cube '{name}' cannot be loaded: {error}", code="broken-cube") from error
     return config
 

@@ -1,8 +1,8 @@
-"""Runs the items of a job: so many at a time, what must be built first built once, trouble retried, every result kept.
+"""Runs the items of a job concurrently: environments are built once, transient failures retried, every result kept.
 
-Workers pull items one by one, so that a job of ten thousand costs no more per item than one of ten. A result is in the
-store before the next item begins. Where only the judge failed, the agent's work is scored again instead of done again.
-Cancelling ends what runs; what was cut short leaves no line and is run again on resume.
+Workers pull items one by one, so that the cost per item is the same for ten and for ten thousand. A result is in the
+store before the next item begins. If only the judge failed, the agent's work is scored again, not done again.
+Cancelling ends running items; an interrupted item leaves no line and is run again on resume.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from benchflow.evaluation.work import Runner, WorkItem
 from benchflow.record import Counted, JobResults, Result, WorkKey
 
 DEFAULT_RETRIES: Final[Mapping[str, int]] = MappingProxyType({"infrastructure": 2, "sandbox": 2, "judge": 2})
-"""How often a result of this error category is tried again; other categories are not."""
+"""How often a result of this error category is retried. Others are not: a package, agent or verifier that fails would
+fail again, and a retry would hide it and cost as much."""
 FINAL_CATEGORIES: Final = frozenset({"package", "unsupported"})
-"""Errors that another try cannot change."""
+"""Errors that a retry cannot change."""
 
 
 class Observer:
-    """Who wants to know: a live display, a log. Override what is of interest."""
+    """Receives the progress of a job, for a live display or a log. Override what is of interest."""
 
     def started(self, item: WorkItem) -> None:
         """A try at an item begins."""
 
     def finished(self, item: WorkItem, result: Result, rollout: str) -> None:
-        """An item is over."""
+        """An item has finished."""
 
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         """A try failed, and another follows after `delay` seconds."""
@@ -56,7 +57,7 @@ class Engine:
     counts: Callable[[Result], bool] = lambda _: True
     """Which results go into the store."""
     unjudged: Mapping[WorkKey, Counted] = field(default_factory=dict)
-    """Rollouts of earlier runs that only a judge kept from a score, by key; see `unjudged`."""
+    """Rollouts of earlier runs that are unscored only because of a judge, by key; see `unjudged`."""
     _builds: dict[str, anyio.Event] = field(default_factory=dict)
 
     async def run(self, items: Iterator[WorkItem]) -> None:
@@ -75,7 +76,7 @@ class Engine:
                 group.start_soon(worker)
 
     async def _prepare(self, item: WorkItem, building: anyio.CapacityLimiter) -> None:
-        """Build the environment of an item, or wait until whoever came first has built it."""
+        """Build the environment of an item, or wait for a build that is already running."""
         environment = item.task.environment
         if environment is None:
             return
@@ -107,7 +108,7 @@ class Engine:
         self.observer.finished(item, result, rollout)
 
     def _may_try_again(self, item: WorkItem, last: Counted, tries: int) -> bool:
-        """Whether the trouble is of a kind to pass, and it would not take an agent to make good for a judge."""
+        """Whether the failure is transient, and a retry would not run an agent again only because of a judge."""
         error = last.result.error
         if error is None or tries > self.retries.get(error.category, 0):
             return False
@@ -141,7 +142,7 @@ class Engine:
 
 
 def unjudged(results: JobResults) -> dict[WorkKey, Counted]:
-    """Of the results that count, those whose agent's work is there and only wants a judge."""
+    """Of the results that count, those with a kept workspace that only need a judge."""
     return {key: counted for key, counted in results.latest.items() if _is_unjudged(counted.result)}
 
 
@@ -154,7 +155,7 @@ def _is_unjudged(result: Result) -> bool:
 
 
 def remaining(items: Iterator[WorkItem], results: JobResults) -> Iterator[WorkItem]:
-    """The items that a resumed job has to run: those without a result, and those whose trouble may have passed."""
+    """The items that a resumed job has to run: those without a result, and those with a transient failure."""
     done: set[WorkKey] = set()
     for key, (_, result) in results.latest.items():
         if result.error is None or result.error.category in FINAL_CATEGORIES:

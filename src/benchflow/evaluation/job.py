@@ -1,7 +1,7 @@
-"""A job from its request to its summary: plan, run or continue, sum up.
+"""A job from its request to its summary: plan, run or continue, summarise.
 
-The request is what `job.json` keeps, so that `resume` needs nothing but the job. Interrupting once ends what runs and
-writes the summary; what was cut short is run again on resume.
+`job.json` keeps the request, so that `resume` needs only the job. Interrupting once ends running items and writes
+the summary; they are run again on resume.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from benchflow.task.package import TaskPackage
 
 
 def default_name(now: datetime | None = None) -> str:
-    """A name for a job that was given none: when it began, in UTC."""
+    """The default name of a job: its start time in UTC."""
     return (now or datetime.now(UTC)).strftime("%Y-%m-%d__%H-%M-%S")
 
 
 def plan_job(request: JobRequest) -> tuple[Sources, list[TaskRef]]:
-    """The tasks of a request; nothing to work on is wrong usage."""
+    """The tasks of a request; an empty request is wrong usage."""
     sources = Sources(request)
     tasks = sources.tasks()
     if not tasks:
-        raise UsageError(f"There is nothing to run in {', '.join(request.sources)}.", code="no-tasks")
+        raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
     return sources, tasks
 
 
@@ -52,7 +52,7 @@ def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[T
 
 
 def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
-    """A request is kept as it is, so nothing secret can be part of it."""
+    """A request is stored unchanged, so it must not contain a secret."""
     packages = [task.payload for task in tasks if isinstance(task.payload, TaskPackage)]
     documents = [package.document for package in packages if package.document is not None]
     declared = {secret.env or secret.name for document in documents for secret in document.namespace.secrets}
@@ -62,14 +62,14 @@ def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:
         found = next((key for key, text in _texts(request) if redactor.text(text) != text), None)
         if found is not None:
             message = (
-                f"The {found} of the job holds the value of {name}, which job.json would keep: leave it out, and let "
-                f"the package declare {name} under benchflow.secrets with scope agent, or take an agent that reads it."
+                f"The {found} of the job contains the value of {name}, which job.json would store: remove it, and let "
+                f"the package declare {name} under benchflow.secrets with scope agent, or use an agent that reads it."
             )
             raise UsageError(message, code="secret-in-request")
 
 
 def _texts(request: JobRequest) -> Iterator[tuple[str, str]]:
-    """Whatever of a request is text, by name."""
+    """All text in a request, by name."""
     for key, value in asdict(request).items():
         if isinstance(value, str):
             yield key.replace("_", " "), value
@@ -110,7 +110,7 @@ async def run_job(
 async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:
     """Run items until they are done or an interrupt comes; whether they are done.
 
-    What keeps the job itself from continuing, a full disk for instance, is raised as it is.
+    A failure of the job itself, such as a full disk, is raised unchanged.
     """
     completed = False
     try:
@@ -140,7 +140,7 @@ async def _stop_on_signal(scope: CancelScope) -> None:
 
 
 def write_summary(store: JobStore) -> JobSummary:
-    """Sum up a job. Where the disk is full it is not written: it can be had from the results at any time."""
+    """Summarise a job. On a full disk the summary is not written: it can be computed from the results at any time."""
     summary = job_summary(store)
     with suppress(InfrastructureFailure):
         store.write_summary(summary.to_dict())

@@ -32,7 +32,7 @@ from benchflow.verifier.verifier_tree import Staging
 
 
 class PackageRunner:
-    """Runs packages. One that is invalid is run too: its rollout says why it cannot be scored."""
+    """Runs packages. An invalid one is run too: its rollout reports why it cannot be scored."""
 
     def __init__(self, paths: Sequence[Path], request: JobRequest) -> None:
         self._paths: Final = list(paths)
@@ -44,12 +44,12 @@ class PackageRunner:
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
-        """One backend of a kind is made, however many ask at once."""
+        """One backend of a kind is created, even for concurrent requests."""
 
     def tasks(self) -> list[TaskRef]:
         """Every package below the paths, valid or not.
 
-        An agent or a sandbox that nobody knows, and an agent that cannot begin, are a `UsageError`.
+        An unknown agent or sandbox, and an agent that cannot start, are a `UsageError`.
         """
         if not self._paths:
             return []
@@ -62,15 +62,15 @@ class PackageRunner:
         return tasks
 
     def packages(self) -> list[TaskRef]:
-        """Every package below the paths, whoever is to work on them."""
+        """Every package below the paths, regardless of the agent."""
         return numbered([_task(found.path) for found in find_packages(self._paths)])
 
     async def prepare(self, task: TaskRef) -> None:
-        """Build the environment; trouble is found again, and reported, by the rollout."""
+        """Build the environment; a failure recurs in the rollout, which reports it."""
         package: TaskPackage = task.payload
         try:
             await prepare(package, await self.backend(package), base_image=self._request.base_image)
-        except Exception:  # noqa: BLE001  # whatever it is: the rollout meets it again, and says whose trouble it is
+        except Exception:  # noqa: BLE001  # any failure recurs in the rollout, which attributes it
             return
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
@@ -78,7 +78,7 @@ class PackageRunner:
         request = self._request
         backend: str | SandboxBackend = request.sandbox
         if package.valid:
-            with suppress(Exception):  # the rollout looks for a backend itself then, and says whose trouble it is
+            with suppress(Exception):  # the rollout then looks for a backend itself and attributes the failure
                 backend = await self.backend(package)
         config = RolloutConfig(
             task=package,
@@ -106,7 +106,7 @@ class PackageRunner:
         return package.valid and why_not(folder, result, package) is None
 
     async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
-        """The kept workspace before the verifier; trouble on the way there is told as the result of this try."""
+        """Score the kept workspace; a failure before the verifier runs is the result of this try."""
         package: TaskPackage = item.task.payload
         note = RescoreNote(package_parts(package)[VERIFIER], package.digest)
         try:
@@ -116,7 +116,7 @@ class PackageRunner:
         return again if counts(again) else replace(again, notes=replace(again.notes, rescore=note))
 
     async def rescore(self, package: TaskPackage, folder: RolloutFolder, result: Result, note: RescoreNote) -> Result:
-        """A rollout scored again. Raises `NotRescoredError`; other trouble is a result that does not count."""
+        """Score a rollout again. Raises `NotRescoredError`; any other failure is a result that does not count."""
         try:
             backend = await self.backend(package)
             rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)
@@ -140,7 +140,7 @@ class PackageRunner:
         return self._backends[kind]
 
     def _kind(self, package: TaskPackage) -> tuple[object, ...]:
-        """All that `choose_backend` looks at in a package."""
+        """Everything that `choose_backend` considers in a package."""
         if self._request.sandbox != AUTO or not needs_image(package):
             return ()
         refused = (bool(validate_task_runtime_support(package, sandbox=name)) for name in ENGINES)
@@ -165,7 +165,7 @@ def _task(path: Path) -> TaskRef:
 
 
 def _plays(package: TaskPackage) -> bool:
-    """Whether the agent of the job plays in a package, which names no roles of its own."""
+    """Whether the agent of the job is used in a package, because it declares no roles."""
     return package.valid and (package.document is None or not package.document.scenes)
 
 

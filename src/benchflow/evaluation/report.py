@@ -11,7 +11,7 @@ from benchflow.record import Counted, Result, TaskId, labels
 
 
 def summary_lines(job: JobSummary) -> Iterator[str]:
-    """The result table of a job and what it adds up to."""
+    """The result table of a job and its totals."""
     summary = job.statistics
     yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(job.counted))
     yield ""
@@ -27,13 +27,13 @@ def summary_lines(job: JobSummary) -> Iterator[str]:
             yield f"pass@{k} {estimate['value']:.3f}   pass^{k} {hat:.3f}  ({_count(estimate['tasks'], 'task')})"
     if summary["unscored"]:
         by = ", ".join(f"{count} {category}" for category, count in summary["unscored_by"].items())
-        yield f"unscored {summary['unscored']}: {by}; whatever they had scored, the mean lies between {_bound(bounds)}"
+        yield f"unscored {summary['unscored']}: {by}; with them the mean would be between {_bound(bounds)}"
     if summary["usage"]:
         yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary["usage"].items())
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Two jobs by task, and what their difference is worth."""
+    """Two jobs by task, and the significance of their difference."""
     first, second = comparison["first"], comparison["second"]
     rows = [
         (

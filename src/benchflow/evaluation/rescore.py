@@ -1,7 +1,7 @@
 """Rescoring a job: every finished rollout verified again by its package's verifier as it is now; no agent runs.
 
 A pass has a number. A new verdict is a new line of `results.jsonl` for the same rollout, so the earlier ones stay. A
-pass that was cut short is continued: what it has scored by the verifier as it still is, is not scored again.
+interrupted pass is continued: what it has scored with the current verifier is not scored again.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class NotRescored:
 
 @dataclass(slots=True)
 class RescoreReport:
-    """What a pass came to."""
+    """The outcome of a pass."""
 
     number: int
     completed: bool = False
     already: int = 0
-    """Scored by this pass before it was cut short."""
+    """Scored by this pass before it was interrupted."""
     rescored: list[dict[str, Any]] = field(default_factory=list)
     """`rollout`, `task`, `attempt`, and the score `before` and `after`."""
     not_rescored: list[NotRescored] = field(default_factory=list)
     changed_packages: dict[str, list[str]] = field(default_factory=dict)
-    """Packages that changed in something else than their verifier since their rollouts, and in what."""
+    """Packages that changed in other parts than their verifier since their rollouts, with those parts."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -118,7 +118,7 @@ class Rescorer:
         return items
 
     async def run(self, items: Sequence[RescoreItem], *, concurrency: int, observer: Observer) -> RescoreReport:
-        """Score the items; the summary of the job is written anew, also after an interrupt."""
+        """Score the items; the summary of the job is rewritten, also after an interrupt."""
         for item in items:
             discard_unfinished(self._store.places.rollout(item.rollout))
         self._record_pass(finished=False)
@@ -144,13 +144,13 @@ class Rescorer:
         package: TaskPackage = task.payload
         if not package.valid:
             issue = next(issue for issue in package.issues if issue.severity == "error")
-            return f"Its package is not valid now: {issue.message}"
+            return f"Its package is invalid now: {issue.message}"
         return why_not(self._store.places.rollout(rollout), result, package)
 
     def _item(
         self, rollout: str, result: Result, task: TaskRef, key: WorkKey | None, parts: Mapping[str, str]
     ) -> RescoreItem | None:
-        """The item of a rollout; None when this pass has done it already."""
+        """The item of a rollout; None if this pass has already done it."""
         number = self.report.number
         last = result.notes.rescore
         if last is not None and last.pass_number == number and last.verifier_digest == parts[VERIFIER]:
@@ -176,7 +176,7 @@ class Rescorer:
 
 
 class _Scorer:
-    """Scores rollouts again for the engine, and remembers how each ended."""
+    """Scores rollouts again for the engine, and records how each ended."""
 
     def __init__(self, packages: PackageRunner) -> None:
         self.outcomes: Final[dict[str, tuple[RescoreItem, Result]]] = {}
@@ -220,8 +220,8 @@ class _Known:
     def of(self, result: Result) -> TaskRef | str:
         """The package of a result, or why there is none."""
         if result.task.path.startswith(_CUBE):
-            return "It is a task of a cube, whose state ends with its episode."
-        return self._of.get(result.task.id, "Its package is no longer among the sources of the job.")
+            return "It is a task of a cube, whose state is gone after the episode."
+        return self._of.get(result.task.id, "Its package is no longer in the sources of the job.")
 
     def parts(self, task: TaskRef) -> dict[str, str]:
         if task not in self._parts:

@@ -17,7 +17,7 @@ CUBE_PREFIX: Final = "cube:"
 
 
 class Sources:
-    """The sources of a job as one runner; `async with` lets go of what they hold."""
+    """The sources of a job as one runner; `async with` releases their resources."""
 
     def __init__(self, request: JobRequest) -> None:
         cubes = [source.removeprefix(CUBE_PREFIX) for source in request.sources if source.startswith(CUBE_PREFIX)]

@@ -1,8 +1,8 @@
-"""What a set of results says, and how surely.
+"""Statistics of a set of results, with their uncertainty.
 
 The unit is the task: attempts at one task are not independent, so that a mean is the mean of task means and intervals
-come from how tasks differ. Results without a score are counted, never averaged; the bounds say what they could have
-made of it.
+come from how tasks differ. Results without a score are counted, never averaged; the bounds show their possible
+effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its interval, and how many tasks and results it stands on; None where nothing can be said."""
+    """A value with its interval, and the number of tasks and results behind it; None if unknown."""
 
     value: float | None
     low: float | None
@@ -79,7 +79,7 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
 
 
 def mean(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
-    """The mean of task means with a t interval over tasks; what one task says of others is not known."""
+    """The mean of task means with a t interval over tasks; one task has no interval."""
     results = sum(map(len, by_task.values()))
     units = [fmean(values) for values in by_task.values()]
     if not units:
@@ -92,7 +92,7 @@ def mean(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
 
 
 def proportion(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
-    """The mean of 0/1 values with a Wilson interval whose sample size is what the tasks' spread leaves of it.
+    """The mean of 0/1 values with a Wilson interval whose sample size is reduced by the spread between tasks.
 
     Attempts that agree within each task count as one; attempts that vary as freely as tasks do count in full.
     """
@@ -101,7 +101,7 @@ def proportion(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
     if not units:
         return Estimate(None, None, None, 0, 0)
     value = fmean(units)
-    size = float(len(units))  # where all agree, nothing shows that attempts say more than their tasks do
+    size = float(len(units))  # if all agree, nothing shows that attempts carry more information than tasks
     between = variance(units) / len(units) if len(units) > 1 else 0.0
     if between > 0:
         size = min(max(value * (1 - value) / between, len(units)), results)
@@ -174,7 +174,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def _within_range(estimate: Estimate, scored: Sequence[Sample]) -> Estimate:
-    """The interval without what no reward can be: rewards lie in [0, 1] unless some have left it."""
+    """The interval without impossible values: rewards are in [0, 1] unless some are outside."""
     if estimate.low is None or estimate.high is None:
         return estimate
     rewards = [outcome.reward for outcome in scored if outcome.reward is not None]

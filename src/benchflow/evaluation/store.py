@@ -1,7 +1,7 @@
 """A job while it is written: `job.json`, an append-only `results.jsonl`, `summary.json`, and a folder per rollout.
 
 One process writes a job at a time (a lock that ends with the process). A result is a whole line or none: a torn last
-line, as a kill leaves it, is cut off when the job is opened again. Nothing that was written whole is ever changed.
+line, as left by a kill, is removed when the job is opened again. Nothing that was written whole is ever changed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class JobStore(Job):
 
     @classmethod
     def create(cls, jobs_dir: Path, job: JobRecord) -> Self:
-        """A new job; refused when one of that name is there.
+        """A new job; refused if one of that name exists.
 
-        What a kill left of one that never began, a folder without `job.json` that nobody holds, is not a job and is
+        A folder without `job.json` and without a lock, as left by a kill, is not a job and is
         taken.
         """
         folder = jobs_dir / safe_job_name(job.name)
@@ -98,7 +98,7 @@ class JobStore(Job):
             raise self._unwritable(error) from error
 
     def close(self) -> None:
-        """Let go of the lock; safe to call again."""
+        """Release the lock; safe to call again."""
         for stream in (self._log, self._lock):
             if stream is not None:
                 stream.close()
@@ -106,7 +106,7 @@ class JobStore(Job):
 
 
 def _append_whole(stream: IO[bytes], data: bytes) -> None:
-    """All of it, on the disk, or nothing; raw files may write less than they are given, as on a disk that fills up."""
+    """Write everything or nothing to disk; a raw write may be partial, for example on a full disk."""
     before = stream.seek(0, os.SEEK_END)
     try:
         while data:
@@ -119,7 +119,7 @@ def _append_whole(stream: IO[bytes], data: bytes) -> None:
 
 
 def _require_free(folder: Path) -> None:
-    """Refuse the place of a job when there is one, or anything else that would be mixed up with it."""
+    """Refuse a place where there is a job, or anything that would be mixed up with one."""
     if JobPlaces(folder).job.exists():
         message = f"Job '{folder.name}' exists in {folder.parent}. To continue it: bench eval resume {folder.name}"
         raise UsageError(message, code="job-exists")
@@ -146,7 +146,7 @@ def _locked(folder: Path) -> IO[bytes]:
 
 
 def _repair(path: Path) -> None:
-    """Cut off what a kill left of a line that was not written whole."""
+    """Remove a partial line left by a kill."""
     if not path.exists():
         return
     with path.open("r+b") as stream:

@@ -1,4 +1,4 @@
-"""`summary.json`: what a job says, from its results."""
+"""`summary.json`: the summary of a job, from its results."""
 
 from __future__ import annotations
 

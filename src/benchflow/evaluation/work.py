@@ -1,4 +1,4 @@
-"""What a job consists of: one item per task and attempt, each with a key that says what it is by content.
+"""What a job consists of: one item per task and attempt, each with a key derived from its content.
 
 Folders and job names do not count, so that a job can be moved and resumed.
 """
@@ -25,7 +25,7 @@ class TaskRef:
     environment: str | None = None
     """What has to be built before it can run, by digest; None when there is nothing to build."""
     payload: Any = field(default=None, compare=False, repr=False)
-    """Whatever the runner made of it when the job was planned."""
+    """Data that the runner attached when the job was planned."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class TaskRef:
 
 
 def numbered(tasks: Sequence[TaskRef]) -> list[TaskRef]:
-    """The tasks of a job, in the order of their paths, each with an identity of its own."""
+    """The tasks of a job, in the order of their paths, each with its own identity."""
     identities = identify((task.id.name, task.id.content_digest) for task in tasks)
     return [replace(task, id=identity) for task, identity in zip(tasks, identities, strict=True)]
 
@@ -62,10 +62,10 @@ def rollout_name(task: str, attempt: int) -> str:
 
 
 class Runner(Protocol):
-    """Who carries out the work of a job."""
+    """Carries out the work of a job."""
 
     async def prepare(self, task: TaskRef) -> None:
-        """Build what the task needs; called once per environment, others wait. Trouble is left for `run` to report."""
+        """Build what the task needs; called once per environment, others wait. `run` reports failures."""
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
         """One try, its record written into `folder`. Raises only when it is cancelled."""

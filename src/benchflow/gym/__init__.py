@@ -1,7 +1,7 @@
 """Packages as gym tasks: a folder of packages is a cube benchmark, each package one of its tasks.
 
 `reset()` starts the package's sandbox and returns its instruction; the tool is a terminal in it; `evaluate()` verifies
-on a fork and changes nothing, so that rewards can be had after every step; `fork()` gives an independent copy of a
+on a fork and changes nothing, so that every step can have a reward; `fork()` returns an independent copy of a
 running task. A verification without a score is an `UnscoredError`, never a number.
 """
 

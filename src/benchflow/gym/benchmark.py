@@ -19,7 +19,7 @@ from cube.task import TaskConfig
 
 
 class PackageBenchmark(Benchmark["PackageBenchmarkConfig"]):
-    """Packages share nothing but the backend of this process."""
+    """Packages share only the backend of this process."""
 
     def _setup(self) -> None:
         """Nothing to start before the first reset."""
@@ -29,7 +29,7 @@ class PackageBenchmark(Benchmark["PackageBenchmarkConfig"]):
 
 
 class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
-    """Folders of packages as one benchmark. A package that is invalid is an error, unless `skip_invalid`."""
+    """Folders of packages as one benchmark. An invalid package is an error, unless `skip_invalid`."""
 
     paths: list[str]
     benchmark_name: str = "packages"
@@ -54,7 +54,7 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
 
     @property
     def task_metadata(self) -> dict[str, PackageTaskMetadata]:  # type: ignore[override]  # of the instance
-        """The packages by name, found when first asked for."""
+        """The packages by name, discovered on first use."""
         if self._listed is None:
             self._listed = _list_packages(self.paths, skip_invalid=self.skip_invalid)
         return self._listed
@@ -87,7 +87,7 @@ def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, Package
             task_package(package)
         if package.name in listed:
             raise PackageError(
-                f"Two packages are called '{package.name}': {listed[package.name].path} and {found.path}."
+                f"Two packages have the name '{package.name}': {listed[package.name].path} and {found.path}."
             )
         config = package.view.config
         listed[package.name] = PackageTaskMetadata(

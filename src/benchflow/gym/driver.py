@@ -1,7 +1,7 @@
 """`ActionDriver`: a package driven by actions, on the course that a rollout takes and prepared as for its agent.
 
 Every verification is of a copy. What cannot be copied (services, processes that are part of a solution) is not verified
-at all: nothing of a verifier is ever where an agent that continues could see it.
+at all: files of a verifier are never where a running agent could see them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from benchflow.verifier.boxes import stopping
 from benchflow.verifier.scope import Scope, scope_of
 
 _DRIVER: Final = "gym"
-"""Whoever drives the task, in the place of an agent's name."""
+"""The driver of the task, used as the agent's name."""
 _SCOPES: Final = ("environment", "agent", "verifier", "judge")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all forks of a task have in common: the package and what was planned for it."""
+    """What all forks of a task share: the package and its plan."""
 
     package: TaskPackage
     steps: tuple[StepPlan, ...]
@@ -53,7 +53,7 @@ class Setting:
 
 
 class ActionDriver:
-    """One task under way, from the start of its sandbox to its end."""
+    """One running task, from the start of its sandbox to its end."""
 
     def __init__(self, setting: Setting, environment: Environment, course: Course) -> None:
         """`environment` is started."""
@@ -67,7 +67,7 @@ class ActionDriver:
     async def start(
         cls, package: TaskPackage, backend: SandboxBackend, *, base_image: str | None = None
     ) -> ActionDriver:
-        """The task at its first step; after an error nothing runs. Refuses what cannot be honoured."""
+        """The task at its first step; after an error nothing runs. Refuses what is not supported."""
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
         secrets = gather_secrets(package.view, os.environ, _SCOPES)
         preparation = await prepare(package, backend, base_image=base_image)
@@ -84,12 +84,12 @@ class ActionDriver:
 
     @property
     def step(self) -> StepPlan:
-        """The step that is under way, or was last; of a task without steps the whole of it."""
+        """The current or last step; for a task without steps the whole task."""
         return self._setting.steps[self.course.number]
 
     @property
     def prompt(self) -> str:
-        """What an agent is told at the beginning of the step."""
+        """The prompt of the step."""
         return self.step.turns[0].prompt
 
     def workspace(self) -> Workspace:
@@ -103,7 +103,7 @@ class ActionDriver:
         return self.course if self.course.over else self.course.after(await self._verified())
 
     async def advance(self) -> None:
-        """End the step as a rollout does: it is frozen and scored, and the next one begins or the task is over."""
+        """End the step as a rollout does: it is frozen and scored, and the next one begins or the task ends."""
         with attributed("sandbox", "agent"):
             await end_processes(self.environment, self.step.name)
         self.course = self.course.after(await self._verified())
@@ -129,19 +129,19 @@ class ActionDriver:
         sandbox = self.environment.sandbox
         await self._require_copyable(scope)
         if not scope.opt_outs.keep_processes and sandbox.spec.composition is None:
-            return await self._verifier.verify(output, step=scope.step, soft=True)  # makes its own copy, always
+            return await self._verifier.verify(output, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
             return await self._verifier.verify(output, step=scope.step, sandbox=copy)
 
     async def _require_copyable(self, scope: Scope) -> None:
-        """Refuse to verify where a copy would lack what the verifier looks at."""
+        """Refuse to verify if a copy would lack what the verifier needs."""
         if scope.config.isolation == "separate":
             return
         path = "benchflow.environment.manifest"
         what = "services of the environment" if self.environment.services is not None else None
         if what is None and scope.opt_outs.keep_processes and await self.environment.sandbox.has_processes():
-            path, what = "verifier.hardening.keep_processes", "processes that live on into verification"
+            path, what = "verifier.hardening.keep_processes", "processes that keep running during verification"
         if what is not None:
             message = (
                 f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "
@@ -150,7 +150,7 @@ class ActionDriver:
             raise UnsupportedError(message, code="live-state", path=path)
 
     async def fork(self) -> ActionDriver:
-        """An independent copy as it is now, without processes; an environment with services cannot be copied."""
+        """An independent copy of the current state, without processes; one with services cannot be copied."""
         if self.environment.services is not None:
             raise UnsupportedError(
                 "benchflow.environment.manifest: services of the environment cannot be forked.",
@@ -167,5 +167,5 @@ class ActionDriver:
 
 @cache
 def _nothing() -> Path:
-    """An empty folder as long as this process lives: forks outlive the task that they come from."""
+    """An empty folder for the life of this process: forks outlive the task that they come from."""
     return scratch_folder("nothing-")

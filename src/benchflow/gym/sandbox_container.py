@@ -1,6 +1,6 @@
 """A sandbox as a container of the gym layer: the same box, driven by blocking calls.
 
-One thread with an event loop serves all of them, so that proxies and forwarded ports go on between calls.
+One thread with an event loop serves all of them, so that proxies and forwarded ports keep working between calls.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SandboxContainer(Container):
         return self._forwarded[port][0]
 
     async def _serve(self, port: int, *, task_status: TaskStatus[int]) -> None:
-        """Connect whoever comes to a free port of this machine's loopback with the port inside."""
+        """Forward a free port of this machine's loopback to the port inside."""
         async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
             task_status.started(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no database is near
             await listener.serve(lambda client: self._bridge(client, port))
@@ -109,7 +109,7 @@ class SandboxContainer(Container):
                 group.start_soon(_pump, client, inside)
                 group.start_soon(_pump, inside, client)
         except* (OSError, BenchflowError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # either side went away: the other is closed with it
+            pass  # one side is closed: close the other
 
     @asynccontextmanager
     async def _inside(self, port: int) -> AsyncIterator[SocketStream]:

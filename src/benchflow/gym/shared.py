@@ -21,7 +21,7 @@ from benchflow.task.package import TaskPackage, load_package
 MOST_PACKAGES: Final = 512
 """How many packages are kept parsed."""
 _TICK_NS: Final = 100_000_000
-"""Times of files count in ticks of the kernel, which are shorter than this."""
+"""File times have the resolution of the kernel's ticks, which are shorter than this."""
 _Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
@@ -29,7 +29,7 @@ class Packages:
     """Packages by folder. A folder is read, parsed and hashed again only when something in it has changed.
 
     Change times cannot be set by hand, so comparing them with sizes and inodes finds every change without reading a
-    file. What was planned is what runs: a package whose digest is no longer the one of the listing is refused.
+    file. What was planned is what runs: a package whose digest has changed since the listing is refused.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Packages:
         self._guard: Final = threading.Lock()
 
     def load(self, folder: Path) -> TaskPackage:
-        """The package of a folder as it is now, valid or not."""
+        """The current package of a folder, valid or not."""
         key = str(folder)
         with self._guard:
             stamp, package = self._known.pop(key, ((), None))
@@ -55,11 +55,11 @@ class Packages:
             return package
 
     def get(self, folder: Path, digest: str) -> TaskPackage:
-        """The valid package that was listed; `PackageError` (`digest-changed`) when the folder holds another now."""
+        """The valid package that was listed; `PackageError` (`digest-changed`) if the folder has changed."""
         package = task_package(self.load(folder))
         if package.digest != digest:
             raise PackageError(
-                f"The package at {folder} has changed since the task was listed: list it again.",
+                f"The package at {folder} has changed since the task was listed; list it again.",
                 code="digest-changed",
             )
         return package
@@ -83,7 +83,7 @@ def _walk(folder: Path | str) -> Iterator[tuple[str, int, int, int, int]]:
 
 
 def _outside(folder: Path, package: TaskPackage) -> Iterator[tuple[str, int, int, int, int]]:
-    """Profiles that lie beside the package and count as part of it."""
+    """Profiles beside the package that count as part of it."""
     for profile in package.profiles.values():
         place = folder / profile.path
         if not profile.inside and place.is_file():
@@ -92,7 +92,7 @@ def _outside(folder: Path, package: TaskPackage) -> Iterator[tuple[str, int, int
 
 
 class Backends:
-    """Backends by name, made when first asked for: starting one costs more than starting a sandbox."""
+    """Backends by name, created on first use: starting one costs more than starting a sandbox."""
 
     def __init__(self) -> None:
         self._known: dict[str, SandboxBackend] = {}
@@ -118,7 +118,7 @@ class Backends:
         for backend in self._known.values():
             try:
                 LOOP.run(backend.close)
-            except (BenchflowError, RuntimeError):  # the interpreter is ending; whatever is left ends with it
+            except (BenchflowError, RuntimeError):  # the interpreter is ending, and everything left ends with it
                 continue
         self._known.clear()
 

@@ -1,4 +1,4 @@
-"""`PackageTask`: a package, driven step by step, and the config that takes it to a worker."""
+"""`PackageTask`: a package, driven step by step, and the config that is sent to a worker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UnscoredError(RuntimeFailure):
 
 
 class PackageTaskMetadata(TaskMetadata):
-    """Where a package is, and what it was when it was listed."""
+    """The path of a package, and its digest when it was listed."""
 
     path: str
     digest: str
@@ -52,7 +52,7 @@ class PackageTask(Task[PackageTaskMetadata]):
 
     @property
     def driver(self) -> ActionDriver:
-        """The task under way since the last reset."""
+        """The task since the last reset."""
         if self._driver is None:
             raise RuntimeError(f"Task '{self.id}' has not been reset: there is no sandbox yet.")
         return self._driver
@@ -72,7 +72,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         return Observation.from_text(self.driver.prompt), info
 
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
-        """Verify on a fork; raises `UnscoredError` when that gives no score."""
+        """Verify on a fork; raises `UnscoredError` if there is no score."""
         del obs
         course = LOOP.run(self.driver.evaluate)
         verdict = course.total()
@@ -83,12 +83,12 @@ class PackageTask(Task[PackageTaskMetadata]):
         return verdict.reward, {**info, **({"steps": steps} if steps else {})}
 
     def finished(self, obs: Observation | None = None) -> bool:
-        """Whether a step came to what ends the task before its last step."""
+        """Whether a step ended the task before its last step."""
         del obs
         return self._driver is not None and self._driver.course.over
 
     def filter_actions(self, actions: list[ActionSchema]) -> list[ActionSchema]:
-        """What the package allows; going on is offered where there is a next step."""
+        """The actions that the package allows; `next_step` is offered if there is a next step."""
         driver, tool = self._driver, self.tool
         goes_on = bool(self.metadata.steps) if driver is None else driver.course.following is not None
         forbidden = tool.forbids if isinstance(tool, PackageTool) else None
@@ -99,7 +99,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         ]
 
     def get_privileged_info(self) -> Content:
-        """The oracle's files, of the step that is under way, for debug agents."""
+        """The oracle's files of the current step, for debug agents."""
         view = _package(self.metadata).view
         number = self._driver.step.index if self._driver is not None else 0
         folder = (view.steps[number].oracle_dir if view.steps else None) or view.oracle_dir
@@ -115,7 +115,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         return where if step is None else f"{where}, step {step}"
 
     def fork(self) -> Self:
-        """An independent copy of the task as it is now; processes are not copied."""
+        """An independent copy of the task in its current state; processes are not copied."""
         copy = type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
         copy._connect(LOOP.run(self.driver.fork))
         return copy
@@ -140,14 +140,14 @@ class PackageTask(Task[PackageTaskMetadata]):
 
 
 class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
-    """A package on the way to a worker, which has the folder too."""
+    """A package for a worker that has the folder too."""
 
     sandbox: str = AUTO
     base_image: str | None = None
     validate_per_step: bool = False
 
     def verify_installed(self) -> None:
-        """The folder must be there and hold what it held when the task was listed."""
+        """The folder must exist and be unchanged since the task was listed."""
         _package(self.metadata)
 
     def make(

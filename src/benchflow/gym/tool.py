@@ -1,4 +1,4 @@
-"""What an agent can do in a package's sandbox: a terminal, and the way from one step of the package to the next."""
+"""The actions of an agent in a package's sandbox: a terminal, and the step from one step of the package to the next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PackageToolConfig(ToolConfig):
 class PackageTool(Tool):
     """What an agent can do in a package's sandbox: run commands, read, write and edit files.
 
-    What cannot be had (a file that is missing, text that is not there) is told as an observation and ends nothing.
+    A failure (a missing file, text that does not occur) is reported as an observation and does not end the episode.
     """
 
     def __init__(self, timeout_sec: float) -> None:
@@ -38,7 +38,7 @@ class PackageTool(Tool):
         self._workspace: Workspace | None = None
 
     def connect(self, driver: ActionDriver | None) -> None:
-        """Act in this task from now on; None: in none."""
+        """Use this task from now on; None: no task."""
         self._driver = driver
         self._workspace = driver.workspace() if driver is not None else None
 
@@ -114,14 +114,14 @@ class PackageTool(Tool):
 
     @tool_action
     def next_step(self) -> Any:
-        """End the step that you are working on: it is scored as it is, and the instruction of the next step comes."""
+        """End the step that you are working on: it is scored as it is, and the next instruction follows."""
         return self._do(self._advance)
 
     async def _advance(self, workspace: Workspace) -> str:
         del workspace
         driver = self._driver
         if driver is None or driver.course.following is None:
-            raise WorkspaceError("There is no further step: final_step ends the task.")
+            raise WorkspaceError("This is the last step; use final_step to end the task.")
         await driver.advance()
         self.connect(driver)
         return "The task ends with this step." if driver.course.over else driver.prompt

@@ -1,4 +1,4 @@
-"""Language models, asked over the network: one client for agents, judges and simulated users."""
+"""Language models over the network: one client for agents, judges and simulated users."""
 
 from benchflow.models.chat import ChatModel, ModelFailure, Reply, ToolCall
 

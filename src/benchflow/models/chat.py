@@ -1,7 +1,7 @@
-"""One model, asked for one answer at a time: transient trouble is tried again, everything else is one sentence.
+"""One model, called for one reply at a time: transient failures are retried, others are reported in one sentence.
 
-In: chat messages and tools in the OpenAI format. Out: a `Reply` with what was said, which tools are called, and what it
-used. Any provider that LiteLLM knows; `OPENAI_BASE_URL` for a local server.
+In: chat messages and tools in the OpenAI format. Out: a `Reply` with its text, tool calls and
+usage. Any provider that LiteLLM knows; `OPENAI_BASE_URL` for a local server.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import anyio.to_thread
 from benchflow.errors import BenchflowError, Category
 
 SETUP_CODES: Final = frozenset({"extra-missing", "key-missing", "key-refused", "model-unknown", "request-refused"})
-"""The user has to change something; trying again does not help."""
+"""The user has to change something; retrying does not help."""
 
 
 class ModelFailure(BenchflowError):
-    """A model that gave no answer. Whoever asked turns it into a failure of its own boundary.
+    """A model gave no reply. The caller turns it into a failure of its own boundary.
 
-    Codes: those of `SETUP_CODES`; `context-overflow`; and, of the provider or the way to it, `rate-limited`,
+    Codes: those of `SETUP_CODES`; `context-overflow`; and, for the provider or the connection, `rate-limited`,
     `model-timeout`, `model-unreachable`, `bad-answer`.
     """
 
@@ -38,7 +38,7 @@ class ModelFailure(BenchflowError):
     def __init__(self, message: str, *, code: str, retry_after: float | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
-        """How long the provider asks to wait, in seconds."""
+        """The delay that the provider requests, in seconds."""
 
     @property
     def setup(self) -> bool:
@@ -53,15 +53,15 @@ class ModelFailure(BenchflowError):
 RETRIES: Final = 5
 _LONGEST_PAUSE: Final = 60.0
 _OVERFLOW: Final = re.compile(r"context[_ ](length|window)|prompt is too long|too many tokens", re.IGNORECASE)
-"""How providers say that a request is too long, where the client does not see it."""
+"""How providers report that a request is too long, where the client does not recognise it."""
 _REFUSED: Final = (401, 403)
 _ONE_REQUEST: Final = {"Connection": "close"}
-"""The library keeps its clients for the life of the process; no connection of one event loop may wait for the next."""
+"""The library keeps its clients for the life of the process; connections must not outlive their event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call as the model wrote it; the arguments are text, which may be broken."""
+    """A tool call as the model wrote it; the arguments are text, which may be invalid."""
 
     id: str
     name: str
@@ -70,17 +70,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer of a model."""
+    """One reply of a model."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
     finish_reason: str
     reasoning: str = ""
     usage: Mapping[str, float] = field(default_factory=dict)
-    """`input_tokens`, `output_tokens`, `cached_tokens`, `cost_usd`; what is not known is not there."""
+    """`input_tokens`, `output_tokens`, `cached_tokens`, `cost_usd`; unknown values are left out."""
 
     def message(self) -> dict[str, Any]:
-        """The answer as a message of the conversation."""
+        """The reply as a message of the conversation."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.tool_calls:
             message["tool_calls"] = [
@@ -112,12 +112,12 @@ class ChatModel:
         self._litellm: Any = None
 
     async def check(self) -> None:
-        """Raise `ModelFailure` when the model is not known or has no key; nothing is sent."""
+        """Raise `ModelFailure` if the model is unknown or has no key; nothing is sent."""
         if self._provider is None:
             await anyio.to_thread.run_sync(self.check_now)
 
     def check_now(self) -> None:
-        """As `check`, for callers outside of an event loop."""
+        """Like `check`, for callers outside an event loop."""
         _require_library()
         require_key(self.name, self._environ)
         self._litellm = _load_library()
@@ -132,7 +132,7 @@ class ChatModel:
         reasoning_effort: str | None = None,
         temperature: float | None = None,
     ) -> Reply:
-        """The answer; `ModelFailure` when there is none, after transient trouble was given its chances."""
+        """The reply; `ModelFailure` if there is none after retries of transient failures."""
         await self.check()
         settings = {
             "max_tokens": max_output_tokens,
@@ -173,7 +173,7 @@ class ChatModel:
                     **settings,
                 )
             return _reply(response, self._cost(response))
-        except Exception as error:  # providers and their clients fail in any way; `_failure` names each
+        except Exception as error:  # providers and their clients fail in many ways; `_failure` classifies each
             raise self._failure(error) from error
 
     def _cost(self, response: Any) -> float | None:
@@ -185,13 +185,13 @@ class ChatModel:
         refused = isinstance(error, kinds.AuthenticationError | kinds.PermissionDeniedError)
         if refused or _status(error) in _REFUSED:
             variable = self._provider.key_variable if self._provider is not None else "its key"
-            message = f"The model '{self.name}' was asked with a key that its provider refuses: {variable}."
+            message = f"The model '{self.name}' cannot be used: its provider refused the key in {variable}."
             return ModelFailure(message, code="key-refused")
         said = _sentence(error)
         table: list[tuple[type[BaseException] | tuple[type[BaseException], ...], str, str]] = [
-            (kinds.ContextWindowExceededError, "context-overflow", "was given more text than it takes"),
-            (kinds.NotFoundError, "model-unknown", "is not known to its provider"),
-            (kinds.RateLimitError, "rate-limited", "is asked more often than its provider allows"),
+            (kinds.ContextWindowExceededError, "context-overflow", "was sent more text than its context allows"),
+            (kinds.NotFoundError, "model-unknown", "is unknown to its provider"),
+            (kinds.RateLimitError, "rate-limited", "exceeded the rate limit of its provider"),
             ((kinds.Timeout, TimeoutError), "model-timeout", "did not answer in time"),
             ((kinds.APIConnectionError, kinds.InternalServerError), "model-unreachable", "could not be reached"),
             ((kinds.ServiceUnavailableError, kinds.BadGatewayError), "model-unreachable", "could not be reached"),
@@ -199,7 +199,7 @@ class ChatModel:
             (
                 (AttributeError, IndexError, KeyError, TypeError, ValueError),
                 "bad-answer",
-                "gave an answer that is none",
+                "gave an unusable answer",
             ),
         ]
         if isinstance(error, kinds.BadRequestError) and _OVERFLOW.search(f"{getattr(error, 'code', '')} {error}"):
@@ -239,7 +239,7 @@ def _usage(reported: Any, cost: float | None) -> dict[str, float]:
 
 
 def _status(error: Exception) -> int | None:
-    """The status that a provider answered with; the client may have given the error another kind."""
+    """The HTTP status of the provider; the client may have mapped the error to another kind."""
     response = getattr(error, "response", None)
     return getattr(response, "status_code", None) or getattr(error, "status_code", None)
 
@@ -254,19 +254,21 @@ def _retry_after(error: Exception) -> float | None:
 
 
 def _sentence(error: Exception) -> str:
-    """What the provider said, on one line, without the names that the client puts in front."""
+    """The provider's message on one line, without the prefixes of the client."""
     text = " ".join(str(error).split()) or type(error).__name__
     _, dash, rest = text.partition("Exception - ")
     return (rest if dash else text)[:300]
 
 
-_lock: Final = threading.Lock()  # the first two users may come at once
+_lock: Final = threading.Lock()  # the first two callers may arrive at once
 
 
 def _require_library() -> None:
     """Raise `ModelFailure` when LiteLLM is not installed."""
     if find_spec("litellm") is None:
-        raise ModelFailure("Models need the extra models: pip install 'benchcube[models]'.", code="extra-missing")
+        raise ModelFailure(
+            "Models need the extra 'models'; install with: pip install 'benchcube[models]'", code="extra-missing"
+        )
 
 
 def _load_library() -> Any:
@@ -286,7 +288,7 @@ def _load_library() -> Any:
 
 
 def _warm_up(litellm: Any) -> None:
-    """Let it import and compile the rest of itself now, while its warnings are held back; nothing is sent."""
+    """Trigger its late imports now, while its warnings are suppressed; nothing is sent."""
     question = [{"role": "user", "content": "ready?"}]
     litellm.completion(model="openai/none", messages=question, mock_response="ready", api_key="none")
 
@@ -298,7 +300,7 @@ _KEYS: Final = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai": ("OPENAI_API_KEY",),
 }
-"""The variables of the usual providers, any of which is enough."""
+"""The key variables of common providers; any one of a provider is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +308,16 @@ class Provider:
     """How to reach a model."""
 
     model: str
-    """With its provider in front, as LiteLLM wants it."""
+    """With its provider in front, as LiteLLM requires."""
     name: str
     api_key: str | None
     api_base: str | None
     key_variable: str
-    """Where the key is looked for first."""
+    """The variable in which the key is looked up first."""
 
 
 def require_key(model: str, environ: Mapping[str, str]) -> None:
-    """Raise `ModelFailure` when a model of a usual provider has no key: LiteLLM, which knows all, loads for seconds."""
+    """Raise `ModelFailure` if a model of a common provider has no key, without the slow import of LiteLLM."""
     provider, named, _ = _with_family(model).partition("/")
     variables = _KEYS.get(provider, ()) if named else ()
     if variables and not any(environ.get(variable) or os.environ.get(variable) for variable in variables):
@@ -325,7 +327,7 @@ def require_key(model: str, environ: Mapping[str, str]) -> None:
 def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     """The provider of a model; an unknown model or a missing key is a `ModelFailure` that names it.
 
-    A name without a provider goes to the server of `OPENAI_BASE_URL` when that is set.
+    A name without a provider goes to the server at `OPENAI_BASE_URL` if that is set.
     """
     local = environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE")
     asked, model = model, _with_family(model)
@@ -334,7 +336,7 @@ def resolve(litellm: Any, model: str, environ: Mapping[str, str]) -> Provider:
     except litellm.exceptions.BadRequestError:
         if not local or "/" in model:
             raise ModelFailure(
-                f"The model '{asked}' is not known; name it PROVIDER/MODEL, such as openai/{model.rpartition('/')[2]}.",
+                f"Unknown model '{asked}'; write it as PROVIDER/MODEL, for example openai/{model.rpartition('/')[2]}.",
                 code="model-unknown",
             ) from None
         model, name = f"openai/{model}", "openai"
@@ -362,7 +364,7 @@ def _missing(model: str, variables: Sequence[str]) -> ModelFailure:
 
 
 def _with_family(model: str) -> str:
-    """A name with its provider in front, where its family tells which that is."""
+    """A name with its provider in front, if the model family identifies it."""
     if model.startswith("google/"):
         return f"gemini/{model.removeprefix('google/')}"
     if "/" not in model:

@@ -2,7 +2,7 @@
 
 `plain` writes a frozen dataclass: fields without a default always, fields with one only when they differ from it.
 `read` is the way back and checks every value, so that a damaged document is a `ValueError` and never a wrong record. A
-field marked `FLAT` has no key of its own: the keys of its value stand beside those of the record around it.
+field marked `FLAT` has no key: the keys of its value are written beside those of the enclosing record.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: type[Record], value: Any) -> Record:
-    """The record that `plain` wrote; raises `ValueError` with the key that is wrong."""
+    """The record that `plain` wrote; raises `ValueError` with the wrong key."""
     found: Record = _reader(cast("Hashable", kind))(value)
     return found
 
 
 def register(kind: Any, reader: Reader) -> None:
-    """Read values of this type by a function of its own; raises `ValueError` for what is none."""
+    """Read values of this type with its own function, which raises `ValueError` for invalid ones."""
     _READERS[kind] = reader
 
 
 def cleaned(record: Record, clean: Callable[[str], str]) -> Record:
-    """The record with every free text passed through `clean`; words of a fixed vocabulary stay as they are."""
+    """The record with every free text passed through `clean`; words of a fixed vocabulary stay unchanged."""
     changes = {}
     for name, is_text in _text_fields(cast("Hashable", type(record))):
         value = getattr(record, name)
@@ -155,7 +155,7 @@ def _one_of(known: frozenset[Any]) -> Reader:
 
 
 def _optional(arguments: tuple[Any, ...]) -> Reader:
-    """A value of one type, or null; records have no other unions but those with a reader of their own."""
+    """A value of one type, or null; records have no other unions except those with their own reader."""
     [inner] = [argument for argument in arguments if argument is not type(None)]
     read_inner = _reader(inner)
     return lambda value: None if value is None else read_inner(value)

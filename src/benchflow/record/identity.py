@@ -1,6 +1,6 @@
-"""What was run, by content: `TaskId` says which task, `WorkKey` which attempt of whom at it, with which settings.
+"""What was run, by content: `TaskId` identifies a task, `WorkKey` one attempt at it by an agent with its settings.
 
-Where a task lies never matters. Within a job tasks are told apart by name, content digest and, among equals only, by
+Paths never matter. Within a job tasks are distinguished by name, content digest and, among equals only, by
 their order (`#2`, `#3`); across jobs they pair by name.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final, NewType
 from benchflow.record.codec import plain
 
 ALWAYS_WIN: Final = frozenset({"oracle", "nop", "script"})
-"""Agents that take the place of every role that a document declares."""
+"""Agents that replace every role that a document declares."""
 WorkKey = NewType("WorkKey", str)
 """The only hash of what was run: the same key is the same work."""
 
@@ -37,7 +37,7 @@ class TaskId:
     """Among tasks of one name and content: its place in the order of their paths, from 1."""
 
     def label(self, *, alone: bool = True) -> str:
-        """What people read: the name, with the digest's beginning unless it is `alone` with it, and the ordinal."""
+        """The display name: the name, with the beginning of the digest unless it is `alone`, and the ordinal."""
         digest = "" if alone or self.content_digest is None else f"@{self.content_digest.removeprefix('sha256:')[:8]}"
         return f"{self.name}{digest}" + (f" #{self.ordinal}" if self.ordinal > 1 else "")
 
@@ -101,7 +101,7 @@ def _by_name(tasks: Iterable[TaskId]) -> dict[str, list[TaskId]]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What besides the task and the attempt decides an outcome. A setting that was left out does not count."""
+    """What determines an outcome besides the task and the attempt. A setting that was not given does not count."""
 
     agent: str
     model: str | None = None

@@ -1,7 +1,7 @@
-"""A job as a reader sees it: what was asked for, and of its results those that count. Nothing here changes a job.
+"""A job as a reader sees it: its request, and the results that count. Nothing here changes a job.
 
-`results.jsonl` is read once, line by line. A line that is damaged is named by its number and left out; whatever it said
-is not known, so it counts as work that is missing.
+`results.jsonl` is read once, line by line. A damaged line is reported by its number and left out; its content
+is unknown, so it counts as missing work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JOB_SCHEMA: Final = "benchcube.job.v2"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a job is asked to do."""
+    """The request of a job."""
 
     sources: tuple[str, ...]
     """Paths of packages or folders above them, and `cube:NAME`."""
@@ -40,7 +40,7 @@ class JobRequest:
     timeout_sec: float | None = None
     """The deadline of a whole rollout."""
     keep_workspace: bool = True
-    """Whether what agents leave is kept, so that it can be scored again."""
+    """Whether workspaces are kept, so that rollouts can be rescored."""
 
     def settings(self) -> Settings:
         """What besides the task and the attempt decides an outcome."""
@@ -66,7 +66,7 @@ class JobRecord:
     """Rollouts: tasks times attempts."""
     created_at: str
     upgraded: bool = False
-    """Whether the job was written by an older version: it can be looked at, and not gone on with."""
+    """Whether the job was written by an older version: it can be read but not resumed."""
 
     def to_dict(self) -> dict[str, Any]:
         request = {**asdict(self.request), "sources": list(self.request.sources)}
@@ -118,7 +118,7 @@ class JobResults:
     """How many results there are, with those that no longer count."""
 
     def add(self, rollout: str, result: Result) -> None:
-        """Take in the next line: of several tries at one item a scored one counts, else the last.
+        """Add the next line: of several tries at one item a scored one counts, otherwise the last.
 
         Of a rollout that was scored again, the newest verdict is its result.
         """
@@ -132,7 +132,7 @@ class JobResults:
 
 
 def read_results(path: Path) -> JobResults:
-    """All whole lines of a `results.jsonl`; none when there is no such file."""
+    """All complete lines of a `results.jsonl`; none if there is no such file."""
     results = JobResults()
     for number, line in whole_lines(path):
         try:
@@ -149,7 +149,7 @@ def read_results(path: Path) -> JobResults:
 
 
 class Job:
-    """One job, to look at it, running or not."""
+    """One job for reading, running or not."""
 
     def __init__(self, folder: Path) -> None:
         self.folder: Final = folder
@@ -159,16 +159,16 @@ class Job:
 
     @classmethod
     def find(cls, jobs_dir: Path, name: str) -> Self:
-        """The job by its name below `jobs_dir`, or by its path; one that is not there is a `UsageError`."""
+        """The job by its name below `jobs_dir`, or by its path; an unknown one is a `UsageError`."""
         folder = Path(name) if "/" in name else jobs_dir / safe_job_name(name)
         if not JobPlaces(folder).job.is_file():
             known = ", ".join(list_jobs(jobs_dir)) or "none"
-            raise UsageError(f"There is no job '{name}' in {jobs_dir}; there are: {known}.", code="no-job")
+            raise UsageError(f"{jobs_dir} has no job '{name}'; available: {known}.", code="no-job")
         return cls(folder)
 
     @property
     def record(self) -> JobRecord:
-        """What was asked for; read once. Raises `InfrastructureFailure`."""
+        """The request; read once. Raises `InfrastructureFailure`."""
         if self._record is None:
             try:
                 self._record = JobRecord.from_dict(json.loads(self.places.job.read_bytes()))
@@ -197,7 +197,7 @@ class Job:
             return False
 
     def summary(self) -> dict[str, Any] | None:
-        """`summary.json` as it was written last; None when there is none that can be read."""
+        """`summary.json` as it was written last; None if there is no readable one."""
         try:
             summary = json.loads(self.places.summary.read_bytes())
         except (OSError, ValueError):
@@ -217,7 +217,7 @@ def list_jobs(jobs_dir: Path) -> list[str]:
 
 
 def safe_job_name(name: str) -> str:
-    """The name, if it can be a folder's and stays one."""
+    """The name, if it is a plain folder name."""
     if not name or name in (".", "..") or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
-        raise UsageError(f"'{name}' cannot be a job's name: it must be a plain folder name.", code="job-name")
+        raise UsageError(f"'{name}' is not a valid job name: it must be a plain folder name.", code="job-name")
     return name

@@ -1,6 +1,6 @@
-"""How records lie on disk: documents that are there whole or not at all, and files of JSON lines that grow.
+"""Records on disk: documents that are written atomically, and files of JSON lines that grow.
 
-A line is one write, so that a kill tears at most the last.
+A line is one write, so a kill can damage only the last one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class JsonLines:
-    """Appends records to one file, which appears with the first."""
+    """Appends records to one file, which is created with the first."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -70,7 +70,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_document(path: Path, document: Mapping[str, Any], *, sync: bool = False) -> None:
-    """A JSON document with one line per key, whole or not at all; its folder is made. Raises `OSError`."""
+    """Write a JSON document with one line per key, atomically; its folder is created. Raises `OSError`."""
     encode = _JSON.encode
     lines = [f"  {encode_basestring(key)}: {encode(value)}" for key, value in document.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,4 +1,4 @@
-"""Where things lie: the names inside a rollout's folder and inside a job's, each written down here only."""
+"""The layout of folders: the names inside a rollout's folder and inside a job's, defined only here."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RolloutFolder(StepFolder):
         return self.path.joinpath("rounds", *parts)
 
     def newest(self) -> RolloutFolder:
-        """Where the newest verdict lies: in one of the rescores, else here."""
+        """The folder of the newest verdict: one of the rescores, or this one."""
         done = sorted(path for path in self.rescores.glob("[0-9]*") if RolloutFolder(path).result.is_file())
         return RolloutFolder(done[-1]) if done else self
 
@@ -103,7 +103,7 @@ class JobPlaces:
 
     @property
     def job(self) -> Path:
-        """What was asked for."""
+        """The request."""
         return self.path / "job.json"
 
     @property
@@ -116,7 +116,7 @@ class JobPlaces:
 
     @property
     def rescore(self) -> Path:
-        """The last pass of `rescore`, and whether it came to its end."""
+        """The last pass of `rescore`, and whether it finished."""
         return self.path / "rescore.json"
 
     @property

@@ -52,10 +52,10 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True)
 class NoOutcome:
-    """Something that was planned and has no outcome of its own."""
+    """Something that was planned but has no outcome."""
 
     status: Literal["not-reached", "taken", "not-run"]
-    """`not-reached`: a step after one that ended the task. `taken`: the branch that its parent took itself.
+    """`not-reached`: a step after one that ended the task. `taken`: the branch that its parent took.
     `not-run`: a branch beyond the limit."""
 
     def to_plain(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def status_of(outcome: PartOutcome) -> str:
 
 
 def outcome_of(verdict: Verdict, clean: Callable[[str], str] = lambda text: text) -> Outcome:
-    """The outcome that a verdict is written down as; `clean` takes secrets out of its reason."""
+    """The outcome of a verdict; `clean` removes secrets from its reason."""
     if isinstance(verdict, Scored):
         return Score(verdict.reward, {"reward": verdict.reward, **verdict.metrics})
     return ErrorRecord(verdict.category, verdict.code, verdict.phase, clean(verdict.reason))

@@ -1,4 +1,4 @@
-"""A package by its parts, each with a digest, so that a later look can tell what of it has changed since a rollout."""
+"""A package by its parts, each with a digest, so that later changes since a rollout can be found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_KNOWN: Final = 10_000
 
 
 def package_parts(package: TaskPackage) -> dict[str, str]:
-    """Digests of what decides a verdict (`verifier`), of the `environment`, of the `oracle`, and of the `task` itself.
+    """Digests of what determines a verdict (`verifier`), of the `environment`, the `oracle`, and the `task` itself.
 
     Files that decide nothing, such as evidence, belong to none of them. All attempts at a package share the answer.
     """

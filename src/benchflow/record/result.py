@@ -1,6 +1,6 @@
 """The result of a rollout: `result.json`, and a line of `results.jsonl`, which adds the name of the rollout's folder.
 
-Every part has a type. A field without a default is always written, one with a default only when it says something. The
+Every part has a type. A field without a default is always written, one with a default only if it differs from it. The
 JSON schema of the document is made from these types (`schemas`).
 """
 
@@ -28,7 +28,7 @@ class TaskPart:
 
     name: str
     path: str
-    """As it was called."""
+    """As given by the caller."""
     digest: str | None
     """Of every file of the package."""
     content_digest: str | None
@@ -73,7 +73,7 @@ class SandboxPart:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What of the agent's the verifier saw, and who decided that."""
+    """What the verifier saw of the agent's changes, and who decided that."""
 
     rung: Rung
     chosen_by: Literal["declared", "user", "proof", "default"]
@@ -83,7 +83,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class WithheldChange:
-    """A change of the agent's that the verifier did not see, with all below it."""
+    """A change of the agent that the verifier did not see, including everything below it."""
 
     path: str
     kind: str
@@ -122,7 +122,7 @@ class StepVerifier:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What became of one declared path."""
+    """The outcome for one declared path."""
 
     source: str
     destination: str
@@ -148,7 +148,7 @@ class StepRecord(HasOutcome):
 
 @dataclass(frozen=True, slots=True)
 class BranchOption:
-    """The answer that leads into a branch."""
+    """The answer that starts a branch."""
 
     id: str
     kind: str
@@ -207,7 +207,7 @@ class EarlierScore:
 
 @dataclass(frozen=True, slots=True)
 class RescoreNote:
-    """Which verifier scored a kept workspace again, and where the new verdict lies."""
+    """The verifier that rescored a kept workspace, and where the new verdict is."""
 
     verifier_digest: str
     package_digest: str | None

@@ -1,6 +1,6 @@
-"""JSON schemas of what is written down, made from the types; those that ship lie beside this module.
+"""JSON schemas of records, generated from the types; the shipped ones are beside this module.
 
-`python -m benchflow.record.schemas` writes them anew; a test holds the shipped ones against the types.
+`python -m benchflow.record.schemas` rewrites them; a test compares the shipped ones with the types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def schema(document: Document) -> dict[str, Any]:
 
 
 def generated(document: Document) -> dict[str, Any]:
-    """The schema as the types say it."""
+    """The schema of the types."""
     from pydantic import TypeAdapter
 
     kind, name = DOCUMENTS[document]

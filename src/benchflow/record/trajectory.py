@@ -1,7 +1,7 @@
 """The trajectory of a rollout: one JSON line per event, appended as it happens, stamped and redacted.
 
 A `Trajectory` is the event sink of agents; `context` adds where in the rollout an event belongs. `read_trajectory`
-gives the events back one at a time, however many there are.
+returns the events one at a time, for any number of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Stamped(TypedDict):
 
 
 class Event(_Stamped, total=False):
-    """One event. Agents add further keys of their own."""
+    """One event. Agents may add further keys."""
 
     scene: str
     role: str

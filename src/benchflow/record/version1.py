@@ -1,6 +1,6 @@
 """Documents of version 0.1 (`benchcube.result.v1`, `benchcube.job.v1`) as documents of today.
 
-For whoever shows them: such a job is read as it is and never written. Its keys hash other content than keys do now, so
+For display only: such a job is read unchanged and never written. Its keys hash different content than today's, so
 it cannot be gone on with.
 """
 

@@ -89,7 +89,7 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """The `[judge]` table. `options` holds the keys that are not defined here; whoever runs the judge must support or
+    """The `[judge]` table. `options` has the keys that are not defined here; the caller of the judge must support or
     reject each of them."""
 
     model: str | None = None

@@ -1,4 +1,4 @@
-"""What a caller asks for: `RolloutConfig`, and who takes part when it is not the document that says so."""
+"""The request of a caller: `RolloutConfig`, and the roles if the document does not declare them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Role:
     reasoning_effort: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_sec: float | None = None
-    """The most that one turn of this role may take."""
+    """Time limit of one turn of this role."""
     idle_timeout_sec: float | None = None
     skills_dir: str | None = None
     capabilities: tuple[str, ...] = ()
@@ -96,23 +96,23 @@ class RolloutConfig:
     ordinal: int = 1
     """The place of the task among equal ones of its job."""
     prompts: tuple[str, ...] | None = None
-    """Said one after the other instead of what the document declares."""
+    """Prompts that replace those of the document, in order."""
     scenes: tuple[Scene, ...] | None = None
-    """Played instead of the document's scenes."""
+    """Scenes that replace those of the document."""
     user: BaseUser | None = None
-    """Decides the prompts instead of the document's user."""
+    """A user that replaces that of the document."""
     max_user_rounds: int | None = None
     oracle_access: bool = False
     """Whether the user (never the agent) is given the oracle's script."""
     on_ask_user: PermissionHandler | None = None
-    """Answers what agents ask before they do something."""
+    """Answers permission requests of agents."""
     max_branches: int = 16
-    """How many branches of `branch_execution: forked-snapshot` are run at most."""
+    """Maximum number of branches of `branch_execution: forked-snapshot`."""
     agent_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: AgentLimits = field(default_factory=AgentLimits)
     environment_timeout_sec: float | None = None
     agent_timeout_sec: float | None = None
-    """Instead of what the package declares."""
+    """Replaces the value of the package."""
     timeout_sec: float | None = None
     """The deadline of the whole rollout."""
     machine: Mapping[str, str] | None = field(default=None, repr=False)
@@ -120,21 +120,21 @@ class RolloutConfig:
     task_path: str | None = None
     """The path of the task as the caller names it, for the record."""
     make_agent: MakeAgent | None = field(default=None, repr=False)
-    """Makes agents instead of the registry."""
+    """Creates agents instead of the registry."""
     installations: Installations | None = field(default=None, repr=False)
     """Environments with agents installed, shared by the rollouts of a backend; without it each installs its own."""
     staging: Staging | None = field(default=None, repr=False)
-    """Verifiers made ready to be copied, shared by the rollouts of a job; without it each makes its own."""
+    """Prepared verifier trees, shared by the rollouts of a job; without it each rollout prepares its own."""
     judge_cache: Path | None = None
-    """Where measured ends of gains are kept for other rollouts; a folder of the user's cache when left out."""
+    """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
     durable: bool = True
-    """Whether the record has reached the disk when the rollout is over; a job that keeps it in a log of its own, which
+    """Whether the record has reached the disk when the rollout ends; a job that keeps it in its own log, which
     has, need not wait twice."""
     keep_workspace: bool = True
-    """Whether what the agent left is kept beside the record, so that it can be scored again without the agent."""
+    """Whether the workspace is kept beside the record, so that the rollout can be rescored."""
 
     def settings(self) -> Settings:
-        """What besides the task and the attempt decides the outcome; plain data without secrets."""
+        """What determines the outcome besides the task and the attempt; plain data without secrets."""
         limits = self.limits
         return Settings(
             agent=self.agent,

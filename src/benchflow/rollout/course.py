@@ -1,6 +1,6 @@
-"""`Course`: a task under way, as one pure value. Which step, what was verified, what comes next, what the total is.
+"""`Course`: the progress of a task as one pure value: which step, what was verified, what comes next, the total.
 
-Whoever drives a task (agents, gym actions, a replay, a cube) moves the course by one verdict per step and reads
+The driver of a task (agents, gym actions, a replay, a cube) advances the course by one verdict per step and reads
 everything else from it. A task without steps is a course of one step without a name. A course never changes: `after`
 gives the next one, so a fork of a task shares the course of its original.
 """
@@ -46,7 +46,7 @@ class Past:
 
     verdict: Verdict
     verifier: VerifierPart | None = None
-    """How the verdict was reached; None when the step did not get there."""
+    """How the verdict was reached; None if the step was not verified."""
     agent: AgentEnd | None = None
     artifacts: tuple[Artifact, ...] = ()
 
@@ -66,7 +66,7 @@ class Course:
 
     @classmethod
     def of(cls, view: TaskRuntimeView) -> Course:
-        """The course of a task that nobody has begun."""
+        """The course of a task that has not begun."""
         steps = tuple(Checkpoint(step.config.name, step.config.min_reward) for step in view.steps)
         return cls(steps or (Checkpoint(),), view.config.multi_step_reward_strategy)
 
@@ -81,29 +81,29 @@ class Course:
 
     @property
     def number(self) -> int:
-        """The position of the step that is under way; of a course that is over, of the last one that was reached."""
+        """The position of the current step; after the end of the course, of the last step that was reached."""
         return len(self.past) - self.over
 
     @property
     def under_way(self) -> Checkpoint | None:
-        """The step that is worked on; None once the course is over."""
+        """The current step; None after the end of the course."""
         return None if self.over else self.steps[len(self.past)]
 
     @property
     def following(self) -> Checkpoint | None:
-        """The step after the one under way, which comes if that one gets there."""
+        """The step after the current one, which comes if that one reaches its minimum."""
         number = len(self.past) + 1
         return self.steps[number] if not self.over and number < len(self.steps) else None
 
     def after(self, past: Past | Verdict) -> Course:
-        """The course once the step under way has its verdict."""
+        """The course after the verdict on the current step."""
         if self.over:
-            raise ValueError("The course is over: no step is under way.")
+            raise ValueError("The course has ended: there is no current step.")
         done = past if isinstance(past, Past) else Past(past)
         return replace(self, past=(*self.past, done))
 
     def records(self) -> tuple[StepRecord, ...]:
-        """Every declared step with what came of it, those that were not reached included; empty for a task without."""
+        """Every declared step with its outcome, even those that were not reached; empty for a task without steps."""
         if self.steps[0].name is None:
             return ()
         missing = self.steps[len(self.past) :]
@@ -111,12 +111,12 @@ class Course:
         return (*done, *(StepRecord(name=str(step.name), outcome=NoOutcome("not-reached")) for step in missing))
 
     def ended_by(self, verdict: Unscored) -> Unscored:
-        """The verdict on the whole when the step under way ends without a score."""
+        """The verdict on the whole if the current step ends without a score."""
         step = self.steps[len(self.past)].name
         return verdict if step is None else replace(verdict, reason=f"step {step}: {verdict.reason}")
 
     def total(self) -> Verdict:
-        """The verdict on the whole as it stands: a step that is unscored decides, else `mean` or `final`.
+        """The current verdict on the whole: an unscored step decides, otherwise `mean` or `final`.
 
         A step that could not be scored is never hidden: it leaves the whole unscored. Steps that were not reached count
         as 0. A course without any verdict has no total, and asking for one is a `ValueError`.

@@ -1,7 +1,7 @@
-"""The life of a rollout, whoever drives it: phases and their times, the step loop, the deadline, the record at the end.
+"""The life of a rollout, for every driver: phases and their times, the step loop, the deadline, the record at the end.
 
-`Driver` walks a course, one verdict per step. `Draft` collects what is known on the way. `carry_out` turns whatever
-happens, failures and cancellation included, into one result and its `result.json`. Results are made here only.
+`Driver` walks a course, one verdict per step. `Draft` collects what is known on the way. `carry_out` turns every
+outcome, including failures and cancellation, into one result and its `result.json`. Results are created only here.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Driver(ABC):
 
     @abstractmethod
     async def take_step(self, step: Checkpoint) -> Past:
-        """The step under way, from its beginning to its verdict. What fails on the way leaves as `Attributed`."""
+        """The current step, from its beginning to its verdict. A failure is raised as `Attributed`."""
 
     async def walk(self) -> Verdict:
-        """The step loop: until the course is over. A step that fails ends it, and is raised as the verdict on all."""
+        """The step loop: until the course has ended. A step that fails ends it, and is raised as the verdict on all."""
         while (step := self.course.under_way) is not None:
             try:
                 past = await self.take_step(step)
@@ -70,7 +70,7 @@ class Driver(ABC):
 
 
 class Draft:
-    """A result in the making: what is known so far, and which phase is under way."""
+    """An unfinished result: what is known so far, and the current phase."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Draft:
         attempt: int,
         on_phase: OnPhase | None = None,
     ) -> None:
-        """`on_phase` is told which phase begins."""
+        """`on_phase` is called when a phase begins."""
         self.task = task
         self.agent = agent
         self.sandbox = sandbox
@@ -89,7 +89,7 @@ class Draft:
         self.notes = Notes()
         self.redactor: Redactor = NO_SECRETS
         self.driver: Driver | None = None
-        """Who drives the course, once somebody does."""
+        """The driver of the course, once there is one."""
         self.phase: Phase = "plan"
         self.started_at: Final = timestamp()
         self._attempt: Final = attempt
@@ -126,7 +126,7 @@ class Draft:
             self._usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
 
     async def clean_up(self, what: str, end: Callable[[], Awaitable[None]]) -> None:
-        """End something; a failure is noted, and neither changes the verdict nor keeps the rest from ending."""
+        """End something; a failure is noted, and neither changes the verdict nor prevents other clean-up."""
         try:
             await end()
         except Exception as error:  # noqa: BLE001  # whatever a backend raises when it ends
@@ -182,7 +182,7 @@ async def carry_out(
 ) -> Result:
     """Do the work and write its record. Raises only when it is cancelled, which is recorded first.
 
-    With `raise_refusals` wrong usage and what the sandbox cannot honour are raised instead of recorded. `durable` waits
+    With `raise_refusals` wrong usage and unsupported features are raised instead of recorded. `durable` waits
     until the record has reached the disk.
     """
     try:
@@ -205,7 +205,7 @@ async def carry_out(
 
 
 def _write(draft: Draft, folder: RolloutFolder, verdict: Verdict, *, durable: bool) -> Result:
-    """Write the record after a last look for secrets; when that fails, the failure is the result."""
+    """Write the record after a last check for secrets; if that fails, the failure is the result."""
     try:
         with draft.timed("record"):
             if draft.redactor.values:
@@ -225,4 +225,4 @@ def _located(verdict: Verdict, folder: RolloutFolder) -> Verdict:
     place = next(parent for parent in folder.path.absolute().parents if parent.is_dir())
     if shutil.disk_usage(place).free > _HARDLY_ANY:
         return verdict
-    return replace(verdict, reason=f"There is no space left on the disk of {place}.")
+    return replace(verdict, reason=f"No space is left on the disk of {place}.")

@@ -1,6 +1,6 @@
 """The plan of a rollout, pure: which turns in which steps, by whom, with which settings, limits and networks.
 
-`plan_rollout` takes a package and what the caller asks for; what cannot be honoured is refused here, before anything
+`plan_rollout` takes a package and what the caller asks for; unsupported features are refused here, before anything
 starts. A task without steps is a plan with one nameless step.
 """
 
@@ -30,7 +30,8 @@ NOP: Final = "nop"
 SCRIPT: Final = "script"
 MODEL: Final = "model"
 RESERVED: Final = 0.25
-"""The share of the deadline of the whole that is kept for verification, unless the verifier may take less."""
+"""The share of the deadline that is reserved for verification, unless the verifier needs less: an agent that
+uses up all the time would otherwise never be scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +62,18 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """All that is decided before launch."""
+    """Everything that is decided before launch."""
 
     view: TaskRuntimeView
     mode: str
     steps: tuple[StepPlan, ...]
     secrets: Secrets = field(repr=False)
     user: UserContract
-    """What the document's user may do; `none` when it plays no part."""
+    """What the document's user may do; `none` if it is not used."""
     max_rounds: int
     forbidden_tools: frozenset[str]
     handoff: str | None = None
-    """How much a role is told of the one before it: `none` or `metadata`; None without a team."""
+    """How much a role learns about the previous one: `none` or `metadata`; None without a team."""
     branches: bool = False
 
     def record(self) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class RolloutPlan:
 
 
 def time_for_agents(whole: float, verifier: float) -> float:
-    """When agents have to end below a deadline of the whole, so that a verifier that may take so long has time."""
+    """When agents have to end before the deadline of the rollout, so that the verifier has enough time."""
     return whole - min(verifier, whole * RESERVED)
 
 
@@ -106,7 +107,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if view.mode == "multi-round" and config.user is None and not plays_user and not fixed and _is_one_turn(steps):
         message = (
             "benchflow.interaction.mode: multi-round needs a user or several turns, and the package declares neither; "
-            "say the turns with --prompt, or give RolloutConfig a user."
+            "pass the turns with --prompt, or give RolloutConfig a user."
         )
         raise UnsupportedError(message, code="user-missing", path="benchflow.interaction.mode")
     branches = declared_user.branch_execution == "forked-snapshot" and config.agent not in (ORACLE, NOP)
@@ -132,7 +133,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
 def make_user(
     package: TaskPackage, plan: RolloutPlan, config: RolloutConfig, machine: Mapping[str, str]
 ) -> BaseUser | None:
-    """The user of one step: the caller's, else a new one of the document's; None when nobody answers."""
+    """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
     if config.user is not None:
         return config.user
     document = package.document
@@ -148,7 +149,7 @@ def make_user(
 
 
 def _require_model_hosts(view: TaskRuntimeView, step: StepPlan) -> None:
-    """Refuse an agent that would be cut off from its model: which hosts that has, nobody but the package can say."""
+    """Refuse an agent that could not reach its model: only the package can list the hosts of the model."""
     policy = view.namespace.runtime_policy
     egress = policy.network.agent_egress if policy is not None else None
     if egress not in ("model-only", "model-and-dependencies") or step.network != NetworkPolicy("allowlist"):
@@ -186,7 +187,7 @@ def _is_one_turn(steps: tuple[StepPlan, ...]) -> bool:
 
 
 def plan_steps(package: TaskPackage, config: RolloutConfig, *, fixed: bool = False) -> tuple[StepPlan, ...]:
-    """The steps in order; `fixed` for an agent that always wins over the roles of the document."""
+    """The steps in order; `fixed` for an agent that always replaces the roles of the document."""
     view = package.view
     if not view.steps:
         return (_step(package, config, 0, None, fixed=fixed),)
@@ -221,7 +222,7 @@ def _step(package: TaskPackage, config: RolloutConfig, index: int, step: StepVie
 def _turns(
     package: TaskPackage, config: RolloutConfig, step: StepView | None, prompt: str, *, fixed: bool
 ) -> tuple[PlannedTurn, ...]:
-    """Who is told what: the caller's prompts or scenes, else the document's, else one turn with the prompt."""
+    """The turns: the caller's prompts or scenes, or the document's, or one turn with the prompt."""
     view = package.view
     default = Role(DEFAULT_ROLE, config.agent, config.model)
     if config.prompts is not None:
@@ -249,7 +250,7 @@ def _scene_turns(view: TaskRuntimeView, scene: Scene, prompt: str) -> tuple[Plan
 def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) -> tuple[PlannedTurn, ...]:
     """The turns of the scenes that belong to a step, the step's instruction in place of the base prompt.
 
-    A scene that is called like a step belongs to that step; the others are played in every step.
+    A scene with the name of a step belongs to that step; the others run in every step.
     """
     view, document = package.view, package.document
     if document is None:
@@ -259,7 +260,7 @@ def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) ->
     scenes = tuple(scene for scene in document.scenes if scene.name not in names or scene.name == mine)
     if not scenes:
         raise PackageError(
-            f"No scene belongs to the step '{mine}': every scene is called like another step.",
+            f"No scene belongs to the step '{mine}': every scene has the name of another step.",
             code="step-without-scene",
         )
     planned = compile_task_prompt_plan(replace(document, instruction=prompt, scenes=scenes)).turns

@@ -1,4 +1,4 @@
-"""What a package's policies mean for one rollout: tools, skills, secrets of each scope, and the audit afterwards.
+"""The policies of a package in one rollout: tools, skills, secrets of each scope, and the audit afterwards.
 
 Everything here is decided before launch or judged from the trajectory; networks are `benchflow.sandbox.task_policy`'s.
 """
@@ -30,7 +30,7 @@ SEARCH_TOOLS: Final = frozenset(
         "browser",
     )
 )
-"""Tools that look things up outside; forbidden where search is disabled."""
+"""Tools that search outside; forbidden if search is disabled."""
 _POLICY: Final = "benchflow.agent_policy"
 
 
@@ -60,7 +60,7 @@ class Audit:
         return ToolAudit(dict(self.forbidden), passed=not self.forbidden)
 
     def enforce(self) -> None:
-        """Raise an `AgentFailure` when the policy demands proof and the trajectory disproves it."""
+        """Raise an `AgentFailure` if the policy requires proof and the trajectory disproves it."""
         if self.required and self.forbidden:
             calls = ", ".join(f"{name} ({count})" for name, count in sorted(self.forbidden.items()))
             message = f"The agent called tools that {_POLICY} forbids: {calls}. Its work is not scored."
@@ -92,7 +92,7 @@ def skills_folder(view: TaskRuntimeView, *declared: str | None) -> str | None:
         return None
     roots = [root.rstrip("/") for root in policy.allowed_skill_roots]
     if not any(chosen == root or chosen.startswith(f"{root}/") for root in roots):
-        message = f"{_POLICY}.allowed_skill_roots does not hold the skills folder {chosen}."
+        message = f"{_POLICY}.allowed_skill_roots does not include the skills folder {chosen}."
         raise UnsupportedError(message, code="skills-refused", path=f"{_POLICY}.allowed_skill_roots")
     return chosen
 
@@ -107,7 +107,7 @@ def hidden_folders(view: TaskRuntimeView, folders: Iterable[str | None]) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Declared secrets of a rollout by scope, and all values that must not be written down."""
+    """Declared secrets of a rollout by scope, and all values that must not be recorded."""
 
     by_scope: Mapping[str, Mapping[str, str]] = field(repr=False)
     redacted: frozenset[str] = field(repr=False)

@@ -1,6 +1,6 @@
-"""Whether a package and this machine are ready for a rollout, found out before an agent spends anything.
+"""Whether a package and this machine are ready for a rollout, checked before an agent costs anything.
 
-A text that its author has not finished is no task, and a judge without its key gives no reward.
+A text with placeholders is not a finished task, and a judge without its key cannot score.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CODES: Final = {"extra-missing": "judge-not-installed", "key-missing": "judge-k
 
 
 def markers_left(package: TaskPackage) -> list[Issue]:
-    """Every place that the author was to fill in and has not, as `bench tasks check` reports it."""
+    """Every placeholder that is left, as `bench tasks check` reports it."""
     if not any(entry.data is not None and _MARKER in entry.data for entry in package.files.files.values()):
         return []
     from benchflow.task.checks.schema_level import check_schema
@@ -57,7 +57,7 @@ def judges(
     *,
     strategy: str | None = None,
 ) -> list[ChatModel]:
-    """The models that the verifiers of these steps ask, by the declared strategy or the one that is named.
+    """The models that the verifiers of these steps call, by the declared strategy or the one that is named.
 
     A variable that a verifier takes and that is not set is an `EnvironmentFailure`.
     """
@@ -74,7 +74,7 @@ def judges(
 
 
 def require_judges(models: Iterable[ChatModel]) -> None:
-    """Raise a `JudgeFailure` for the first that is known to give no answer; nothing is sent. May take a moment."""
+    """Raise a `JudgeFailure` for the first that cannot be called; nothing is sent. May take a moment."""
     from benchflow.models import ModelFailure
 
     for model in models:
@@ -86,7 +86,7 @@ def require_judges(models: Iterable[ChatModel]) -> None:
 
 
 def _judges(scope: Scope, name: str | None) -> Iterator[str]:
-    """The models that a strategy asks, itself or through others."""
+    """The models that a strategy calls, itself or through others."""
     _, strategy = scope.strategy(name)
     match strategy:
         case LLMJudgeStrategy():

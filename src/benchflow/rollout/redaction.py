@@ -1,4 +1,4 @@
-"""Which values a rollout must not write down, and the last look through the files it leaves.
+"""The values that a rollout must not record, and a last check of the files it leaves.
 
 Values of declared secrets, of variables that look like secrets, and of what a package takes from the machine go into
 one redactor, in every spelling they may appear in. Records, logs and trajectories pass it as they are written; files
@@ -21,9 +21,9 @@ from benchflow.files.atomic import temporary_sibling
 from benchflow.files.redaction import Redactor
 
 SHORTEST_DECLARED: Final = 4
-"""A shorter value cannot be told from ordinary text, so a declared secret has to be at least this long."""
+"""A shorter value cannot be distinguished from ordinary text, so a declared secret must be at least this long."""
 SHORTEST_GUESSED: Final = 8
-"""The same for values that are only thought to be secret."""
+"""The same for values that are only assumed to be secret."""
 
 _BLOCK: Final = 1 << 20
 _SECRET_NAME: Final = re.compile(
@@ -47,7 +47,7 @@ def looks_secret(name: str) -> bool:
 
 
 def secret_values(machine: Mapping[str, str], *, declared: Iterable[str] = (), taken: Iterable[str] = ()) -> set[str]:
-    """Values that must not be written down.
+    """Values that must not be recorded.
 
     `declared` are variables that hold declared secrets, `taken` those that a package or an agent takes from the
     machine. All other variables of the machine count when they look like secrets.
@@ -72,7 +72,7 @@ _URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
 def redact_folder(redactor: Redactor, root: Path) -> list[str]:
-    """Take secrets out of the regular files below a folder, in place; gives the paths that were changed.
+    """Remove secrets from the regular files below a folder, in place; return the changed paths.
 
     Names that hold a secret are changed too, links that do are removed. Links are not followed.
     """
@@ -106,7 +106,7 @@ def _redact_entry(redactor: Redactor, path: Path) -> bool:
 
 
 def _holds_secret(redactor: Redactor, path: Path) -> bool:
-    """Most files hold none: they are read once and left as they are."""
+    """Most files contain none: they are read once and not changed."""
     stream = redactor.stream()
     with path.open("rb") as source:
         while not stream.found and (block := source.read(_BLOCK)):

@@ -50,7 +50,7 @@ from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
 START_SEC: Final = 900.0
-"""How much longer than its build an environment may take until it is ready."""
+"""Time limit of an environment after its build until it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class _Planned:
     package: TaskPackage
     plan: RolloutPlan
     agents: tuple[tuple[Agent, Role], ...]
-    """One of each kind that takes part, to install and to ask; those that act are made when they act."""
+    """One agent of each kind, to install and to check; the ones that work are created when they start."""
 
 
 class Rollout:
     """One rollout into one folder. `run` may be called once."""
 
     def __init__(self, config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> None:
-        """`folder` is made when there is something to write; `on_phase` is told which phase begins."""
+        """`folder` is created when there is something to write; `on_phase` is called when a phase begins."""
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
@@ -77,7 +77,7 @@ class Rollout:
     async def run(self, *, raise_refusals: bool = False) -> Result:
         """Carry it out and write its record. Raises only when it is cancelled.
 
-        With `raise_refusals` wrong usage and what the sandbox cannot honour are raised instead of recorded, and
+        With `raise_refusals` wrong usage and unsupported features are raised instead of recorded, and
         nothing is written.
         """
         config = self.config
@@ -139,7 +139,7 @@ class Rollout:
                 raise
 
     def _agents_until(self, plan: RolloutPlan) -> float | None:
-        """When agents have to end, so that the deadline of the whole leaves time for verification."""
+        """When agents have to end, so that the deadline of the rollout leaves time for verification."""
         whole = self.config.timeout_sec
         if whole is None:
             return None
@@ -163,7 +163,7 @@ class Rollout:
         return _Planned(package, plan, agents)
 
     async def _check_agents(self, planned: _Planned) -> None:
-        """Refuse an agent that cannot begin, before anything is started."""
+        """Refuse an agent that cannot start, before anything is started."""
         secrets = planned.plan.secrets.of("agent")
         for agent, role in planned.agents:
             if always_wins(role.agent):
@@ -175,7 +175,7 @@ class Rollout:
                 raise Attributed(Unscored("agent", "plan", error.code, str(error))) from error
 
     async def _check_judges(self, plan: RolloutPlan) -> None:
-        """Refuse a judge that cannot be asked, before the agent works for nothing."""
+        """Refuse a judge that cannot be called, before the agent works in vain."""
         asked = judges(plan.view, self._machine, [step.name for step in plan.steps])
         try:
             if asked:
@@ -186,7 +186,7 @@ class Rollout:
 
     @asynccontextmanager
     async def _backend(self, package: TaskPackage) -> AsyncIterator[SandboxBackend]:
-        """The caller's backend, or one of our own that ends with the rollout."""
+        """The caller's backend, or a new one that ends with the rollout."""
         given = self.config.sandbox
         if not isinstance(given, str):
             yield given
@@ -201,7 +201,7 @@ class Rollout:
 
     @asynccontextmanager
     async def _environment(self, planned: _Planned, backend: SandboxBackend) -> AsyncIterator[Environment]:
-        """The started environment; whatever happens in the block, it is gone afterwards."""
+        """The started environment; it is always removed at the end of the block."""
         draft, config = self._draft, self.config
         environment: Environment | None = None
         installations = config.installations or Installations(backend)

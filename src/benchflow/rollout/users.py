@@ -1,8 +1,8 @@
-"""The other side of a conversation: users that decide what the agent is told next.
+"""The other side of a conversation: users that choose the next prompt of the agent.
 
 A user gets the instruction first (`setup`), then one call per round (`run`) with what happened in the last one, and
 answers with the next prompt, or None when it has nothing more to say. Users run on this side of the sandbox: what they
-know (private facts, the oracle) reaches the agent only as far as they say it.
+know (private facts, the oracle) reaches the agent only through their messages.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _EMPTY_WORDS: Final = frozenset(
 )
 
 ModelCall = Callable[[str, str], Awaitable[str]]
-"""Asks a model (its name, then the prompt) and gives its answer; raises `InfrastructureFailure`."""
+"""Calls a model (its name, then the prompt) and returns its answer; raises `InfrastructureFailure`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What one round brought."""
+    """The outcome of one round."""
 
     round: int
     trajectory: Sequence[Event] = ()
@@ -78,12 +78,12 @@ class BaseUser:
         raise NotImplementedError
 
     def branch(self) -> BaseUser | None:
-        """An independent copy that goes on in a branch; None: in a branch only declared turns are played."""
+        """An independent copy that continues in a branch; None: a branch runs only declared turns."""
         return None
 
 
 class PassthroughUser(BaseUser):
-    """Says the instruction once."""
+    """Sends the instruction once."""
 
     wants_rewards = False
 
@@ -128,7 +128,7 @@ class DocumentNudgeUser(BaseUser):
 
     @property
     def revealed(self) -> tuple[str, ...]:
-        """Keys of the facts that were told."""
+        """Keys of the facts that were revealed."""
         return tuple(key for key in self._facts if key in self._revealed)
 
     async def run(self, round: int, instruction: str, round_result: RoundResult | None) -> str | None:  # noqa: A002 - the name of the seam
@@ -145,8 +145,8 @@ class DocumentNudgeUser(BaseUser):
 class ModelDocumentNudgeUser(BaseUser):
     """A declared user that a model plays: a persona, private facts, or both.
 
-    The model is given the facts only once the agent has asked something, so that it cannot give away what nobody asked
-    for. An empty answer, or one that says none, stop or done, ends the conversation.
+    The model is given the facts only once the agent has asked something, so that it cannot reveal anything
+    unasked. An empty answer, or one that says none, stop or done, ends the conversation.
     """
 
     follows_scenes = True
@@ -178,7 +178,7 @@ class ModelDocumentNudgeUser(BaseUser):
         parts = [
             _PART,
             f"Persona:\n{self.persona}" if self.persona else "",
-            f"The task, as the assistant was told:\n{instruction}",
+            f"The task, as given to the assistant:\n{instruction}",
             _facts(self._facts) if asked and self._facts else "",
             _state(last),
             f"What the assistant did and said last:\n{_transcript(last.trajectory)}",
@@ -225,7 +225,7 @@ def model_caller(machine: Mapping[str, str] | None = None) -> ModelCall:
         try:
             reply = await ChatModel(model, machine).complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
         except ModelFailure as error:
-            raise InfrastructureFailure(f"Nobody played the user: {error}", code=error.code) from error
+            raise InfrastructureFailure(f"The simulated user failed: {error}", code=error.code) from error
         return reply.text
 
     return ask

@@ -19,7 +19,7 @@ def load_backend(name: str) -> SandboxBackend:
         raise SANDBOXES.invalid(name, "is not a subclass of SandboxBackend")
     try:
         made = found()
-    except Exception as error:  # boundary: whatever a plugin's own code raises
+    except Exception as error:  # boundary: a plugin's code may raise anything
         raise SANDBOXES.invalid(name, f"cannot be made: {error}") from error
     if made.name != name:
         raise SANDBOXES.invalid(name, f"calls itself '{made.name}'")
@@ -27,7 +27,7 @@ def load_backend(name: str) -> SandboxBackend:
 
 
 async def all_statuses() -> list[BackendStatus]:
-    """What each backend can do on this machine, found out by trying; a broken one says so and stops no other."""
+    """What each backend supports on this machine, by testing it; a broken one is reported without affecting others."""
     found = []
     for name in SANDBOXES.names():
         try:

@@ -1,7 +1,7 @@
 """Variables that a package takes from the machine it runs on.
 
-A value that is exactly `${NAME}` or `${NAME:-default}` stands for a variable of the machine; every other
-value is taken as it is. A variable that is neither set nor given a default stops the launch.
+A value that is exactly `${NAME}` or `${NAME:-default}` is replaced by a variable of the machine; every other
+value is used unchanged. A variable that is neither set nor given a default stops the launch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEMPLATE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.D
 def resolve_variables(
     values: Mapping[str, str], machine: Mapping[str, str], *, path: str = "environment.env"
 ) -> dict[str, str]:
-    """`values` with the machine's variables in place; one that is missing is an `EnvironmentFailure`.
+    """`values` with the machine's variables filled in; a missing one is an `EnvironmentFailure`.
 
     An empty variable counts as missing for `${NAME:-default}` only, as in a shell.
     """

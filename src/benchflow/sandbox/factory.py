@@ -1,6 +1,6 @@
 """From a task to a sandbox: the gate first, then the image, then the spec.
 
-`choose_backend` finds the backend, `prepare` refuses what it cannot honour before anything starts and gives
+`choose_backend` finds the backend, `prepare` refuses what it does not support before anything starts and returns
 everything a sandbox of the task is made from.
 """
 
@@ -43,7 +43,7 @@ HOST: Final = "host"
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """All that a sandbox of a task is made from, and what has to happen once it runs."""
+    """The specification of a task's sandbox, and what has to happen once it runs."""
 
     view: TaskRuntimeView
     spec: SandboxSpec
@@ -52,12 +52,12 @@ class Preparation:
 
     @property
     def base(self) -> str:
-        """What the environment lies on, for the record."""
+        """The base of the environment, for the record."""
         return self.spec.image.base if self.spec.image is not None else HOST
 
     @property
     def fidelity(self) -> Fidelity:
-        """Whether that is what the package asked for, for the record."""
+        """Whether that is what the package declares, for the record."""
         return self.spec.image.fidelity if self.spec.image is not None else "exact"
 
 
@@ -71,7 +71,7 @@ def task_package(task: TaskPackage | Path | str) -> TaskPackage:
 
 
 def needs_image(package: TaskPackage) -> bool:
-    """Whether the package brings or names an image of its own."""
+    """Whether the package contains or names its own image."""
     named = package.config is not None and package.config.environment.docker_image is not None
     return named or "environment/Dockerfile" in package.files or compose_file(package) is not None
 
@@ -109,7 +109,7 @@ async def prepare(
     """Check everything, build or find the image, and describe the sandbox.
 
     Raises `UnsupportedTaskFeatureError` before anything is built when the backend, as such or on this
-    machine, cannot honour the task; `EnvironmentFailure` when its image cannot be had.
+    machine, does not support the task; `EnvironmentFailure` if its image is not available.
     """
     variables = os.environ if machine is None else machine
     view = package.view
@@ -144,14 +144,14 @@ async def prepare(
 
 
 async def _gate(package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend) -> frozenset[str]:
-    """What the backend can honour here; everything the task needs beyond that is refused at once."""
+    """What the backend supports on this machine; everything the task needs beyond that is refused at once."""
     features = validate_task_runtime_support(package, sandbox=backend.name, capabilities=backend.declared)
     if features:
         raise UnsupportedTaskFeatureError(tuple(features))
     status = await backend.status()
     if not status.usable:
-        reason = status.reason or "it does not work here"
-        raise InfrastructureFailure(f"The sandbox {backend.name} cannot be used: {reason}", code="sandbox-unusable")
+        reason = status.reason or "it does not work on this machine"
+        raise InfrastructureFailure(f"The sandbox {backend.name} is not usable: {reason}", code="sandbox-unusable")
     how = {missing.capability: missing.how for missing in status.missing}
     lacking = [
         UnsupportedTaskFeature(

@@ -14,7 +14,7 @@ def grant_range(pid: int) -> None:
     for tool, own, name in (("newuidmap", os.getuid(), "/etc/subuid"), ("newgidmap", os.getgid(), "/etc/subgid")):
         start = granted_range(name)
         if start is None:
-            raise OSError(f"{name} grants this user no {IDS} ids")
+            raise OSError(f"{name} does not grant this user {IDS} ids")
         done = subprocess.run(
             [tool, str(pid), "0", str(own), "1", "1", str(start), str(IDS - 1)], capture_output=True, check=False
         )

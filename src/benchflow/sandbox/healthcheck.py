@@ -70,10 +70,14 @@ async def wait_healthy(
 
 def _unhealthy(check: Healthcheck, result: ExecResult, attempts: int, waited: float) -> EnvironmentFailure:
     command = check.command if isinstance(check.command, str) else " ".join(check.command)
-    how = f"took longer than {check.timeout_sec:g} s" if result.timed_out else f"ended with {result.exit_code}"
+    how = (
+        f"exceeded its limit of {check.timeout_sec:g} s"
+        if result.timed_out
+        else f"ended with exit code {result.exit_code}"
+    )
     output = (result.stdout + result.stderr).decode(errors="replace").strip().splitlines()
     last = f" Its last line: {output[-1][:300]}" if output else ""
     message = (
-        f"The environment is not healthy after {attempts} attempts in {waited:.1f} s: `{command[:200]}` {how}.{last}"
+        f"The healthcheck of the environment failed {attempts} times in {waited:.1f} s: `{command[:200]}` {how}.{last}"
     )
     return EnvironmentFailure(message, code="unhealthy", path="environment.healthcheck")

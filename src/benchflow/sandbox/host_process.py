@@ -138,7 +138,7 @@ async def end(process: Process) -> None:
             await process.stdin.aclose()
         for stream in (process.stdout, process.stderr):
             if stream is not None:
-                # A pipe is only let go of at its end, and what nobody read stands before that.
+                # A pipe is closed only at its end, so unread data must be read first.
                 with anyio.move_on_after(_DRAIN_SEC):
                     async for _ in chunks(stream):
                         pass
@@ -165,7 +165,7 @@ async def _collect(source: ByteReceiveStream, stream: Stream, collect: Callable[
 
 
 async def _feed(process: Process, data: bytes | AsyncIterator[bytes]) -> None:
-    """Write the input and close it; a process that stops reading early is no error."""
+    """Write the input and close it; a process that stops reading early is not an error."""
     target = process.stdin
     if target is None:
         return

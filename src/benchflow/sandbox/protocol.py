@@ -1,8 +1,8 @@
-"""The contract between whoever runs something and the box it runs in.
+"""The contract between a caller and the box in which its commands run.
 
 A `SandboxBackend` turns a `SandboxSpec` into a `Sandbox`; a sandbox executes commands, moves files in and
-out, tells what was changed since its environment was built, and forks. Everything is asynchronous (anyio).
-Backends declare what they can honour as capability names (`CAPABILITIES`); asking for more is refused before
+out, lists the changes since its environment was built, and forks. Everything is asynchronous (anyio).
+Backends declare what they support as capability names (`CAPABILITIES`); anything else is refused before
 anything starts.
 """
 
@@ -26,7 +26,7 @@ OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
 NO_SUCH_FILE: Final = "no-such-file"
 OF_THE_FILE: Final = frozenset({NO_SUCH_FILE, "refused", "refused-file", "too-large"})
-"""Codes of a `SandboxFailure` that say what stands at a path; every other one is trouble of the sandbox."""
+"""Codes of a `SandboxFailure` that concern the entry at a path; all others are failures of the sandbox."""
 
 _OTHERS: Final = (
     'for p in /proc/[0-9]*; do p=${p#/proc/}; case $p in 1|$$|$PPID) ;; *) read -r _ _ s _ <"/proc/$p/stat" 2>/dev/null'
@@ -41,7 +41,7 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "limits.memory": "memory",
     "limits.pids": "number of processes",
     "limits.disk": "bytes and inodes written",
-    "limits.time": "wall time of a command, its whole process tree included",
+    "limits.time": "wall time of a command, including its process tree",
     "users": "commands as any user of the environment, with its real uid",
     "build.dockerfile": "environments built from a Dockerfile",
     "image": "environments from a named image",
@@ -50,12 +50,12 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "healthcheck": "readiness checks",
     "mounts": "read-only host folders at absolute paths",
     "fork": "independent copies of a sandbox",
-    "snapshot": "states to come back to",
-    "gpu": "graphics processors",
+    "snapshot": "states that can be restored",
+    "gpu": "GPUs",
     "windows": "Windows environments",
-    "tpu": "tensor processors",
+    "tpu": "TPUs",
 }
-"""Every capability there is, with its meaning. A backend declares a subset."""
+"""All capabilities with their meaning. A backend declares a subset."""
 
 
 DEFAULT_PIDS: Final = 4096
@@ -84,7 +84,7 @@ class NetworkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A host file or folder that appears read-only at an absolute path, whatever stood there before."""
+    """A host file or folder that appears read-only at an absolute path, hiding anything there."""
 
     source: Path
     target: str
@@ -126,7 +126,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Composition:
-    """The services of a compose file, their images at hand: what it says of `main`, for a `SandboxSpec`.
+    """The services of a compose file, with their images: what it declares for `main`, for a `SandboxSpec`.
 
     The backend that read the file knows the other services; it starts them with every sandbox of a spec that has the
     composition.
@@ -181,7 +181,7 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Whose a path is and who may do what with it, as seen inside, and when it was changed, in seconds."""
+    """Owner, permissions and modification time (in seconds) of a path, as seen inside."""
 
     mode: int
     uid: int
@@ -199,13 +199,13 @@ class Change:
     type: Literal["file", "directory", "symlink", "special"]
     size: int = 0
     target: str | None = None
-    """Where a symlink leads, as it says; None for everything else and when it is not known."""
+    """The target of a symlink, as written; None for everything else and if unknown."""
     rights: Rights | None = None
     """None when the backend does not tell."""
 
 
 Revert = Callable[[Sequence[Change]], Iterable[str]]
-"""Told what was changed, gives the paths that shall be as they were built."""
+"""Given the changes, returns the paths that must be as they were built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class Sandbox(ABC):
         """End every process inside, however it daemonised; the files stay."""
 
     async def has_processes(self) -> bool:
-        """Whether anything runs inside; an answer that cannot be had counts as yes."""
+        """Whether anything runs inside; true if that cannot be determined."""
         result = await self.exec(_OTHERS, user="root", cwd="/", timeout=60)
         return not result.ok or bool(result.stdout.strip())
 
@@ -327,29 +327,29 @@ class Sandbox(ABC):
         if name == MAIN_SERVICE:
             return self
         raise UnsupportedError(
-            f"This sandbox has no service '{name}', only {MAIN_SERVICE}.", code="service-unsupported"
+            f"Unknown service '{name}'; this sandbox has only {MAIN_SERVICE}.", code="service-unsupported"
         )
 
     async def dial(self, port: int) -> socket.socket:
-        """A stream socket connected to a port inside, a `ConnectionError` when nobody listens there."""
-        raise UnsupportedError(f"This sandbox does not offer its port {port} to the outside.", code="ports-unsupported")
+        """A stream socket connected to a port inside, a `ConnectionError` if nothing listens there."""
+        raise UnsupportedError(f"This sandbox cannot forward its port {port}.", code="ports-unsupported")
 
     @abstractmethod
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
-        """A started, independent copy of the files as they are now; processes are not copied, this sandbox goes on.
+        """A started, independent copy of the current files; processes are not copied, and this sandbox keeps running.
 
-        `mounts` are added to this sandbox's own; without `network` the copy has the current policy. `revert` is told
+        `mounts` are added to this sandbox's own; without `network` the copy has the current policy. `revert` gets
         the changes of exactly the files that are copied; the paths it gives are in the copy as the environment was
         built, with all below them, before anything can run there. Such a copy has the whole storage limit to itself,
-        so that whoever wrote before cannot leave it without room.
+        so that earlier writes cannot leave it without space.
         """
 
     async def fork_beside(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
-        """As `fork`, but services of the composition are not copied: they go on, and the copy reaches them too.
+        """Like `fork`, but services of the composition are not copied: they keep running, and the copy can use them.
 
         Then `network` holds for this sandbox as well until the copy stops.
         """
@@ -383,16 +383,16 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """Whether a backend works here and what it can honour."""
+    """Whether a backend works on this machine, and what it supports."""
 
     name: str
     usable: bool
     reason: str | None
-    """Why not, in one sentence with what would help; None when usable."""
+    """Why not, in one sentence with a remedy; None if usable."""
     capabilities: frozenset[str]
     missing: tuple[Missing, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else whoever relies on the isolation should know, one sentence each."""
+    """What else users of the isolation should know, one sentence each."""
 
 
 class SandboxBackend(ABC):
@@ -425,7 +425,7 @@ class SandboxBackend(ABC):
         raise UnsupportedError(f"The sandbox '{self.name}' builds no images.", path="build.dockerfile", file=file)
 
     async def resolve(self, image: str) -> Image:
-        """A named image, or an `EnvironmentFailure` that says which command makes it known."""
+        """A named image, or an `EnvironmentFailure` that says which command provides it."""
         raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
 
     async def compose(
@@ -436,15 +436,17 @@ class SandboxBackend(ABC):
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
     ) -> Composition:
-        """The services of a compose file, their images built or found; `image` wins over what the file says of `main`.
+        """The services of a compose file, with images built or found; `image` replaces the file's image of `main`.
 
         `variables` fill `${NAME}` in the file; `timeout_sec` is for each build.
         """
         del image, variables, timeout_sec
-        raise UnsupportedError(f"The sandbox '{self.name}' runs no compose files.", path="compose", file=file.name)
+        raise UnsupportedError(
+            f"The sandbox '{self.name}' does not support compose files.", path="compose", file=file.name
+        )
 
     async def discard(self, snapshot: Snapshot) -> None:
         """Forget a snapshot; one that is not there is none."""
 
     async def close(self) -> None:
-        """End whatever the backend keeps running for its sandboxes."""
+        """End everything that the backend keeps running for its sandboxes."""

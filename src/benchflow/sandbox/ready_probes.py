@@ -68,7 +68,7 @@ class HttpProbe:
         result = await sandbox.exec(f"set -- {arguments}\n{_HTTP}", user="root", cwd="/", timeout=_TIMEOUT)
         if result.exit_code == _NO_TOOL:
             message = (
-                f"{self.url} cannot be asked: the environment has none of curl, wget, python3 and bash. "
+                f"{self.url} cannot be checked: the environment has none of curl, wget, python3 and bash. "
                 "Install one, or declare readiness by tcp."
             )
             raise EnvironmentFailure(message, code="probe-impossible", path="environment.readiness.http")
@@ -82,7 +82,7 @@ def tcp_probe(target: str | int) -> TcpProbe:
     """A port, or `HOST:PORT` of the sandbox itself; anything else is an `EnvironmentFailure`."""
     port = str(target).rpartition(":")[2]
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        message = f"{target!r} names no port."
+        message = f"{target!r} has no port."
         raise EnvironmentFailure(message, code="readiness-invalid", path="environment.readiness.tcp")
     return TcpProbe(int(port))
 

@@ -1,8 +1,8 @@
-"""Services of an environment manifest: brought up before the agent, kept up until verification is over.
+"""Services of an environment manifest: started before the agent, and kept running until verification has ended.
 
 A manifest either lists its services or leaves them to the image, whose entry point then is the one service.
 They run as root inside the sandbox, are ready when every probe succeeds, and one that ends before that is
-an error with its last lines. Whoever verifies asks again (`failure`).
+an error with its last lines. Verification checks again (`failure`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ for name do
 done
 true
 """
-"""Prints exit code and name of every service that runs no more; what waits for it may have been killed with it."""
+"""Prints exit code and name of every service that has ended; its waiting shell may have been killed with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def plan_services(
     if not probes:
         probes = [tcp_probe(port) for port in manifest.ports]
     if probes and not services:
-        message = f"The manifest of {manifest.name} leaves its services to the image, which starts nothing."
+        message = f"The manifest of {manifest.name} expects the image to start its services, but it starts nothing."
         raise EnvironmentFailure(message, code="service-missing", path="environment.services")
     return ServicesPlan(services, tuple(probes), manifest.readiness.timeout_sec, env)
 
@@ -149,12 +149,12 @@ class RunningServices:
         return await self._failed(name, ended[name]) if name is not None else None
 
     async def _ended(self) -> dict[str, int]:
-        """The services that run no more, with their exit codes."""
+        """The services that have ended, with their exit codes."""
         names = [service.name for service in self.plan.services]
         words = ["/bin/sh", "-c", _ENDED, "sh", *names]
         result = await self._sandbox.exec(words, user="root", cwd="/", timeout=30)
         if not result.ok:
-            raise SandboxFailure("The sandbox does not tell which services still run.", code="services-unknown")
+            raise SandboxFailure("The sandbox does not report which services are running.", code="services-unknown")
         lines = (line.partition(" ") for line in result.stdout.decode(errors="replace").splitlines())
         return {name: int(code) for code, _, name in lines if code.removeprefix("-").isdecimal()}
 

@@ -46,7 +46,7 @@ def network_policy(view: TaskRuntimeView, phase: Scope) -> NetworkPolicy:
     """How far the sandbox reaches in a phase: the most specific declaration wins.
 
     What neither the phase nor the environment declares is the policy's `task_default`. The two kinds of egress that are
-    named after the model are lists of hosts too, those of `allowed_hosts`: a model that is asked from outside the
+    named after the model are lists of hosts too, those of `allowed_hosts`: a model that is called from outside the
     sandbox needs none.
     """
     environment = view.config.environment
@@ -157,7 +157,7 @@ def asset_mounts(view: TaskRuntimeView, phase: Scope) -> tuple[Mount, ...]:
 def _inside(root: Path, relative: str, path: str) -> Path:
     source = (root / relative).resolve()
     if not source.is_relative_to(root.resolve()):
-        raise EnvironmentFailure(f"{path} leads out of the package.", code="mount-invalid", path=path)
+        raise EnvironmentFailure(f"{path} is outside the package.", code="mount-invalid", path=path)
     return _existing(source, path)
 
 
@@ -168,7 +168,7 @@ def _existing(source: Path, path: str) -> Path:
 
 
 def mcp_servers(view: TaskRuntimeView, machine: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The package's MCP servers as an agent is told of them when its session begins."""
+    """The package's MCP servers, in the form that an agent gets when its session begins."""
     prepared: list[dict[str, Any]] = []
     for index, server in enumerate(view.config.environment.mcp_servers):
         path = f"environment.mcp_servers[{index}]"

@@ -1,8 +1,8 @@
-"""A local server that speaks the OpenAI chat-completions protocol and answers as it is told.
+"""A local server that speaks the OpenAI chat-completions protocol and gives scripted replies.
 
 In: a script of replies, one reply for every request, or a function. Out: real HTTP on the loopback, whole or
-streamed, with tool calls, usage and every way a provider fails; and a record of what was asked. It runs in
-threads of its own.
+streamed, with tool calls, usage and every way a provider fails; and a record of the requests. It runs in
+its own threads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Script = Reply | Sequence[Reply] | Callable[[ModelRequest], Reply]
 
 
 class ModelServer:
-    """A model that says what the test wants.
+    """A model with scripted replies.
 
-    `replies` is a list (one reply per request, and an error that says so when it is used up), a single reply
+    `replies` is a list (one reply per request, and an error once it is used up), a single reply
     (given to every request), or a function of the request (called for one request at a time). With `api_key`,
     requests without that key get 401; with `models`, requests for other models get 404. Neither uses up a
     reply.
@@ -45,7 +45,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """The base URL for clients, as `OPENAI_BASE_URL` wants it; ends in `/v1`. Only while it runs."""
+        """The base URL for clients, as used in `OPENAI_BASE_URL`; ends in `/v1`. Only while it runs."""
         if self._http is None:
             raise RuntimeError("the model server is not running")
         return f"http://127.0.0.1:{self._http.server_port}/v1"
@@ -62,7 +62,7 @@ class ModelServer:
 
     @property
     def requests(self) -> tuple[ModelRequest, ...]:
-        """Every chat request so far, in order of arrival, refused ones included."""
+        """All chat requests so far, in order of arrival, including refused ones."""
         with self._lock:
             return tuple(self._requests)
 
@@ -73,16 +73,16 @@ class ModelServer:
             return None if callable(self._script) else len(self._script) - self._used
 
     def start(self) -> Self:
-        """Serve until `stop`; raises `OSError` when the port is taken."""
+        """Serve until `stop`; raises `OSError` if the port is in use."""
         if self._http is not None:
-            raise RuntimeError("the model server is running already")
+            raise RuntimeError("the model server is already running")
         self._http = WireServer(self, self._port)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), name="model-server")
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End it with all its connections, silent ones too; idempotent."""
+        """Stop the server and close all connections, silent ones too; idempotent."""
         if self._http is None or self._thread is None:
             return
         self._http.shutdown()
@@ -102,7 +102,7 @@ class ModelServer:
     def answer(
         self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
     ) -> tuple[ModelRequest, SpelledReply]:
-        """Record a chat request and decide what it gets."""
+        """Record a chat request and choose its reply."""
         with self._lock:
             key = headers.get("authorization", "").removeprefix("Bearer ")
             authorized = self._required_key in (None, key)
@@ -111,7 +111,7 @@ class ModelServer:
             if not authorized:
                 return request, Fault(401, "the API key is not the expected one", "invalid_api_key")
             if self.models and request.model not in self.models:
-                return request, Fault(404, f"there is no model {request.model!r}", "model_not_found")
+                return request, Fault(404, f"unknown model {request.model!r}", "model_not_found")
             try:
                 return request, spelled(self._next(request))
             except Exception as error:  # noqa: BLE001 - a reply function may raise anything; the client must hear of it
@@ -127,7 +127,7 @@ class ModelServer:
 
 
 def _script(replies: Script) -> tuple[Reply, ...] | Callable[[ModelRequest], Reply]:
-    """A list as it is, a function as it is, a single reply as a function that always gives it."""
+    """A list or function unchanged; a single reply as a function that always returns it."""
     if isinstance(replies, str):
         return lambda _request: replies
     if isinstance(replies, Sequence):

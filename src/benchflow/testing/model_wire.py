@@ -29,7 +29,7 @@ DEFAULT_MODEL: Final = "test-model"
 
 
 class Answerer(Protocol):
-    """Who decides what a request gets."""
+    """Chooses the reply to a request."""
 
     models: tuple[str, ...]
 
@@ -39,7 +39,7 @@ class Answerer(Protocol):
 
 
 class WireServer(ThreadingHTTPServer):
-    """Serves one `Answerer` on the loopback, a thread per connection, all of which end with it."""
+    """Serves one `Answerer` on the loopback, with a thread per connection; all end with it."""
 
     daemon_threads = False
     request_queue_size = 128
@@ -62,12 +62,12 @@ class WireServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is no error; anything else is a defect of this module and is shown."""
+        """A client that disconnects is not an error; anything else is a defect of this module and is shown."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     def end_connections(self) -> None:
-        """Wake every thread that waits for a client or keeps one waiting."""
+        """Wake every thread that is waiting for a client or delaying one."""
         self.stopping.set()
         with self._lock:
             for connection in self._connections:
@@ -76,7 +76,7 @@ class WireServer(ThreadingHTTPServer):
 
 
 class _BadRequest(Exception):
-    """A request that is no chat request."""
+    """A request that is not a chat request."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _read_body(self) -> Mapping[str, Any]:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            raise _BadRequest(f"a body of at most {MAX_BODY:,} bytes with its length is needed")
+            raise _BadRequest(f"a body with a length of at most {MAX_BODY:,} bytes is required")
         try:
             body = json.loads(self.rfile.read(int(length)))
         except ValueError as error:
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _send_stream(self, pieces: Iterator[Mapping[str, Any]], limit: int | None = None) -> None:
-        """Server-sent events in HTTP chunks; with a limit the stream breaks off after that many."""
+        """Server-sent events in HTTP chunks; with a limit the stream stops after that many."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -193,6 +193,6 @@ class _Handler(BaseHTTPRequestHandler):
 def _require_chat(body: Mapping[str, Any]) -> None:
     messages = body.get("messages")
     if not isinstance(body.get("model"), str):
-        raise _BadRequest("model must be a text")
+        raise _BadRequest("model must be a string")
     if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
         raise _BadRequest("messages must be a list of at least one object")

@@ -1,4 +1,4 @@
-"""What a scripted model says, and how that looks in the chat-completions protocol.
+"""The replies of a scripted model, and their form in the chat-completions protocol.
 
 A reply is a text, a mapping (sent as JSON text), an `Answer`, or one of the ways to fail. Pure: no network
 here.
@@ -17,7 +17,7 @@ _PIECE: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model makes. Arguments are a mapping, or a text to send as it is, for example broken
+    """A call that the model makes. Arguments are a mapping, or a text to send unchanged, for example invalid
     JSON.
     """
 
@@ -72,7 +72,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """No answer for this long, then the connection ends: what a client's timeout is for."""
+    """No answer for this long, then the connection closes: tests a client's timeout."""
 
     seconds: float = 3600.0
 
@@ -87,7 +87,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Status 200 with a body that is no completion."""
+    """Status 200 with a body that is not a completion."""
 
     body: bytes = b'{"choices": ['
     content_type: str = "application/json"
@@ -143,7 +143,7 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def spelled(reply: Reply) -> SpelledReply:
-    """A reply without the short forms; raises `TypeError` for what is no reply."""
+    """A reply without the short forms; raises `TypeError` for anything that is not a reply."""
     if isinstance(reply, str):
         return Answer(reply)
     if isinstance(reply, Mapping):
@@ -167,7 +167,7 @@ def completion(answer: Answer, request: ModelRequest) -> dict[str, Any]:
 
 
 def chunks(answer: Answer, request: ModelRequest) -> Iterator[dict[str, Any]]:
-    """The bodies of a streamed answer, in order; usage comes last, when it was asked for."""
+    """The bodies of a streamed answer, in order; usage comes last, if requested."""
     head = _head(request, "chat.completion.chunk")
     for choice in range(_choices(request)):
         for delta in _deltas(answer, request):

@@ -1,4 +1,4 @@
-"""Verification: runs the verifier of a package on what an agent left and ends in a verdict."""
+"""Verification: runs the verifier of a package on the state an agent left, and returns a verdict."""
 
 from benchflow.verifier.verifier import Verification, Verifier
 

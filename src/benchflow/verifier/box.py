@@ -24,7 +24,7 @@ STDOUT: Final = "test-stdout.txt"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a verifier runs. `live`: in the agent's own box, whose other processes go on."""
+    """Where a verifier runs. `live`: in the agent's own box, whose other processes continue."""
 
     sandbox: Sandbox
     user: str
@@ -49,9 +49,9 @@ class Box:
         return result
 
     async def collect(self, target: Path) -> None:
-        """Copy `/logs/verifier` to a host folder. What is too much to take over still gives its reward files.
+        """Copy `/logs/verifier` to a host folder. If it is too large, only the reward files are copied.
 
-        A reward file that is none raises `RewardError` (`reward-invalid`), a box that cannot be read `SandboxFailure`.
+        An invalid reward file raises `RewardError` (`reward-invalid`), an unreadable box `SandboxFailure`.
         """
         try:
             await self.sandbox.download(LOGS, target, max_bytes=MAX_LOG_BYTES, max_files=MAX_LOG_FILES)
@@ -74,12 +74,12 @@ class Box:
 
 
 def timed_out(timeout: float) -> VerifierFailure:
-    """The verifier took longer than it may."""
-    return VerifierFailure(f"the verifier took longer than {timeout:g} s and was ended", code="timeout")
+    """The verifier exceeded its time limit."""
+    return VerifierFailure(f"the verifier exceeded its limit of {timeout:g} s and was stopped", code="timeout")
 
 
 def keep_output(result: ExecResult, folder: Path, redact: Callable[[str], str]) -> None:
-    """Write what a verifier printed to `test-stdout.txt`, without secrets."""
+    """Write the output of a verifier to `test-stdout.txt`, without secrets."""
     text = redact(result.stdout.decode(errors="replace"))
     if result.dropped_bytes:
         text += f"\n[{result.dropped_bytes:,} bytes from the middle were dropped]\n"

@@ -25,20 +25,20 @@ from benchflow.verifier.verifier_env import VerifierVariables, pinned_variables
 from benchflow.verifier.verifier_tree import Staging
 
 _OPEN_THE_WAY: Final = 'chmod a+rx / /logs "$1"; chmod 1777 /tmp; true'
-"""For a verifier that is not root: an agent may have closed the folders on its way, its working folder among them."""
+"""For a verifier that is not root: an agent may have made parent folders unreadable, the working folder too."""
 _TIMEOUT_SEC: Final = 60.0
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was noticed while a box was made and used; the record of a verification is drawn from it."""
+    """Observations made while a box was created and used; part of the record of a verification."""
 
     exit_code: int | None = None
     notes: list[Issue] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
 
     def add(self, *notes: Issue) -> None:
-        """Note what was not noted before."""
+        """Add notes that are not there yet."""
         self.notes.extend(note for note in notes if note not in self.notes)
 
     def withhold(self, items: list[Withheld]) -> None:
@@ -47,7 +47,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class BoxMaker:
-    """All that boxes of one verification are made from."""
+    """Everything needed to create the boxes of one verification."""
 
     environment: Environment
     sandbox: Sandbox
@@ -61,7 +61,7 @@ class BoxMaker:
 
     @asynccontextmanager
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
-        """A box in verifier scope, gone at the end of the block. `extra` are more files of the verifier."""
+        """A box in verifier scope, removed at the end of the block. `extra` are more files of the verifier."""
         service = self.scope.config.service
         if self.scope.config.isolation == "separate":
             async with self._separate() as sandbox:
@@ -72,8 +72,8 @@ class BoxMaker:
         elif await self._must_be_live():
             if self.soft:
                 message = (
-                    "The verifier looks at what runs in the agent's box, so it works there, and an agent that goes on "
-                    "would see its files; verify when the agent is over."
+                    "The verifier needs the processes in the agent's box and runs there, so a running agent would see "
+                    "its files; verify after the agent has ended."
                 )
                 raise UnsupportedError(message, code="live-state")
             async with self._live():
@@ -83,7 +83,7 @@ class BoxMaker:
                 yield await self._placed(sandbox, extra)
 
     async def _placed(self, sandbox: Sandbox, extra: dict[str, bytes] | None, *, live_box: bool = False) -> Box:
-        """Bring in the verifier's files: from here on hidden fixtures and keys are there."""
+        """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
         tree = self.staging.made(self.scope, extra or {})
@@ -141,7 +141,7 @@ class BoxMaker:
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:
         box = self.sandbox
-        message = "Verified in the agent's own box, whose processes live on and can act on the verifier."
+        message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.hardening.keep_processes", message))
         if not self.scope.opt_outs.keep_processes:
             note = await live.end_agent(box, live.agent_users(box, self.scope.view))
@@ -155,7 +155,7 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _in_service(self, name: str) -> AsyncIterator[Sandbox]:
-        """The container of a service, which goes on; the agent has no shell there."""
+        """The container of a service, which keeps running; the agent has no shell there."""
         if not self.soft and not self.scope.opt_outs.keep_processes:
             await self.sandbox.kill_processes()
         service = self.sandbox.service(name)
@@ -164,7 +164,7 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _phase(self, place: Sandbox) -> AsyncIterator[None]:
-        """The verifier's network, and nothing of its files in a place before and after."""
+        """Set the verifier's network, and remove its files from a place before and after."""
         before, now = self._networks()
         await live.clear_place(place)
         if now != before:
@@ -178,13 +178,13 @@ class BoxMaker:
                     await self.sandbox.set_network(before)
 
     def _networks(self) -> tuple[NetworkPolicy, NetworkPolicy]:
-        """What holds for the agent, and for the verifier."""
+        """The network policies of the agent and of the verifier."""
         view = self.scope.view
         step = next((item for item in view.steps if item.config.name == self.scope.step), None)
         return network_policy(in_step(view, step), "agent"), self.scope.network(network_policy(view, "verifier"))
 
     def _may_share_network(self) -> bool:
-        """Whether services may be under the verifier's network: an agent that goes on must not get it."""
+        """Whether services may use the verifier's network: a running agent must not get it."""
         before, now = self._networks()
         return not self.soft or now == before
 

@@ -1,6 +1,6 @@
-"""Files that act on whoever runs programs beside them: start-up code, test-runner hooks, bytecode, shadowing modules.
+"""Files that act on programs run beside them: start-up code, test-runner hooks, bytecode, shadowing modules.
 
-Pure questions about names; what follows from the answers is decided in `survival`.
+Pure predicates on names; `survival` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import sys
 from typing import Final
 
 PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
-"""Files that steer pytest as a whole."""
+"""Files that configure pytest as a whole."""
 
 SECTION_FILES: Final = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
-"""Files of which one section steers pytest."""
+"""Files of which one section configures pytest."""
 
 _RUNNER_FILES: Final = re.compile(
     r"(jest|vitest|playwright|karma)\.(config|conf)\.[a-z]+|\.mocharc(\.[a-z]+)?|\.rspec|phpunit\.xml(\.dist)?"
@@ -37,12 +37,12 @@ _HOME_FILES: Final = frozenset({"bin"})
 
 
 def is_startup(name: str) -> bool:
-    """Code that every Python runs when it starts."""
+    """Code that every Python interpreter runs at start."""
     return name.endswith(".pth") or module_name(name) in _STARTUP_MODULES or name in _STARTUP_MODULES
 
 
 def is_program(name: str) -> bool:
-    """Code that makes a folder a program, so that whoever runs a script of that folder's name runs it."""
+    """Code that makes a folder executable, so that running a script of the folder's name runs it."""
     return module_name(name) == "__main__"
 
 
@@ -51,7 +51,7 @@ def is_bytecode(name: str) -> bool:
 
 
 def is_runner_hook(parents: list[str], name: str) -> bool:
-    """Configuration and code that a test runner takes from where it runs."""
+    """Configuration and code that a test runner loads from its working folder."""
     if name in PYTEST_FILES or _RUNNER_FILES.fullmatch(name):
         return True
     if name in ("config", "config.toml"):
@@ -60,21 +60,21 @@ def is_runner_hook(parents: list[str], name: str) -> bool:
 
 
 def is_repository_hook(parents: list[str], name: str) -> bool:
-    """A program that git runs by itself."""
+    """A program that git runs on its own."""
     return parents[-2:] == [".git", "hooks"] and not name.endswith(".sample")
 
 
 def module_name(name: str) -> str | None:
-    """The module that a file of this name is, if it is one."""
+    """The name of the module that this file defines, if it is one."""
     found = _MODULE.fullmatch(name)
     return found[1] if found else None
 
 
 def shadows(module: str | None) -> bool:
-    """Whether a module of this name takes the place of one that verifiers import."""
+    """Whether a module of this name shadows one that verifiers import."""
     return module in _SHADOWED
 
 
 def is_home_setting(name: str) -> bool:
-    """What shells and tools read from a home folder."""
+    """Files that shells and tools read from a home folder."""
     return name.startswith(".") or name in _HOME_FILES

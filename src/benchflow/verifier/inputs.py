@@ -15,12 +15,12 @@ from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.survival import REASONS, SCOPE, below
 
 ARTIFACTS: Final = ("/logs/artifacts", "/artifacts")
-"""Of all logs and records, these are the agent's to fill."""
+"""The logs and records that the agent has to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """One thing that was expected of the agent."""
+    """One deliverable that was expected of the agent."""
 
     path: str
     reason: str
@@ -28,7 +28,7 @@ class Undelivered:
 
 
 class NotDelivered(Exception):
-    """There is nothing of the agent's to judge; `verdict` says so. No failure of the verifier."""
+    """The agent delivered nothing to judge; `verdict` says so. Not a failure of the verifier."""
 
     def __init__(self, missing: Iterable[Undelivered], criteria: Iterable[str] = ()) -> None:
         """`criteria` are those that would have been judged."""
@@ -55,13 +55,13 @@ class NotDelivered(Exception):
 
 
 def is_deliverable(path: str) -> bool:
-    """Whether a declared path is the agent's to fill: its box is, records of the run are not, but for artifacts."""
+    """Whether the agent has to deliver a path: in its box yes, in records of the run only artifacts."""
     absolute = path if path.startswith("/") else f"/{path}"
     return below(absolute, *ARTIFACTS) or (path.startswith("/") and not below(path, "/logs"))
 
 
 def undelivered(run: Run, path: str, error: SandboxFailure) -> Undelivered:
-    """Why a path of a box could not be read; raises `error` again unless it is about what stands at the path."""
+    """Why a path of a box could not be read; raises `error` again unless it concerns the content of the path."""
     if error.code not in OF_THE_FILE:
         raise error
     kept_back = next((item for item in run.findings.withheld if below(path, item.path)), None)
@@ -79,16 +79,16 @@ class Input:
     """One piece of declared evidence."""
 
     path: str
-    """As it was declared."""
+    """The path as declared."""
     data: bytes
 
 
 async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
     """Every declared input.
 
-    Relative paths and those below `/logs` are looked for in the rollout's folder, the rest in the sandbox. What the
-    agent was to deliver and did not, as a plain file of bearable size, raises `NotDelivered`; of what others should
-    have provided it is a `VerifierFailure`.
+    Relative paths and those below `/logs` are read from the rollout's folder, others from the sandbox. A path that the
+    agent had to deliver and that is not a plain file within the size limit raises `NotDelivered`; a missing path that
+    others had to provide is a `VerifierFailure`.
     """
     found: dict[str, bytes] = {}
     inside: list[str] = []
@@ -96,7 +96,7 @@ async def gather(run: Run, paths: Iterable[str]) -> list[Input]:
     wanted = list(paths)
     for path in wanted:
         if below(path, *SCOPE):
-            message = f"The input {path} belongs to verifier or oracle and is no evidence of what an agent did."
+            message = f"The input {path} belongs to the verifier or the oracle and is not evidence of the agent's work."
             raise PackageError(message, code="unsafe-input", path="inputs")
         local = _in_rollout(run, path)
         try:
@@ -139,9 +139,9 @@ def _in_rollout(run: Run, path: str) -> Path | None:
 
 
 def _read(root: Path, file: Path, path: str) -> bytes:
-    """A file of the rollout: no link on the way may lead out of it."""
+    """A file of the rollout; no link may point outside it."""
     if not file.resolve().is_relative_to(root.resolve()):
-        raise VerifierFailure(f"The input {path} leads out of the rollout.", code="input-invalid", path="inputs")
+        raise VerifierFailure(f"The input {path} is outside the rollout.", code="input-invalid", path="inputs")
     try:
         return read_regular(file, max_bytes=MAX_BYTES)
     except RefusedFileError as error:

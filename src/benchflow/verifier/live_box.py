@@ -1,7 +1,7 @@
-"""Verification in the agent's box itself, where the solution is a running process or services must go on.
+"""Verification in the agent's box itself, if the solution is a running process or services must keep running.
 
-Nothing can be reverted under running processes: what the agent planted to act on programs is removed, what it changed
-stays, and both are recorded. The verifier's files are gone again when it has ended.
+Nothing can be reverted under running processes: files that the agent planted to act on programs are removed, its
+changes stay, and both are recorded. The verifier's files are removed when it has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _AT_ONCE: Final = 500
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT: Final = ("root", "0")
 _AGENT: Final = "agent"
-"""The user of a sandbox for which nobody names one."""
+"""The default user of a sandbox."""
 
 
 def agent_users(sandbox: Sandbox, view: TaskRuntimeView) -> tuple[str, ...]:
-    """Everybody whom the agent of a task runs as: the user of its sandbox, and those that steps declare."""
+    """All users that the agent of a task runs as: the user of its sandbox, and those that steps declare."""
     image = sandbox.spec.image
     own = sandbox.spec.user or (image.user if image is not None else None) or _AGENT
     steps = [str(step.config.agent.user) for step in view.steps if step.config.agent.user is not None]
@@ -39,11 +39,11 @@ def is_root(user: str) -> bool:
 
 
 async def end_agent(sandbox: Sandbox, users: Iterable[str]) -> Issue | None:
-    """End the agent's processes and leave those of the services; a note when the two cannot be told apart."""
+    """End the agent's processes but not those of services; a note if the two cannot be distinguished."""
     note = None
     for user in users:
         if is_root(user):
-            message = "The agent runs as root, as the services do, so its processes could not be told from theirs."
+            message = "The agent and the services run as root, so their processes could not be distinguished."
             note = Issue("processes-kept", "warning", "agent.user", message)
             continue
         for _ in range(2):
@@ -52,10 +52,10 @@ async def end_agent(sandbox: Sandbox, users: Iterable[str]) -> Issue | None:
 
 
 async def check_services(environment: Environment, scope: Scope, *, verified: bool = False) -> list[Issue]:
-    """Raise when a service of the environment has ended and the agent cannot have done that; a note when it can.
+    """Raise if a service of the environment has ended and the agent cannot have caused that; a note if it can.
 
-    Otherwise an agent could get out of a bad score by ending a service. After a work was `verified` it is a note in any
-    case: verifiers may end services themselves.
+    Otherwise an agent could avoid a bad score by ending a service. After the work was `verified` it is always a note,
+    because verifiers may end services themselves.
     """
     failure = await environment.services.failure() if environment.services is not None else None
     if failure is None:
@@ -69,18 +69,18 @@ async def check_services(environment: Environment, scope: Scope, *, verified: bo
 
 
 def _who_could_end_services(sandbox: Sandbox, scope: Scope) -> str | None:
-    """Why the agent could have ended a service with its own rights, in a sentence; None when it could not."""
+    """Why the agent had the permission to end a service, in a sentence; None if it had not."""
     if scope.opt_outs.keep_processes:
-        return "The package declares running processes as the solution, so keeping it up was the agent's task."
+        return "The package declares running processes as the solution, so keeping it running was part of the task."
     if any(is_root(user) for user in agent_users(sandbox, scope.view)):
         return "The agent runs as root and could have ended it, so the score stands."
     if "users" not in sandbox.capabilities:
-        return "Everybody has the same user id in this sandbox, so the agent could have ended it and the score stands."
+        return "All users have the same id in this sandbox, so the agent could have ended it and the score stands."
     return None
 
 
 async def clear_place(sandbox: Sandbox) -> None:
-    """Remove whatever stands where the verifier's files go."""
+    """Remove everything at the place of the verifier's files."""
     command = f"for p in /logs {LOGS}; do [ ! -L $p ] || rm -f $p; done; rm -rf {VERIFIER} {TESTS} {LOGS}"
     result = await _as_root(sandbox, command)
     if not result.ok:
@@ -88,9 +88,9 @@ async def clear_place(sandbox: Sandbox) -> None:
 
 
 async def remove_hooks(sandbox: Sandbox, rules: Rules, *, contested: bool) -> tuple[list[Withheld], list[Issue]]:
-    """Remove what the agent planted to act on the verifier; a note about what it changed and cannot be put back.
+    """Remove files that the agent planted to act on the verifier; a note about changes that cannot be reverted.
 
-    What cannot be removed is part of that note where it is `contested` by processes of the agent, else trouble.
+    What cannot be removed is part of that note if it is `contested` by processes of the agent, otherwise a failure.
     """
     found = [item for item in withhold(await sandbox.changes(), rules) if item.reason != "scope"]
     planted = [item for item in found if item.kind == "added"]
@@ -100,14 +100,14 @@ async def remove_hooks(sandbox: Sandbox, rules: Rules, *, contested: bool) -> tu
         if (await _as_root(sandbox, f"rm -rf -- {shlex.join(paths)}")).ok:
             continue
         if not contested:
-            raise SandboxFailure("What the agent planted could not be removed.", code="cleanup-failed")
+            raise SandboxFailure("Files that the agent planted could not be removed.", code="cleanup-failed")
         kept += paths
     if not kept:
         return planted, []
-    message = f"Changed by the agent and not put back, because its processes live on: {', '.join(kept[:20])}"
+    message = f"Changed by the agent and not reverted, because its processes are still running: {', '.join(kept[:20])}"
     return planted, [Issue("changes-kept", "warning", "verifier.hardening.keep_processes", message)]
 
 
 async def _as_root(sandbox: Sandbox, command: str) -> ExecResult:
-    """Run a command of ours, with programs of the system only: others may be the agent's here."""
+    """Run one of our own commands, with system programs only: others may be the agent's here."""
     return await sandbox.exec(command, user="root", env={"PATH": _PATH}, cwd="/", timeout=_TIMEOUT_SEC)

@@ -1,4 +1,4 @@
-"""What a verifier document says of its outputs: how metrics become one reward, and what else is kept."""
+"""The outputs that a verifier document declares: how metrics become one reward, and what else is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INSTALL_MARKS: Final = (
 
 
 def declared_policy(run: Run) -> AggregatePolicy | None:
-    """How the package makes metrics one reward: by its aggregate policy, else by the dimensions of its rubric."""
+    """How the package combines metrics: by its aggregate policy, or else by the dimensions of its rubric."""
     document = run.scope.document
     if document is None:
         return None
@@ -51,7 +51,7 @@ def _bare_metrics(file: Path) -> frozenset[str] | None:
 
 
 async def keep_artifacts(run: Run, box: Box) -> None:
-    """Copy what the verifier document declares as artifacts; what lies in `/logs/verifier` is there already."""
+    """Copy what the verifier document declares as artifacts; files in `/logs/verifier` are already kept."""
     document = run.scope.document
     for path in document.outputs.artifacts if document is not None else ():
         if not path.startswith("/") or path.startswith(f"{LOGS}/"):
@@ -61,13 +61,13 @@ async def keep_artifacts(run: Run, box: Box) -> None:
         try:
             await box.sandbox.download(path, target, max_bytes=MAX_LOG_BYTES)
         except SandboxFailure as error:
-            message = f"The artifact {path} could not be kept: {error}"
+            message = f"The artifact {path} could not be copied: {error}"
             run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
 
 
 @contextmanager
 def missing_reward(run: Run, result: ExecResult) -> Iterator[None]:
-    """Read a reward in this block: why there is none names the exit code, and a bad exit beside a reward is noted."""
+    """Read a reward in this block: the exit code explains a missing reward, and is noted if it failed despite one."""
     try:
         yield
     except RewardError as error:
@@ -76,13 +76,13 @@ def missing_reward(run: Run, result: ExecResult) -> Iterator[None]:
         message = f"The verifier ended with exit code {result.exit_code} and left no reward.{_hint(result)}"
         raise RewardError(message, code=error.code) from error
     if result.exit_code:
-        message = f"The verifier left its reward and ended with exit code {result.exit_code}."
+        message = f"The verifier left a reward but ended with exit code {result.exit_code}."
         run.findings.add(Issue("verifier-exit", "warning", "", message))
 
 
 def _hint(result: ExecResult) -> str:
-    """A fixed sentence for a common cause; nothing of what was printed."""
+    """A fixed sentence for a common cause; never a part of the output."""
     printed = result.stdout.decode(errors="replace").lower()
     if any(mark in printed for mark in _INSTALL_MARKS):
-        return " It could not install what it depends on; see test-stdout.txt."
+        return " It could not install its dependencies; see test-stdout.txt."
     return ""

@@ -1,4 +1,4 @@
-"""Which verifier scores what: the settings, folders and document of a task or of one of its steps."""
+"""The verifier of a task or of one of its steps: settings, folders and document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowli
 
 @dataclass(frozen=True, slots=True)
 class OptOuts:
-    """What a package lets act on its verifier."""
+    """What a package allows to act on its verifier."""
 
     keep_system_changes: bool = False
     keep_processes: bool = False
@@ -43,12 +43,12 @@ class OptOuts:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One verifier: of a task, or of one of its steps."""
+    """The verifier of a task or of one of its steps."""
 
     view: TaskRuntimeView
     config: VerifierConfig
     folders: tuple[Path, ...]
-    """The verifier's files; a later folder lies over the earlier ones."""
+    """The verifier's files; later folders override earlier ones."""
     document: VerifierDocument | None
     artifacts: tuple[ArtifactConfig, ...]
     prompt: str
@@ -71,20 +71,20 @@ class Scope:
         return "llm-judge" if self.config.type == "llm-judge" else "script"
 
     def strategy(self, name: str | None = None) -> tuple[str, Strategy]:
-        """A declared strategy by name, the default one without; `UsageError` for one that nobody declared."""
+        """A declared strategy by name, or the default; `UsageError` for an undeclared name."""
         chosen = name or self.default_strategy
         if self.document is not None:
             found = self.document.strategies.get(chosen)
             if found is None:
                 known = ", ".join(self.document.strategies)
-                raise UsageError(f"There is no strategy {chosen!r}; declared are {known}.", code="unknown-strategy")
+                raise UsageError(f"Unknown strategy {chosen!r}; declared: {known}.", code="unknown-strategy")
             return chosen, found
         if name not in (None, self.default_strategy):
-            raise UsageError(f"There is no strategy {name!r}: the package has no verifier.md.", code="unknown-strategy")
+            raise UsageError(f"Unknown strategy {name!r}: the package has no verifier.md.", code="unknown-strategy")
         return chosen, self._undeclared()
 
     def _undeclared(self) -> Strategy:
-        """What runs without a verifier document: the test script, or the judge of the configuration."""
+        """The strategy without a verifier document: the test script, or the judge of the configuration."""
         wiring = self.view.namespace.verifier
         if self.config.type == "llm-judge":
             judge = self.config.judge
@@ -101,7 +101,7 @@ class Scope:
         return ScriptStrategy(type="script", command=f"{self.mount}/{script}")
 
     def file(self, relative: str) -> Path | None:
-        """A file of the verifier, where the topmost folder has it."""
+        """A file of the verifier, from the last folder that has it."""
         for folder in reversed(self.folders):
             place = folder / relative
             if place.is_file():
@@ -109,9 +109,9 @@ class Scope:
         return None
 
     def network(self, inherited: NetworkPolicy) -> NetworkPolicy:
-        """How far the verifier reaches: what it declares, else what the task allows in this phase.
+        """The network of the verifier: what it declares, or else what the task allows in this phase.
 
-        An override of the phase in the runtime policy wins over both.
+        An override of the phase in the runtime policy takes precedence over both.
         """
         mode, policy = self.config.network_mode, self.view.namespace.runtime_policy
         if policy is not None and "verifier" in policy.network.phase_overrides:
@@ -167,7 +167,7 @@ def _step_of(view: TaskRuntimeView, step: str) -> StepView:
 
 
 def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:
-    """A step's settings; what it does not say, the task says for it."""
+    """The settings of a step; unset values come from the task."""
     inherited = {name: getattr(task, name) for name in task.declared - own.declared}
     if own.environment_mode == "shared":
         inherited.pop("environment", None)

@@ -1,6 +1,6 @@
 """Verification in a fresh sandbox: of the verifier's own environment or the task's pristine one.
 
-Only declared paths are taken over, to the same absolute paths, as regular files and folders, within a limit.
+Only declared paths are copied, to the same absolute paths, as regular files and folders, within a limit.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ for e in "$folder"/* "$folder"/.[!.]* "$folder"/..?*; do
   rm -rf -- "$e" || exit 1
 done
 """
-"""Removes all in a folder but what is kept."""
+"""Removes everything in a folder except the kept paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A path that is taken over."""
+    """A path to copy."""
 
     source: str
     exclude: tuple[str, ...] = ()
     max_bytes: int = MAX_BYTES
     service: str = MAIN_SERVICE
     declared: bool = True
-    """Whether somebody expects it to be there."""
+    """Whether it is expected to exist."""
 
 
 def transfers(scope: Scope, workdir: str) -> list[Transfer]:
@@ -80,9 +80,9 @@ def transfers(scope: Scope, workdir: str) -> list[Transfer]:
 
 
 def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:
-    """What is to be noted of a command that ran before the transfer; one that took too long is a `VerifierFailure`."""
+    """Notes about a command that ran before the transfer; exceeding the time limit is a `VerifierFailure`."""
     if result.timed_out:
-        message = f"The command of {path} took longer than {timeout:g} s and was ended."
+        message = f"The command of {path} exceeded its limit of {timeout:g} s and was stopped."
         raise VerifierFailure(message, code="timeout", path=path)
     if result.ok:
         return []
@@ -94,11 +94,11 @@ def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:
 async def carry_over(
     source: Sandbox, target: Sandbox, items: Iterable[Transfer], *, services: Sandbox, built: Sequence[str] = ()
 ) -> list[Issue]:
-    """Copy declared paths from one sandbox to the same places in another; a note about each that could not be.
+    """Copy declared paths from one sandbox to the same places in another; a note about each that could not be copied.
 
-    What belongs to another service than `main` is taken from `services`, the sandbox in which they run. Tools that the
-    environment `built` are in the target as its own environment has them. Whatever is not about what stands at a path
-    is raised.
+    Paths of a service other than `main` are read from `services`, the sandbox in which they run. Tools that the
+    environment `built` are in the target as its own environment has them. Failures that do not concern the content of
+    a path are raised.
     """
     notes = []
     for item in items:
@@ -130,7 +130,7 @@ def _not_transferred(item: Transfer, why: str) -> Issue:
 
 
 async def _take(place: Sandbox, copy: Path, item: Transfer, tools: Sequence[str], *, disposable: bool) -> None:
-    """Download an item without tools; where links of the environment are in the way, from a disposable box without."""
+    """Download an item without tools; if links of the environment interfere, from a disposable box without them."""
     if tools:
         await _must(place, ["/bin/sh", "-c", 'rm -rf -- "$@"', "sh", *tools])
     try:
@@ -145,7 +145,7 @@ async def _take(place: Sandbox, copy: Path, item: Transfer, tools: Sequence[str]
 
 
 async def _put(target: Sandbox, copy: Path, item: Transfer, tools: Sequence[str]) -> list[Issue]:
-    """Upload an item in place of what stands there but tools and mounts; a note when the target cannot hold it."""
+    """Upload an item, replacing everything there except tools and mounts; a note if the target has no space."""
     mounts = [mount.target for mount in target.spec.mounts if below(mount.target, item.source)]
     kept = (*tools, *mounts)
     folders = tuple(dict.fromkeys(folder for place in kept for folder in _way(item.source, place)))
@@ -157,12 +157,12 @@ async def _put(target: Sandbox, copy: Path, item: Transfer, tools: Sequence[str]
             raise
         is_folder = await anyio.Path(copy).is_dir()
         await _clear(target, item.source, folders or ((item.source,) if is_folder else ()), kept)
-        return [_not_transferred(item, "it is more than the storage limit of the verifier's sandbox leaves room for")]
+        return [_not_transferred(item, "it exceeds the storage limit of the verifier's sandbox")]
     return []
 
 
 async def _clear(target: Sandbox, place: str, folders: Sequence[str], kept: Sequence[str]) -> None:
-    """Empty the folders on the way to what is kept; without such remove the place itself."""
+    """Empty the folders above the kept paths; if there are none, remove the place itself."""
     for folder in folders:
         await _must(target, ["/bin/sh", "-c", _CLEAR, "sh", folder, *folders, *kept])
     if not folders:
@@ -170,22 +170,22 @@ async def _clear(target: Sandbox, place: str, folders: Sequence[str], kept: Sequ
 
 
 def _way(top: str, place: str) -> list[str]:
-    """The folders from `top` down to the one that holds `place`."""
+    """The folders from `top` down to the parent of `place`."""
     names = place[len(top) :].strip("/").split("/")[:-1]
     return ["/".join([top, *names[:count]]) for count in range(len(names) + 1)]
 
 
 async def _must(sandbox: Sandbox, command: Sequence[str]) -> None:
-    """Run a command of ours, which nothing but trouble of the environment makes fail."""
+    """Run one of our own commands, which only a broken environment makes fail."""
     result = await sandbox.exec(command, user="root", cwd="/", timeout=_TIMEOUT_SEC)
     if not result.ok:
-        how = f"took longer than {_TIMEOUT_SEC:g} s" if result.timed_out else f"ended with {result.exit_code}"
+        how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"exited with {result.exit_code}"
         said = " ".join(result.stderr.decode(errors="replace").split())[-_LAST_WORDS:]
-        raise EnvironmentFailure(f"Making room for what is taken over {how}: {said}", code="transfer-failed")
+        raise EnvironmentFailure(f"Clearing the target of a copy {how}: {said}", code="transfer-failed")
 
 
 def _strip(copy: Path, exclude: tuple[str, ...]) -> None:
-    """Remove links and what is excluded, by name or by path below the source."""
+    """Remove links and excluded paths, by name or by path below the source."""
     pending = [(str(copy), "")] if copy.is_dir() else []
     while pending:
         folder, prefix = pending.pop()
@@ -206,7 +206,7 @@ def _strip(copy: Path, exclude: tuple[str, ...]) -> None:
 async def verifier_spec(
     environment: Environment, scope: Scope, machine: Mapping[str, str], base_image: str | None
 ) -> SandboxSpec:
-    """What the verifier's own sandbox is made from."""
+    """The specification of the verifier's own sandbox."""
     spec = environment.preparation.spec
     own = scope.config.environment
     image = await _image(environment, scope, own, base_image)
@@ -246,7 +246,7 @@ def _declared_network(own: EnvironmentConfig) -> NetworkPolicy:
 async def _image(
     environment: Environment, scope: Scope, own: EnvironmentConfig | None, base_image: str | None
 ) -> Image | None:
-    """The image that the verifier names, the one its Dockerfile makes, else the task's own."""
+    """The image that the verifier names, the one its Dockerfile builds, or else the task's own."""
     if own is not None and own.docker_image is not None:
         return await environment.backend.resolve(own.docker_image)
     dockerfile = scope.file("Dockerfile")

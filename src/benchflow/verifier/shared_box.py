@@ -1,6 +1,6 @@
-"""Verification in the agent's own file system: on a fork, in which whatever could act on the verifier is pristine.
+"""Verification in the agent's own file system: on a fork in which all that could act on the verifier is pristine.
 
-Where the package says that processes must live on, and some do, the agent's box itself is used; see `live`.
+If the package declares that processes must stay alive, and some do, the agent's box itself is used; see `live`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
 
 @dataclass(slots=True)
 class Survivors:
-    """Chooses what a fork does not take over, and remembers it. `without_links` are folders that shall have none."""
+    """Chooses and records what a fork does not take over. `without_links` are folders that must have no links."""
 
     rules: Rules
     without_links: tuple[str, ...] = ()
     withheld: list[Withheld] = field(default_factory=list)
     sections: list[Change] = field(default_factory=list)
-    """Settings that survive but for one section."""
+    """Settings files that survive except for one section."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -85,7 +85,7 @@ async def fork_for_verification(
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
-    It is `beside` running services of a composition, which see the verifier's network then; else those are copied too.
+    It runs `beside` the services of a composition, which then use the verifier's network; otherwise they are copied.
     """
     survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
@@ -103,7 +103,7 @@ async def fork_for_verification(
 
 
 async def _settle_sections(environment: Environment, forked: Sandbox, survivors: Survivors) -> None:
-    """Put the pytest section of changed settings back to what the environment had."""
+    """Restore the pytest section of changed settings files from the environment."""
     pristine: Sandbox | None = None
     try:
         for change in survivors.sections:
@@ -129,7 +129,7 @@ async def _started(sandbox: Sandbox) -> Sandbox:
 
 
 async def _text(sandbox: Sandbox, path: str) -> str | None:
-    """A setting's text; what is no readable file has none."""
+    """The text of a settings file; None if it is not a readable file."""
     try:
         return (await sandbox.read_file(path, max_bytes=_LARGEST_SETTING)).decode("utf-8", "replace")
     except SandboxFailure as error:
@@ -165,17 +165,17 @@ walk() {
 walk ""
 look "$WORKDIR"
 """
-"""Prints roots of tools and what virtual environments call their home. A link to such a root is one too."""
+"""Prints roots of tools and the home of virtual environments. A link to such a root is one too."""
 
 _PARTS: Final = ("bin", "conda-meta", "lib", "lib64", "pyvenv.cfg")
-"""Of a root that holds the working folder, what is not the agent's."""
+"""The parts of a root above the working folder that do not belong to the agent."""
 
 _known: Final[dict[tuple[str, str, str], tuple[str, ...]]] = {}
-"""By backend, digest of the image and working folder, which decide it."""
+"""By backend, digest of the image and working folder, which determine the result."""
 
 
 async def built_tools(environment: Environment) -> tuple[str, ...]:
-    """Where the environment's own tools lie, outside of the system's folders, outermost only.
+    """Where the environment's own tools are, outside the system folders, outermost only.
 
     An environment without an image is the machine's userland, which has none.
     """
@@ -201,13 +201,13 @@ async def _search(environment: Environment) -> tuple[str, ...]:
             await pristine.stop()
     if not result.ok:
         said = result.stderr.decode(errors="replace").strip()[-400:] or f"exit code {result.exit_code}"
-        how = f"took longer than {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
+        how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
         raise EnvironmentFailure(f"The search for tools in the environment {how}", code="listing-failed")
     return outermost(result.stdout.decode(errors="surrogateescape").split("\0"), spec.workdir)
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:
-    """The roots among what was found, without those of the system; of one that holds the working folder its parts."""
+    """The roots that were found, without those of the system; one above the working folder is replaced by its parts."""
     places: set[str] = set()
     for path in found:
         if not path.startswith("/"):
@@ -230,7 +230,7 @@ _HEADER: Final = re.compile(r"\[(.*?)\]")
 def settle_section(name: str, text: str, pristine: str | None) -> str | None:
     """The text of a file called `name` with the pytest section of `pristine` (None: there was no file).
 
-    None when the text is good as it is. A file that no reader could parse is left alone: pytest refuses it too.
+    None if the text needs no change. A file that cannot be parsed is left alone: pytest refuses it too.
     """
     return _toml(text, pristine) if name == "pyproject.toml" else _ini(text, pristine, _SECTIONS[name])
 

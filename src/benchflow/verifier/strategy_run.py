@@ -1,4 +1,4 @@
-"""What a strategy is given: one verification of one scope, with the way to boxes, inputs and other strategies."""
+"""The input of a strategy: one verification of one scope, with access to boxes, inputs and other strategies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchflow.verifier.scope import Scope
 from benchflow.verifier.verifier_env import VerifierVariables
 
 Score = Callable[["Run"], Awaitable[Verdict]]
-"""A strategy: gives a verdict, or raises an error of the tree that says whose failure it was."""
+"""A strategy: returns a verdict, or raises an error of the tree that attributes the failure."""
 
 Again = Callable[[str, Path, Sandbox | None], Awaitable[Verdict]]
 """Score by another strategy of the same verifier into a folder, on this sandbox or another."""
@@ -35,16 +35,16 @@ class Run:
     """An empty host folder that becomes the record of the verification."""
     environment: Environment
     sandbox: Sandbox
-    """The agent's; look at it through `box` only."""
+    """The agent's sandbox; access it through `box` only."""
     findings: Findings
     variables: VerifierVariables
     maker: BoxMaker = field(repr=False)
     machine: Mapping[str, str] = field(repr=False)
     again: Again = field(repr=False)
     rollout: Path | None = None
-    """The folder of the rollout, where declared evidence lies."""
+    """The folder of the rollout, where declared evidence is."""
     cache: Path | None = None
-    """Where measured ends of gains are kept; a folder of the user's cache when left out."""
+    """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
 
     def box(self, extra: dict[str, bytes] | None = None) -> AbstractAsyncContextManager[Box]:
         """A box in verifier scope for the length of a block."""

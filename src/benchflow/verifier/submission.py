@@ -1,10 +1,10 @@
-"""A submission to an external scorer: a folder of files sealed by their hashes, and the record that came back.
+"""A submission to an external scorer: a folder of files sealed by their hashes, and the record of the scorer.
 
     submission/files/…        what is submitted
     submission/manifest.json  task, strategy, every file with its SHA-256, and the seal over all of that
-    leaderboard-record.json   what the scorer said
+    leaderboard-record.json   the scorer's answer
 
-The bundle is on disk before anybody is asked, so an answer can come later: `complete_submission`.
+The bundle is on disk before the scorer is called, so an answer can come later: `complete_submission`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PENDING: Final = ("pending", "queued", "running", "submitted")
 
 
 def write_bundle(folder: Path, inputs: list[Input], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a sealed bundle to `folder/submission` and flush it to disk; gives its manifest."""
+    """Write a sealed bundle to `folder/submission` and flush it to disk; return its manifest."""
     bundle = folder / BUNDLE
     (bundle / "files").mkdir(parents=True)
     files = []
@@ -49,18 +49,18 @@ def write_bundle(folder: Path, inputs: list[Input], about: Mapping[str, Any]) ->
 
 
 def seal_of(manifest: Mapping[str, Any]) -> str:
-    """The hash over everything a manifest says but the seal itself."""
+    """The hash over everything in a manifest except the seal itself."""
     contents = {key: value for key, value in manifest.items() if key != "seal"}
     return "sha256:" + hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_bundle(folder: Path) -> dict[str, Any]:
-    """The manifest of `folder/submission`, after every hash was compared; raises `VerifierFailure` (`seal-broken`)."""
+    """The manifest of `folder/submission`, after comparing every hash; raises `VerifierFailure` (`seal-broken`)."""
     bundle = folder / BUNDLE
     try:
         manifest = parse_json(read_regular(bundle / MANIFEST, max_bytes=16 << 20))
         if not isinstance(manifest, dict) or manifest.get("seal") != seal_of(manifest):
-            raise _broken("the seal does not fit the manifest")
+            raise _broken("the seal does not match the manifest")
         for entry in manifest["files"]:
             data = read_regular(bundle / entry["file"], max_bytes=1 << 30)
             if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -71,18 +71,18 @@ def read_bundle(folder: Path) -> dict[str, Any]:
 
 
 def _broken(why: str) -> VerifierFailure:
-    return VerifierFailure(f"The submission is not what was sealed: {why}.", code="seal-broken")
+    return VerifierFailure(f"The submission was changed after it was sealed: {why}.", code="seal-broken")
 
 
 def pending(reason: str) -> Unscored:
-    """No answer yet; the bundle waits for it."""
+    """The result while there is no answer yet."""
     return Unscored("verifier", "verify", "pending", f"The external scorer has not answered yet: {reason}")
 
 
 def judge_record(
     folder: Path, record: object, manifest: Mapping[str, Any], reward_range: RewardRange = UNIT
 ) -> Verdict:
-    """Store what the scorer said beside the bundle and read the reward in it.
+    """Store the scorer's answer beside the bundle and read its reward.
 
     A record is an object with `reward` or `metrics` and `aggregate`, as `reward.json` has them, below `result` or at
     its top; one whose `status` is not final leaves the result pending, one for another seal is refused.
@@ -94,9 +94,9 @@ def judge_record(
     write_atomic(folder / RECORD, json.dumps(dict(record), indent=2) + "\n")
     status = str(record.get("status", "scored")).lower()
     if status in _PENDING:
-        return pending(f"it says {status!r}")
+        return pending(f"its status is {status!r}")
     if status not in ("scored", "ok", "done", "completed"):
-        message = f"The scorer says {status!r}: {record.get('message') or record.get('error') or 'no reason given'}"
+        message = f"The scorer reported {status!r}: {record.get('message') or record.get('error') or 'no reason given'}"
         raise VerifierFailure(message, code="scorer-refused")
     result = record.get("result", record)
     known = ("reward", "metrics", "aggregate", "rubric", "metadata", "reason")
@@ -113,13 +113,13 @@ def judge_record(
 
 
 def complete_submission(folder: Path, record: object, reward_range: RewardRange = UNIT) -> Verdict:
-    """Finish a pending verification with the scorer's record; the reward files are written when there is a reward.
+    """Complete a pending verification with the scorer's record; reward files are written if there is a reward.
 
-    Raises `VerifierFailure` when the bundle is not what was sealed or the record cannot be used, and
-    `InfrastructureFailure` when there is no bundle.
+    Raises `VerifierFailure` if the bundle was changed or the record is invalid, and `InfrastructureFailure` if there
+    is no bundle.
     """
     if not (folder / BUNDLE).is_dir():
-        raise InfrastructureFailure(f"{folder} holds no submission.", code="submission-missing")
+        raise InfrastructureFailure(f"{folder} contains no submission.", code="submission-missing")
     verdict = judge_record(folder, record, read_bundle(folder), reward_range)
     if isinstance(verdict, Scored):
         write_reward(folder, verdict)

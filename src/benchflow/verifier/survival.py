@@ -1,6 +1,6 @@
-"""What of an agent's changes survives into verification: `withhold(changes, rules)`, pure.
+"""Which changes of an agent survive into verification: `withhold(changes, rules)`, pure.
 
-What is withheld looks to the verifier as the environment was built; everything else is there as the agent left it.
+The verifier sees withheld paths as the environment was built, and everything else as the agent left it.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ Reason = Literal["scope", "system", "path", "home", "startup", "hook", "bytecode
 REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
     "system": "is part of the system",
-    "path": "lies where programs or libraries are looked up",
+    "path": "is in a folder where programs or libraries are looked up",
     "home": "is a setting that shells and tools read",
     "startup": "is code that interpreters run when they start",
-    "hook": "steers a test runner or a repository",
+    "hook": "controls a test runner or a repository",
     "bytecode": "is bytecode",
-    "shadow": "takes the place of a module that verifiers import",
-    "link": "is a link that leads out of the working folder",
+    "shadow": "shadows a module that verifiers import",
+    "link": "is a link to a place outside the working folder",
     "special": "is neither a file, a folder nor a link",
 }
 
 SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/oracle", "/solution")
-"""Paths that belong to verification and proof; nothing of an agent's is ever there."""
+"""Paths that belong to verification and proof; an agent can never put anything there."""
 
 SYSTEM: Final = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/root", "/run", "/sbin",
     "/sys", "/usr", "/var/cache", "/var/lib", "/var/spool",
 )  # fmt: skip
-"""Where an agent changes the system, unless it works there."""
+"""Folders of the system, unless the agent's working folder is there."""
 _PUBLIC: Final = ("/", "/tmp", "/var/tmp")  # noqa: S108 - places inside a sandbox
 _NODE_MODULES: Final = "/node_modules"
-"""Where Node looks up modules for scripts anywhere."""
+"""Where Node looks up modules for any script."""
 _LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a package lets its agent's changes do."""
+    """What a package allows the changes of its agent to do."""
 
     workdir: str
     lookup: tuple[str, ...] = ()
@@ -51,18 +51,18 @@ class Rules:
     built: tuple[str, ...] = ()
     """Folders of tools that the environment built, wherever they are."""
     modules: tuple[str, ...] = ()
-    """Folders on the module path that lie in the working folder."""
+    """Folders on the module path that are in the working folder."""
     keep_system: bool = False
     keep_hooks: bool = False
     expected: frozenset[str] = frozenset()
-    """Names that the task itself asks for."""
+    """File names that the task itself mentions."""
     mounted: tuple[str, ...] = ()
-    """Places of mounts, which appear as changes and are none."""
+    """Mount points, which appear as changes but are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A change that the verifier does not see, with all below it."""
+    """A change that the verifier does not see, including everything below it."""
 
     path: str
     kind: str
@@ -91,7 +91,7 @@ def _leads_to_mount(change: Change, rules: Rules) -> bool:
 
 
 def below(path: str, *folders: str) -> bool:
-    """Whether `path` is one of the folders or lies in one."""
+    """Whether `path` is one of the folders or is inside one."""
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
@@ -100,7 +100,7 @@ def _reason(change: Change, rules: Rules, touched: frozenset[str]) -> Reason | N
     if below(path, *SCOPE):
         return "scope"
     if change.type != "directory" and any(place.startswith(path + "/") for place in (*SCOPE, rules.workdir + "/")):
-        return "scope"  # a link or file where the way to such a place leads
+        return "scope"  # a link or file on the path to such a place
     if change.type == "special":
         return "special"
     inside = below(path, rules.workdir)
@@ -121,7 +121,7 @@ def _lookup_reason(change: Change, rules: Rules, *, inside: bool) -> Reason | No
     if below(path, *programs):
         return "path"
     if (change.type != "directory" or change.kind == "deleted") and any(below(place, path) for place in programs):
-        return "path"  # what stood on the way to such a place is gone or leads elsewhere
+        return "path"  # a parent of such a place was removed or redirected
     if inside:
         return "home" if _is_home_setting(path, rules.workdir) else None
     if _is_system(path):
@@ -144,7 +144,7 @@ def _is_home(folder: str) -> bool:
 
 
 def _is_home_setting(path: str, home: str) -> bool:
-    """Whether `path` is, or lies in, a setting directly in `home`; a folder that is nobody's home has none."""
+    """Whether `path` is, or is inside, a setting directly in `home`; without a home there are none."""
     return _is_home(home) and path != home and hooks.is_home_setting(path[len(home) + 1 :].partition("/")[0])
 
 
@@ -167,7 +167,7 @@ def _acting_reason(path: str, rules: Rules) -> Reason | None:
 
 
 def _shadows(folder: str, name: str, rules: Rules) -> bool:
-    """Whether a file is a module that stands in front of another; a folder is one by its `__init__`."""
+    """Whether a file is a module that shadows another; a folder is one through its `__init__`."""
     module = hooks.module_name(name)
     if module == "__init__":
         folder, _, module = folder.rpartition("/")
@@ -176,7 +176,7 @@ def _shadows(folder: str, name: str, rules: Rules) -> bool:
 
 
 def _link_reason(change: Change, rules: Rules, touched: frozenset[str], *, inside: bool) -> Reason | None:
-    """A link survives when it stays in the working folder, or leads to what the environment itself holds."""
+    """A link survives if it stays in the working folder, or points to something of the environment itself."""
     resolved = resolve(change.path, change.target)
     if resolved is None or below(resolved, *SCOPE):
         return "link"
@@ -188,9 +188,9 @@ def _link_reason(change: Change, rules: Rules, touched: frozenset[str], *, insid
 
 
 def resolve(path: str, target: str | None) -> str | None:
-    """Where a link leads by its words; None when it is unknown or climbs back after going down.
+    """The target of a link by its text; None if unknown, or if it uses `..` after a name.
 
-    Behind a name that is a link itself `..` would climb from somewhere else, so it counts at the beginning only.
+    After a name that is itself a link, `..` would start from somewhere else, so it is accepted at the beginning only.
     """
     if not target or "\0" in target:
         return None

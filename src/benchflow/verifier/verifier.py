@@ -33,7 +33,7 @@ from benchflow.verifier.verifier_env import VerifierVariables, verifier_variable
 from benchflow.verifier.verifier_tree import Staging
 
 MAX_LISTED: Final = 200
-"""How many changes that were not carried over a record names; it counts all."""
+"""How many of the changes that were not carried over a record lists; it counts all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Verification:
 
 
 class Verifier:
-    """Verifies states of one environment, any number of times and also at once."""
+    """Verifies states of one environment, any number of times, also concurrently."""
 
     def __init__(
         self,
@@ -83,10 +83,9 @@ class Verifier:
         base_image: str | None = None,
         staging: Staging | None = None,
     ) -> None:
-        """`machine` holds the variables that `verifier.env` may take (those of this process). `cache` keeps measured
-        baselines and ceilings (a folder of the user's cache). `base_image` stands in for an image that nobody has, as
-        for the environment. `staging` is shared with other verifiers of the same packages, and closed by whoever made
-        it.
+        """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
+        baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
+        that is not available. `staging` is shared with other verifiers of the same packages, and closed by its creator.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
@@ -97,7 +96,7 @@ class Verifier:
         self._scopes: Final[dict[str | None, Scope]] = {}
 
     def close(self) -> None:
-        """Remove what was prepared for verifications; idempotent."""
+        """Remove prepared files; idempotent."""
         if self._owns_staging:
             self._staging.close()
 
@@ -113,9 +112,9 @@ class Verifier:
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
-        `output` becomes a folder with everything the verifier left; one that is there is replaced. Declared evidence is
-        looked for in `rollout`. A `soft` verification is one during the run: the agent's processes go on. Whatever
-        fails becomes an unscored verdict; only cancellation and wrong usage are raised.
+        `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
+        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. Every
+        failure becomes an unscored verdict; only cancellation and wrong usage are raised.
         """
         began = time.monotonic()
         try:
@@ -146,7 +145,7 @@ class Verifier:
         )
 
     def _scope(self, step: str | None) -> Scope:
-        """The verifier of a step; its document is read once, however often it verifies."""
+        """The verifier of a step; its document is read once and reused."""
         found = self._scopes.get(step)
         if found is None:
             found = self._scopes[step] = scope_of(self.environment.preparation.view, step)
@@ -163,7 +162,7 @@ class Verifier:
         *,
         soft: bool,
     ) -> Verdict:
-        """One strategy into one folder; every failure is attributed and none escapes."""
+        """Run one strategy into one folder; every failure is attributed and none escapes."""
         box = sandbox or self.environment.sandbox
         try:
             with attributed("verifier", "verify"):
@@ -221,7 +220,7 @@ class Verifier:
 
 
 async def _scored_by(strategy: Score, run: Run) -> Verdict:
-    """What a strategy says; where the agent delivered nothing to judge, that."""
+    """The verdict of a strategy, or that of a missing delivery."""
     try:
         return await strategy(run)
     except NotDelivered as nothing:
@@ -229,7 +228,7 @@ async def _scored_by(strategy: Score, run: Run) -> Verdict:
 
 
 def _without_secrets(text: str, scope: Scope, machine: Mapping[str, str]) -> str:
-    """A sentence without secret values; used where something failed, so it cannot fail itself."""
+    """A message without secret values; used after failures, so it must not fail itself."""
     try:
         return verifier_variables(scope, machine).redact(text) or text
     except Exception:  # noqa: BLE001 - what cannot be resolved has no value that could appear
@@ -237,7 +236,7 @@ def _without_secrets(text: str, scope: Scope, machine: Mapping[str, str]) -> str
 
 
 def _drop_rewards(folder: Path) -> None:
-    """A reward that does not count is not left where one would be looked for."""
+    """Remove reward files that do not count, so that nobody reads them."""
     for name in ("reward.txt", "reward.json"):
         place = folder / name
         if place.is_symlink() or place.is_file():

@@ -1,4 +1,4 @@
-"""What a verifier is given beyond its files: variables and secrets, in its scope only and never written down."""
+"""The variables and secrets of a verifier, in its scope only and never recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCOPES: Final = ("verifier", "judge")
 
 @dataclass(frozen=True, slots=True)
 class VerifierVariables:
-    """The variables of a verifier, and which of their values must not be written down."""
+    """The variables of a verifier, and those whose values must not be recorded."""
 
     values: Mapping[str, str] = field(repr=False)
     secret: Mapping[str, str] = field(repr=False)
@@ -29,7 +29,7 @@ class VerifierVariables:
 def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVariables:
     """Variables of `verifier.env` and the secrets of verifier and judge, from the machine that runs them.
 
-    A variable that is needed and not set is an `EnvironmentFailure` (`variable-missing`).
+    A required variable that is not set is an `EnvironmentFailure` (`variable-missing`).
     """
     values = resolve_variables(scope.config.env, machine, path="verifier.env")
     taken = referenced_variables(scope.config.env)
@@ -48,7 +48,7 @@ def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVari
 
 
 def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
-    """What every command of a verifier has: repositories that run nothing by themselves, and the allowed plugins."""
+    """Variables of every verifier command: they disable code in repositories and set the allowed plugins."""
     settings = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
     pinned = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings.items()):

@@ -1,6 +1,6 @@
-"""The verifier's side of a sandbox, put together on this machine and copied in as one tree.
+"""The verifier's side of a sandbox, assembled on this machine and copied in as one tree.
 
-/verifier         the files of the verifier       /tests          leads to it
+/verifier         the files of the verifier       /tests          a link to it
 /logs/verifier    empty, the verifier's own
 """
 
@@ -25,9 +25,9 @@ _EXECUTABLE: Final = 0o755
 
 
 class Staging:
-    """Trees to copy to the root of a sandbox, each made once, however many threads ask.
+    """Trees to copy to the root of a sandbox, each created once, however many threads request it.
 
-    They go with `close`, at the latest when nobody holds this object any more.
+    They are removed by `close`, or when this object is garbage collected.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Staging:
             return found
 
     def made(self, scope: Scope, extra: Mapping[str, bytes]) -> Path | None:
-        """The tree, if it is there already."""
+        """The tree, if it already exists."""
         return self._made.get((scope.folders, frozenset(extra.items())))
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> No
 
 
 def _lay_over(source: Path, target: Path) -> None:
-    """Copy regular files and folders; what else a package might hold was refused when it was loaded."""
+    """Copy regular files and folders; anything else was refused when the package was loaded."""
     for entry in os.scandir(source):
         place = target / entry.name
         if entry.is_dir(follow_symlinks=False):
@@ -85,7 +85,7 @@ def _lay_over(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """A second name for the file where that is possible; a script is copied, so that it can be made executable."""
+    """A hard link to the file where possible; a script is copied, so that it can be made executable."""
     place.unlink(missing_ok=True)
     mode = stat.S_IMODE(source.stat().st_mode)
     script = source.suffix == ".sh" or source.name == TEST_SCRIPT

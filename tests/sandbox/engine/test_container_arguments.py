@@ -131,7 +131,7 @@ def test_the_greeting_parts_the_engines_words_from_the_commands():
 def test_the_last_words_are_the_engines_own_error():
     text = "time=x level=warning msg=y\nError response from daemon: no such thing\n\nRun 'docker run --help'\n"
     assert last_words(text) == "no such thing"
-    assert last_words("") == "it gave no reason"
+    assert last_words("") == "no reason given"
 
 
 def test_the_digest_of_a_build_covers_what_the_build_sees(tmp_path):

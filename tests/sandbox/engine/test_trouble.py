@@ -31,7 +31,7 @@ async def test_a_stopped_docker_says_how_to_start_it(tmp_path):
     status = await backend.status()
     assert not status.usable
     assert status.reason is not None
-    assert "does not answer" in status.reason
+    assert "is not responding" in status.reason
     with pytest.raises(InfrastructureFailure) as caught:
         await backend.resolve("x")
     assert caught.value.code == "engine-stopped"
@@ -44,7 +44,7 @@ async def test_an_engine_that_hangs_is_given_up(tmp_path, monkeypatch):
     script = tmp_path / "slow"
     script.write_text("#!/bin/sh\nsleep 60\n")
     script.chmod(0o755)
-    with pytest.raises(InfrastructureFailure, match=r"did not answer `info`"):
+    with pytest.raises(InfrastructureFailure, match=r"did not respond to `info`"):
         await EngineClient(DOCKER, [str(script)]).run("info", timeout=0.3)
 
 

@@ -78,7 +78,7 @@ def test_nothing_is_executed_after_a_call_that_failed() -> None:
     done = follow(part, ["echo", "not confined"])
     assert done.code == 125
     assert done.stdout == b""
-    assert done.stderr.startswith(b"the sandbox could not be closed behind this command: ")
+    assert done.stderr.startswith(b"the sandbox could not be sealed for this command: ")
 
 
 def test_the_program_cannot_be_changed_once_it_is_open() -> None:

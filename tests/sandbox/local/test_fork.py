@@ -158,7 +158,7 @@ async def test_a_snapshot_can_be_come_back_to_again_and_again(backend: LocalBack
             assert await sh(again, "cat state; echo worse > state") == "good"
             assert await changed(again) == {"/app/state": "added"}
     await backend.discard(snapshot)
-    with pytest.raises(UsageError, match="no snapshot"):
+    with pytest.raises(UsageError, match="Unknown snapshot"):
         backend.create(SandboxSpec(), snapshot=snapshot)
 
 

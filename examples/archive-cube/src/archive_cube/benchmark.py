@@ -14,7 +14,7 @@ class ArchiveBenchmark(Benchmark["ArchiveBenchmarkConfig"]):
         """Nothing to start."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Nothing to stop."""
 
 
 class ArchiveBenchmarkConfig(BenchmarkConfig[ArchiveTaskMetadata]):

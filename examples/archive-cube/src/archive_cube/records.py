@@ -1,4 +1,4 @@
-"""Makes the archives: a few hundred log pages per task, one of which holds the fact."""
+"""Creates the archives: a few hundred log pages per task, one of which contains the fact."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answer a question from documents that only the worker holds."""
+"""Answer a question from documents that only the worker has."""
 
 from typing import Any, Literal
 

@@ -7,7 +7,7 @@ from cube.tool import Tool, ToolConfig, tool_action
 
 
 class ArchiveTool(Tool):
-    """A reader at a desk. The task lays out the documents; answers are kept for the evaluation."""
+    """Reads documents. The task provides them; answers are kept for the evaluation."""
 
     def __init__(self, max_hits: int) -> None:
         self.max_hits = max_hits
@@ -19,7 +19,7 @@ class ArchiveTool(Tool):
 
     @tool_action
     def search(self, words: str) -> list[str]:
-        """Find documents that hold all the words.
+        """Find documents that contain all the words.
 
         Args:
             words: words separated by spaces
@@ -36,7 +36,7 @@ class ArchiveTool(Tool):
             document: its name, as search lists it
         """
         if document not in self.documents:
-            raise KeyError(f"There is no document '{document}'.")
+            raise KeyError(f"Unknown document '{document}'.")
         return self.documents[document]
 
     @tool_action
@@ -50,7 +50,7 @@ class ArchiveTool(Tool):
 
 
 class ArchiveToolConfig(ToolConfig):
-    """How generous the search is."""
+    """The settings of the search."""
 
     max_hits: int = Field(default=5, ge=1)
 

@@ -1,4 +1,4 @@
-"""The benchmark; its metadata lies beside this file."""
+"""The benchmark; its metadata is beside this file."""
 
 from counter_cube.task import CounterTaskConfig, CounterTaskMetadata
 from cube.benchmark import Benchmark, BenchmarkConfig
@@ -11,7 +11,7 @@ class CounterBenchmark(Benchmark["CounterBenchmarkConfig"]):
         """Nothing to start."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Nothing to stop."""
 
 
 class CounterBenchmarkConfig(BenchmarkConfig[CounterTaskMetadata]):

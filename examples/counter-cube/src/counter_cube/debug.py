@@ -1,4 +1,4 @@
-"""Agents that know the way, for `cube test`."""
+"""Agents that solve the tasks, for `cube test`."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ def get_debug_benchmark() -> CounterBenchmarkConfig:
 
 
 def make_debug_agent(task_id: str) -> Callable[[Observation, list[ActionSchema]], Action]:
-    """Walks short ways step by step and jumps long ones."""
+    """Counts short distances step by step and jumps long ones."""
     distance = CounterBenchmarkConfig.task_metadata[task_id].target
 
     def act(obs: Observation, action_set: list[ActionSchema]) -> Action:

@@ -39,7 +39,7 @@ class CounterTask(Task[CounterTaskMetadata]):
 
 
 class CounterTaskConfig(TaskConfig[CounterTaskMetadata]):
-    """All that a worker needs."""
+    """Everything a worker needs."""
 
     def make(
         self,

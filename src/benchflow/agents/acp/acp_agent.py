@@ -19,7 +19,7 @@ EXTRA: Final = "the extra acp: pip install 'benchcube[acp]'"
 
 
 class AcpAgent(Agent):
-    """A process that is prompted over its standard streams; one session from `start` to `close`."""
+    """A process that takes prompts over its standard streams; one session from `start` to `close`."""
 
     def __init__(self, request: AgentRequest, launch: Launch) -> None:
         self.name = request.name
@@ -50,7 +50,7 @@ class AcpAgent(Agent):
         from benchflow.agents.acp.acp_session import Session
 
         if self._session is not None:
-            raise AgentFailure(f"The agent '{self.name}' is running already.", code="already-started")
+            raise AgentFailure(f"The agent '{self.name}' is already running.", code="already-started")
         model = context.model or self._request.model
         launch = self._launch
         env = launch.environment(self.name, context.env, self._request.environ, model)

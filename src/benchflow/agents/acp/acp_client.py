@@ -1,7 +1,7 @@
-"""The client's side of a session: what the agent may ask of us, served inside the sandbox.
+"""The client side of a session: requests of the agent, served inside the sandbox.
 
-Files and terminals have the rights of the agent's user. Whatever is wrong with a request is an error in its answer;
-nothing an agent sends raises here.
+Files and terminals have the permissions of the agent's user. An invalid request gets an error response;
+nothing an agent sends raises an exception here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Client:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that the agent rightly waits for."""
+        """Whether the agent is waiting for a request that is in progress."""
         return bool(self.turn.pending) or self.in_flight > 0
 
     async def __call__(self, method: str, params: Any, is_notification: bool) -> BaseModel | dict[str, Any] | None:
@@ -130,7 +130,7 @@ class Client:
         return {"outcome": {"outcome": "selected", "optionId": option_id}}
 
     def _asked_for(self, tool_call: Mapping[str, Any]) -> None:
-        """A tool call that is asked for is written before what is answered, with what the question tells of it."""
+        """Record the tool call of a permission request before the decision, with the details of the request."""
         call = str(tool_call.get("toolCallId") or "")
         if self.turn.is_held(call):
             self.turn.update({**tool_call, "sessionUpdate": "tool_call_update", "status": "pending"})
@@ -176,11 +176,11 @@ class Client:
 
 def _require_absolute(path: str) -> None:
     if not path.startswith("/") or not is_plain(path):
-        raise WorkspaceError(f"'{path}' is refused: a path must be absolute and go straight to its file.")
+        raise WorkspaceError(f"'{path}' is refused: a path must be absolute and must not contain '..'.")
 
 
 def _parse_permission(params: Mapping[str, Any]) -> PermissionRequest:
-    """A request as it came over the wire; `ValueError` when it is none."""
+    """Parse a request; `ValueError` if it is not one."""
     tool_call = params.get("toolCall")
     options = params.get("options")
     if not isinstance(tool_call, Mapping) or not isinstance(options, Sequence) or isinstance(options, str):
@@ -216,7 +216,7 @@ class Terminal:
 
     @property
     def output(self) -> str:
-        """The output from where it is kept; a character that was cut in two is left out."""
+        """The kept end of the output; a truncated character at its start is dropped."""
         data = bytes(self._output)
         if self.truncated:
             start = next((i for i, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
@@ -228,7 +228,7 @@ class Terminal:
         return self.exit_code
 
     async def kill(self) -> None:
-        """End it with everything it started; its output stays."""
+        """End the command with everything it started; its output is kept."""
         await self._process.kill()
         await self.wait()
 
@@ -265,7 +265,7 @@ class Terminals:
     ) -> str:
         """Start a command. Without arguments it may be a whole line for the shell, as agents send it."""
         if len(self._open) >= MAX_OPEN:
-            raise WorkspaceError(f"{MAX_OPEN} terminals are open already.")
+            raise WorkspaceError(f"{MAX_OPEN} terminals are already open.")
         if cwd is not None and not cwd.startswith("/"):
             raise WorkspaceError(f"The folder of a terminal must be an absolute path, not '{cwd}'.")
         context = self._context
@@ -283,7 +283,7 @@ class Terminals:
 
     def get(self, name: str) -> Terminal:
         if name not in self._open:
-            raise WorkspaceError(f"There is no terminal '{name}'.")
+            raise WorkspaceError(f"Unknown terminal '{name}'.")
         return self._open[name]
 
     async def release(self, name: str) -> None:
@@ -293,7 +293,7 @@ class Terminals:
         del self._open[name]
 
     async def close(self, *, keep_processes: bool) -> None:
-        """End them all, with what they started unless that is to live on."""
+        """End all commands, with the processes they started unless those are to be kept."""
         for name, terminal in list(self._open.items()):
             if terminal.exit_code is None or not keep_processes:
                 await terminal.kill()

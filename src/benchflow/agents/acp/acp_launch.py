@@ -1,4 +1,4 @@
-"""How an ACP agent comes into an environment and starts there: its command, its installation, its variables."""
+"""How an ACP agent is installed and started in an environment: its command, its installation, its variables."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from benchflow.sandbox.protocol import Sandbox
 _INSTALL_TIMEOUT: Final = 900.0
 _OWN_LOG: Final = "complete log of this run"
 _REFUSED: Final = "egress to "
-"""How a sandbox begins to say that it lets nobody go somewhere."""
+"""The beginning of a sandbox's message about a refused connection."""
 _FORBIDDEN: Final = re.compile(r"\b403\b")
 _PLAIN: Final = ("_MODEL", "_PROVIDER")
-_PERMIT: Final = "where its address is not public, BENCHCUBE_PERMITTED_NETWORKS permits it"
+_PERMIT: Final = "if its address is not public, permit it with BENCHCUBE_PERMITTED_NETWORKS"
 
 Configure = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
-"""From the variables that are set and the model to more variables."""
+"""Derives more variables from those that are set and the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All that is known about starting one agent."""
+    """Everything needed to start one agent."""
 
     command: str
     """Run by the environment's shell."""
     install_script: str | None = None
-    """Run by the environment's shell as root; None: the command is there already."""
+    """Run by the environment's shell as root; None: the command already exists."""
     one_of: tuple[str, ...] = ()
     """Variables of which at least one must be set."""
     optional: tuple[str, ...] = ()
-    """Variables that are passed on when they are set."""
+    """Variables that are passed on if they are set."""
     settings: Mapping[str, str] | None = None
     """Variables with fixed values."""
     configure: Configure | None = None
-    """Says in the agent's own way what other variables mean to say; raises `AgentFailure` when that makes no sense."""
+    """Translates other variables into the agent's own settings; raises `AgentFailure` if that is not possible."""
     auth_method: str | None = None
-    """How it is signed in, by the protocol, when it asks for that."""
+    """The authentication method of the protocol, used if the agent requires one."""
     model_variable: str | None = None
-    """How the agent is told its model; None: by the protocol."""
+    """How the model is passed to the agent; None: through the protocol."""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Launch:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of its variables whose values must not be written down; names of models and providers may be."""
+        """The variables whose values must not be recorded; names of models and providers may be."""
         return tuple(name for name in self.variables if not name.endswith(_PLAIN))
 
     @property
@@ -60,7 +60,7 @@ class Launch:
         return hashlib.sha256(self.install_script.encode()).hexdigest()
 
     async def install(self, agent: str, sandbox: Sandbox) -> None:
-        """Run the installation; what it says at its end is the reason when it fails."""
+        """Run the installation; if it fails, the end of its output is the reason."""
         if self.install_script is None:
             return
         done = await sandbox.exec(
@@ -68,13 +68,13 @@ class Launch:
         )
         if not done.ok:
             said = _last_words((done.stderr or done.stdout).decode(errors="replace"))
-            reason = "it took too long" if done.timed_out else said or f"exit code {done.exit_code}"
+            reason = "time limit exceeded" if done.timed_out else said or f"exit code {done.exit_code}"
             raise AgentFailure(f"The agent '{agent}' could not be installed: {reason}", code="install-failed")
 
     def environment(
         self, agent: str, declared: Mapping[str, str], machine: Mapping[str, str], model: str | None
     ) -> dict[str, str]:
-        """The variables of its process: those of the phase, before the machine's own keys for it."""
+        """The variables of its process; those of the phase take precedence over keys from this machine."""
         own = {name: machine[name] for name in self.variables if machine.get(name)}
         env = {**(self.settings or {}), **own, **declared}
         if self.one_of and not any(env.get(name) for name in self.one_of):
@@ -90,7 +90,7 @@ class Launch:
 
 
 def _last_words(output: str) -> str:
-    """The end of what an installer said, without where its own log is."""
+    """The end of an installer's output, without the location of its log."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and _OWN_LOG not in line]
     if lines and lines[-1].startswith(_REFUSED):
         lines = lines[-1:]

@@ -1,4 +1,4 @@
-"""One connection to an ACP agent: opened in the sandbox, prompted turn by turn, ended for certain.
+"""One connection to an ACP agent: opened in the sandbox, prompted turn by turn, and always closed.
 
 The SDK's connection and its handlers are asyncio tasks; they belong to the session and end with it.
 """
@@ -26,7 +26,7 @@ from benchflow.sandbox.protocol import SandboxProcess
 CANCEL_GRACE_SEC: Final = 5.0
 EXIT_GRACE_SEC: Final = 2.0
 NOISE_GRACE_SEC: Final = 20.0
-"""How much longer an agent may take to answer once it has written text that is no protocol."""
+"""How long to wait for a reply after an agent has written text that is not part of the protocol."""
 _AUTH_REQUIRED: Final = -32000
 _STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "end_turn": "end_turn",
@@ -39,7 +39,7 @@ _CAPABILITIES: Final = {"fs": {"readTextFile": True, "writeTextFile": True}, "te
 
 
 class Session:
-    """Made by `open`; over after a turn that was cut off."""
+    """Created by `open`; unusable after a turn that was interrupted."""
 
     def __init__(self, name: str, context: AgentContext, process: SandboxProcess) -> None:
         self._name = name
@@ -67,9 +67,9 @@ class Session:
         model: str | None = None,
         auth_method: str | None = None,
     ) -> Self:
-        """Start the agent and make a session in the working folder; after an error nothing of it is left.
+        """Start the agent and create a session in the working folder; after an error nothing is left running.
 
-        `model` is chosen in the session; None leaves it to the agent. `auth_method` is used when it wants one.
+        `model` is set in the session; None leaves the choice to the agent. `auth_method` is used if one is required.
         """
         process = await context.sandbox.process(command, user=context.user, env=env, cwd=context.workdir)
         session = cls(name, context, process)
@@ -102,7 +102,7 @@ class Session:
             await self._ask("authenticate", {"methodId": auth_method}, deadline)
             made = await self._ask("session/new", wanted, deadline)
         if not isinstance(made.get("sessionId"), str):
-            raise AgentFailure(f"The agent '{self._name}' made a session without an id.", code="broken-protocol")
+            raise AgentFailure(f"The agent '{self._name}' created a session without an id.", code="broken-protocol")
         self._id = made["sessionId"]
         for setting in self._settings(made, model):
             await self._ask(setting.method, dict(setting.params), deadline)
@@ -116,7 +116,7 @@ class Session:
         return [setting for setting in wanted if setting is not None]
 
     async def _ask(self, method: str, params: dict[str, Any], deadline: float) -> Mapping[str, Any]:
-        """A request before the first prompt: it is answered in time, or the agent could not start."""
+        """A request before the first prompt; without a timely reply the agent counts as not started."""
         request = asyncio.create_task(self._connection.send_request(method, params))
         try:
             while not request.done() and not self._exit.done():
@@ -133,7 +133,7 @@ class Session:
         if isinstance(answer, int):
             last = self._stderr.last_line or self._noise.last_line
             raise AgentFailure(
-                f"The agent '{self._name}' ended with exit code {answer} before it answered {method}"
+                f"The agent '{self._name}' exited with code {answer} before it replied to {method}"
                 + (f": {last}" if last else "."),
                 code="agent-exited",
             )
@@ -142,13 +142,13 @@ class Session:
     def _silent(self, method: str) -> AgentFailure:
         said = self._noise.last_line
         return AgentFailure(
-            f"The agent '{self._name}' did not answer {method} in time"
-            + (f"; what it wrote is no protocol: {said!r}." if said else "."),
+            f"The agent '{self._name}' did not reply to {method} in time"
+            + (f"; its output is not the protocol: {said!r}." if said else "."),
             code="broken-protocol" if said else "start-timeout",
         )
 
     async def _answer(self, method: str, request: asyncio.Task[Any]) -> Mapping[str, Any] | int:
-        """The result of a request, or the exit code of an agent that ended instead of answering."""
+        """The result of a request, or the exit code of an agent that ended instead of replying."""
         try:
             if not request.done():
                 raise ConnectionError("The agent has ended.")
@@ -165,25 +165,28 @@ class Session:
                     raise ended from None
                 return ended
             raise AgentFailure(
-                f"The agent '{self._name}' closed its standard output before it answered {method}.",
+                f"The agent '{self._name}' closed its standard output before it replied to {method}.",
                 code="connection-lost",
             ) from None
         if not isinstance(answer, Mapping):
-            raise AgentFailure(f"The agent '{self._name}' answered {method} with no object.", code="broken-protocol")
+            raise AgentFailure(
+                f"The agent '{self._name}' replied to {method} with something other than an object.",
+                code="broken-protocol",
+            )
         return answer
 
     def _refused(self, method: str, error: RequestError) -> AgentFailure:
         if error.code == _AUTH_REQUIRED:
-            return AgentFailure(f"The agent '{self._name}' wants to be signed in: {error}.", code="auth-required")
+            return AgentFailure(f"The agent '{self._name}' requires authentication: {error}.", code="auth-required")
         details = error.data.get("details") if isinstance(error.data, Mapping) else error.data
         said = f"{error}: {details}" if details and str(details) not in str(error) else str(error)
         return AgentFailure(
-            f"The agent '{self._name}' answered {method} with an error: {said[:500]} ({error.code}).",
+            f"The agent '{self._name}' replied to {method} with an error: {said[:500]} ({error.code}).",
             code="agent-error",
         )
 
     async def prompt(self, text: str, timeout: float | None) -> TurnResult:
-        """One turn. A turn that is cut off ends the agent, with everything it started."""
+        """One turn. A turn that is interrupted ends the agent, with everything it started."""
         if self._over is not None:
             raise AgentFailure(self._over, code="agent-over")
         turn = self._client.begin_turn()
@@ -204,14 +207,14 @@ class Session:
             await _end(request)
             turn.end()
         if isinstance(answer, int):
-            self._over = f"The agent '{self._name}' has ended with exit code {answer}."
+            self._over = f"The agent '{self._name}' exited with code {answer}."
             self._context.events("agent_ended", exit_code=answer)
             return TurnResult("exited", turn.text, exit_code=answer, usage=self._usage(None))
         stop = _STOP_REASONS.get(str(answer.get("stopReason")))
         if stop is None:
             reason = answer.get("stopReason")
             raise AgentFailure(
-                f"The agent '{self._name}' stopped for no known reason: {reason!r}.", code="broken-protocol"
+                f"The agent '{self._name}' sent an unknown stop reason: {reason!r}.", code="broken-protocol"
             )
         return TurnResult(stop, turn.text, usage=self._usage(answer.get("usage")))
 
@@ -241,7 +244,7 @@ class Session:
         return TurnResult(cut.stop, turn.text, timed_out=cut.stop == "timeout", usage=self._usage(None))
 
     def _usage(self, reported: Any) -> dict[str, float]:
-        """What is known: the agent's own report of this turn, and its cost since the last one."""
+        """The agent's own report of this turn, and the cost since the previous one, as far as known."""
         turn = self._client.turn
         usage: dict[str, float] = {"tool_calls": turn.tool_calls}
         names = {"inputTokens": "input_tokens", "outputTokens": "output_tokens", "cachedReadTokens": "cached_tokens"}
@@ -258,7 +261,7 @@ class Session:
         await self._client.terminals.close(keep_processes=False)
 
     async def close(self) -> None:
-        """End the agent: its input is closed, and what has not ended then is killed. Idempotent."""
+        """End the agent: close its input, then kill what is still running. Idempotent."""
         with anyio.CancelScope(shield=True):
             sound = bool(self._id) and self._over is None and self._transport.failure is None
             keep = self._context.keep_processes and sound
@@ -279,7 +282,7 @@ class Session:
 
 
 async def _exit_code(process: SandboxProcess) -> int | SandboxFailure:
-    """How it ended: by itself, or by trouble of its sandbox, which is not the agent's result."""
+    """How it ended: on its own, or by a failure of its sandbox, which is not the agent's result."""
     try:
         return await process.wait()
     except SandboxFailure as error:
@@ -292,19 +295,19 @@ async def _drain(chunks: AsyncIterator[bytes], log: OutputLog) -> None:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and collect it, whatever became of it."""
+    """Cancel a task and wait for it, ignoring its outcome."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 _LOOK_EVERY_SEC: Final = 1.0
 _LAST_ANSWER_SEC: Final = 1.0
-"""How long an answer may stay in the pipe of a process that has ended."""
+"""How long to wait for a reply in the pipe of a process that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Why a turn is cut off."""
+    """Why a turn is interrupted."""
 
     stop: StopReason
     reason: str
@@ -312,7 +315,7 @@ class Cut:
 
 
 class Watch:
-    """Looks after one turn."""
+    """Watches one turn."""
 
     def __init__(self, client: Client, limits: AgentLimits, timeout: float | None) -> None:
         self._client = client
@@ -321,7 +324,7 @@ class Watch:
         self._began = time.monotonic()
 
     async def until_over(self, request: asyncio.Task[Any], exited: asyncio.Task[Any]) -> Cut | None:
-        """Wait for the answer, the end of the process, or a reason to cut the turn off."""
+        """Wait for the reply, the end of the process, or a reason to interrupt the turn."""
         while not request.done():
             if exited.done():
                 await asyncio.wait({request}, timeout=_LAST_ANSWER_SEC)
@@ -335,10 +338,10 @@ class Watch:
     def _breach(self, now: float) -> Cut | None:
         limits, turn = self._limits, self._client.turn
         if self._timeout is not None and now - self._began >= self._timeout:
-            return Cut("timeout", "its time is over", self._timeout)
+            return Cut("timeout", "it reached its time limit", self._timeout)
         idle = limits.idle_timeout_sec
         if idle is not None and not self._client.busy and now - self._client.last_sign >= idle:
-            return Cut("timeout", f"it gave no sign for {idle:g} s", idle)
+            return Cut("timeout", f"it was silent for {idle:g} s", idle)
         if limits.max_steps is not None and turn.tool_calls > limits.max_steps:
             return Cut("max_steps", f"it made more than {limits.max_steps} tool calls", limits.max_steps)
         if limits.max_cost_usd is not None and (turn.cost_usd or 0.0) > limits.max_cost_usd:
@@ -348,7 +351,7 @@ class Watch:
         return None
 
     def _pause(self, now: float) -> float:
-        """Until something may have changed: the next deadline, and no longer than a second."""
+        """Seconds until the next check: the next deadline, but at most one second."""
         pauses = [_LOOK_EVERY_SEC]
         if self._timeout is not None:
             pauses.append(self._began + self._timeout - now)

@@ -1,6 +1,6 @@
-"""Well-known agents that speak ACP: what is installed for them, how they start, and which variables they need.
+"""Popular agents that speak ACP: what is installed for them, how they start, and which variables they need.
 
-Each is installed below a folder of its own, at a version that was tried; `NAME:VERSION` takes another.
+Each is installed into its own folder, at a version that was tested; `NAME:VERSION` selects another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchflow.agents.protocol import Agent, AgentInfo, AgentKind, AgentRequest
 from benchflow.errors import AgentFailure, UsageError
 
 CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
-"""Where Debian, Alpine and their kin keep what the environment trusts; node and Python do not look there themselves."""
+"""The certificate bundle of Debian, Alpine and similar systems; node and Python do not use it by default."""
 _BEGIN: Final = """\
 set -e
 command -v {program} >/dev/null 2>&1 && exit 0
@@ -33,7 +33,7 @@ if ! command -v npm >/dev/null 2>&1; then
   elif command -v apk >/dev/null 2>&1; then
     apk add --no-cache nodejs npm >/dev/null
   else
-    echo "the environment has no npm, and neither apt-get nor apk to get it" >&2
+    echo "the environment has no npm, and neither apt-get nor apk to install it" >&2
     exit 1
   fi
 fi
@@ -62,7 +62,7 @@ npm install --global --prefix {prefix} --userconfig "$user" --globalconfig "$glo
 done
 """
 )
-"""A node that is too old stays what the environment has: the newer one is for the agent's own programs only."""
+"""An outdated node of the environment is kept: the newer one is used by the agent's own programs only."""
 _PYPI: Final = (
     _BEGIN
     + """\
@@ -108,10 +108,10 @@ class Recipe(Protocol):
 
     @property
     def trust(self) -> str | None:
-        """The variable that tells its programs which certificates to trust; None: they look for themselves."""
+        """The variable that sets the trusted certificates of its programs; None: they find them."""
 
     def words(self, version: str) -> str:
-        """What is installed, for people."""
+        """What is installed, as text."""
 
     def script(self, program: str, prefix: str, version: str) -> str:
         """Installs `program` to `prefix/bin`, unless the environment has it."""
@@ -123,7 +123,7 @@ class Npm:
 
     package: str
     node: int = 0
-    """The oldest major version of node that it runs on; 0: it brings what it needs."""
+    """The oldest supported major version of node; 0: it needs none."""
     beside: tuple[str, ...] = ()
     """Other packages that it needs, with their versions."""
     trust: str | None = "NODE_EXTRA_CA_CERTS"
@@ -138,11 +138,11 @@ class Npm:
 
 @dataclass(frozen=True, slots=True)
 class PyPI:
-    """A package of PyPI, in a virtual environment of its own."""
+    """A package of PyPI, in its own virtual environment."""
 
     package: str
     pythons: tuple[str, ...]
-    """The versions of Python that it runs on, best first; the environment must have one of them."""
+    """The supported versions of Python, best first; the environment must have one of them."""
     trust: str | None = "SSL_CERT_FILE"
 
     def words(self, version: str) -> str:
@@ -208,7 +208,7 @@ class _Preset:
     def _agent(self, request: AgentRequest) -> Agent:
         version = request.argument or self.version
         if not version.replace(".", "").replace("-", "").isalnum():
-            raise UsageError(f"'{version}' is no version of the agent '{self.name}'.", code="agent-argument")
+            raise UsageError(f"'{version}' is not a version of the agent '{self.name}'.", code="agent-argument")
         return AcpAgent(request, self._launch(version))
 
     def _launch(self, version: str) -> Launch:
@@ -229,12 +229,14 @@ class _Preset:
 
 
 def _opencode_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
-    """OpenCode's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    """OpenCode's configuration for the server of `OPENAI_BASE_URL`, which it does not support by itself."""
     url, wanted = env.get("OPENAI_BASE_URL"), (model or "").removeprefix("openai/")
     if not url or env.get("OPENCODE_CONFIG_CONTENT"):
         return {}
     if not wanted:
-        message = "The agent 'opencode' needs --model, the name of a model of the server of OPENAI_BASE_URL."
+        message = (
+            "The agent 'opencode' needs --model with the name of a model that the server at OPENAI_BASE_URL offers."
+        )
         raise AgentFailure(message, code="model-missing")
     options = {"baseURL": url, "apiKey": "{env:OPENAI_API_KEY}"}
     server = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {wanted: {}}}
@@ -242,7 +244,7 @@ def _opencode_server(env: Mapping[str, str], model: str | None) -> Mapping[str, 
 
 
 def _codex_server(env: Mapping[str, str], model: str | None) -> Mapping[str, str]:
-    """Codex's configuration for the server of `OPENAI_BASE_URL`, which it does not know by itself."""
+    """Codex's configuration for the server of `OPENAI_BASE_URL`, which it does not support by itself."""
     del model
     url = env.get("OPENAI_BASE_URL")
     if not url or env.get("CODEX_CONFIG"):

@@ -1,6 +1,6 @@
-"""What a session is set up with: tool servers, model and effort, in the words of the protocol.
+"""The settings of a session: tool servers, model and effort, as protocol messages.
 
-A wish that the agent cannot fulfil is an `AgentFailure`; nothing is left out silently.
+A setting that the agent does not support is an `AgentFailure`; nothing is silently dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchflow.errors import AgentFailure
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A request that sets something, once the session is there."""
+    """A request that changes a setting of an open session."""
 
     method: str
     params: Mapping[str, Any]
@@ -52,7 +52,7 @@ def _pairs(values: Mapping[str, Any] | None) -> list[dict[str, str]]:
 
 
 def choose_model(agent: str, session: Mapping[str, Any], model: str) -> Setting | None:
-    """How to set the model of a session that was just made; None when it is set already."""
+    """How to set the model of a new session; None if it is already set."""
     for option in _selects(session, "model"):
         offered = {str(choice["value"]): str(choice.get("name") or "") for choice in _choices(option)}
         value = _match(agent, "model", model, offered)
@@ -67,18 +67,18 @@ def choose_model(agent: str, session: Mapping[str, Any], model: str) -> Setting 
             return None
         return Setting("session/set_model", {"sessionId": session["sessionId"], "modelId": value})
     raise AgentFailure(
-        f"The agent '{agent}' offers no choice of model, so '{model}' cannot be set.", code="model-unsupported"
+        f"The agent '{agent}' does not allow choosing a model, so '{model}' cannot be set.", code="model-unsupported"
     )
 
 
 def choose_effort(agent: str, session: Mapping[str, Any], effort: str) -> Setting | None:
-    """How to set the reasoning effort; None when it is set already."""
+    """How to set the reasoning effort; None if it is already set."""
     for option in _selects(session, "thought_level"):
         offered = {str(choice["value"]): str(choice.get("name") or "") for choice in _choices(option)}
         value = _match(agent, "reasoning effort", effort, offered)
         return None if value == option.get("currentValue") else _config(session, option, value)
     raise AgentFailure(
-        f"The agent '{agent}' offers no choice of reasoning effort, so '{effort}' cannot be set.",
+        f"The agent '{agent}' does not allow choosing a reasoning effort, so '{effort}' cannot be set.",
         code="effort-unsupported",
     )
 
@@ -103,7 +103,7 @@ def _choices(option: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _match(agent: str, what: str, wanted: str, offered: Mapping[str, str]) -> str:
-    """The offered value that is meant: the same, or the same but for its provider's name in front."""
+    """The offered value that matches, with or without the provider's name in front."""
     bare = wanted.rpartition("/")[2].lower()
     for value, name in offered.items():
         if wanted.lower() in (value.lower(), name.lower()):

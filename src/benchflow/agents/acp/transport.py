@@ -1,7 +1,7 @@
 """JSON-RPC messages over the standard streams of a process inside a sandbox, one per line.
 
-What comes in is bounded: the length of a line, the text that is no protocol, and the whole. The first breach ends the
-connection and is kept as `failure`; the caller turns it into an error of the agent.
+Input is limited: the length of a line, text outside the protocol, and the total. The first violation ends the
+connection and is stored as `failure`; the caller turns it into an error of the agent.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ProcessTransport:
         self._noise_bytes = 0
         self._total = 0
         self.failure: AgentFailure | None = None
-        """Why the connection ended, when it was not the process that ended it."""
+        """Why the connection ended, if not because the process did."""
         self.last_noise: float | None = None
-        """When text that is no protocol came in last."""
+        """When text outside the protocol was last received."""
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Deliver a message. An answer that nobody is there to hear is dropped; for anything else it is an error."""
+        """Send a message. If the agent is gone, a reply is dropped; for any other message it is an error."""
         data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self._unsent += 1
         try:
@@ -49,15 +49,15 @@ class ProcessTransport:
                 await self._process.send(data)
         except SandboxFailure as error:
             if "method" in message:
-                raise ConnectionError("The agent takes no more messages.") from error
+                raise ConnectionError("The agent no longer accepts messages.") from error
         finally:
             self._unsent -= 1
             self._sent.set()
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message; None when there will be no more."""
+        """The next message; None if there are no more."""
         await asyncio.sleep(0)  # lets handlers of earlier messages run, whatever is in the pipe
-        while self._unsent > _MAX_UNSENT:  # an agent that asks without listening is not heard either
+        while self._unsent > _MAX_UNSENT:  # an agent that sends requests without reading replies has to wait
             self._sent.clear()
             await self._sent.wait()
         try:
@@ -72,10 +72,10 @@ class ProcessTransport:
         return None
 
     async def close(self) -> None:
-        """The process is ended by whoever started it."""
+        """Nothing to do: the process is ended by its owner."""
 
     def _message(self, line: bytes) -> dict[str, Any] | None:
-        """The message of a line; None for text that is no protocol. Raises `_Breach`."""
+        """The message of a line; None for text outside the protocol. Raises `_Breach`."""
         self._total += len(line) + 1
         if len(line) > MAX_LINE:
             raise _Breach("flood", f"sent a line of more than {MAX_LINE >> 20} MB")
@@ -89,16 +89,16 @@ class ProcessTransport:
         return None
 
     def _take_noise(self, line: bytes) -> None:
-        """Text that is no protocol, a banner for instance: kept in the log, tolerated up to a limit."""
+        """Text outside the protocol, such as a banner: logged, and tolerated up to a limit."""
         self._noise.write(line + b"\n")
         self._noise_bytes += len(line) + 1
         self.last_noise = time.monotonic()
         if self._noise_bytes > MAX_NOISE:
-            raise _Breach("flood", f"wrote more than {MAX_NOISE >> 20} MB that is no protocol to its standard output")
+            raise _Breach("flood", f"wrote more than {MAX_NOISE >> 20} MB outside the protocol to its standard output")
 
 
 class _Breach(Exception):
-    """What an agent did to the protocol."""
+    """A violation of the protocol by the agent."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -109,16 +109,16 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         message: dict[str, Any] = json.loads(line)
     except (ValueError, RecursionError):
-        raise _Breach("broken-protocol", f"sent a line that is no JSON: {_shown(line)}") from None
+        raise _Breach("broken-protocol", f"sent a line that is not JSON: {_shown(line)}") from None
     if "method" not in message and "id" not in message:
-        raise _Breach("broken-protocol", f"sent JSON that is no JSON-RPC message: {_shown(line)}")
+        raise _Breach("broken-protocol", f"sent JSON that is not a JSON-RPC message: {_shown(line)}")
     if not isinstance(message.get("method", ""), str):
-        raise _Breach("broken-protocol", f"sent a method that is no text: {_shown(line)}")
+        raise _Breach("broken-protocol", f"sent a method that is not a string: {_shown(line)}")
     return message
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lines without their ends; one that is too long is given as far as it was read, and ends the stream."""
+    """Lines without line ends; a line over the limit is truncated and ends the stream."""
     pending = bytearray()
     async for chunk in chunks:
         pending += chunk

@@ -1,6 +1,6 @@
-"""`session/update` notifications as events of the trajectory, and what a turn is known to be doing.
+"""`session/update` notifications as events of the trajectory, and the current activity of a turn.
 
-Chunks of a message become one event. Unknown updates are passed over: the protocol grows.
+Chunks of a message become one event. Unknown updates are ignored, because the protocol grows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPOKEN: Final[Mapping[str, Spoken]] = {"agent_message_chunk": "agent_message", 
 
 
 class Turn:
-    """One prompt: what the agent said last, its tool calls, its use of tokens."""
+    """One prompt: the last message of the agent, its tool calls, its token usage."""
 
     def __init__(self, events: EventSink) -> None:
         self._events = events
@@ -28,16 +28,16 @@ class Turn:
         self._size = 0
         self._known: set[str] = set()
         self._held: dict[str, dict[str, Any]] = {}
-        """Tool calls that were announced and have not begun: many agents tell the input only then."""
+        """Tool calls that were announced but have not begun: many agents send the input only then."""
         self.pending: set[str] = set()
-        """Tool calls that are under way."""
+        """Tool calls in progress."""
         self.tool_calls = 0
         self.text = ""
         self.cost_usd: float | None = None
         self.context_tokens: int | None = None
 
     def update(self, update: Mapping[str, Any]) -> None:
-        """Take in one update as it came over the wire."""
+        """Process one update as received."""
         match update.get("sessionUpdate"):
             case "agent_message_chunk" | "agent_thought_chunk" as kind:
                 self._speak(_SPOKEN[kind], _block_text(update.get("content")))
@@ -56,7 +56,7 @@ class Turn:
                 return
 
     def flush(self) -> None:
-        """Write what was said so far as one event."""
+        """Record the message so far as one event."""
         if not self._chunks:
             return
         text = "".join(self._chunks)
@@ -67,17 +67,17 @@ class Turn:
         self._events(self._kind, text=text)
 
     def is_held(self, call: str) -> bool:
-        """Whether a tool call was announced and is not written yet."""
+        """Whether a tool call was announced but not yet recorded."""
         return call in self._held
 
     def release(self, call: str) -> None:
-        """Write a tool call that was announced, with what is known of it."""
+        """Record a tool call that was announced, with the details known so far."""
         held = self._held.pop(call, None)
         if held is not None:
             self._events("tool_call", tool_call_id=call, **held)
 
     def end(self) -> None:
-        """Write whatever was not written yet."""
+        """Record everything that is still pending."""
         self.flush()
         for call in list(self._held):
             self.release(call)
@@ -151,7 +151,7 @@ def _block_text(block: Any) -> str:
 
 
 def _content_text(content: Any) -> str | None:
-    """What a tool call shows, as text."""
+    """The content of a tool call as text."""
     if not isinstance(content, list):
         return None
     shown = []
@@ -166,7 +166,7 @@ def _content_text(content: Any) -> str | None:
 
 
 def _bounded(value: Any) -> Any:
-    """A value that may go into an event: what is far too long is cut, and says so."""
+    """A value for an event: overlong text is truncated and marked."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_FIELD else f"{value[:_MAX_FIELD]}… [{len(value) - _MAX_FIELD} more]"
     text = repr(value)

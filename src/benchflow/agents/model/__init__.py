@@ -1,1 +1,1 @@
-"""`model:MODEL`: a language model with a shell and file tools, or deciding on gym tasks."""
+"""`model:MODEL`: a language model with a shell and file tools, or as a policy on gym tasks."""

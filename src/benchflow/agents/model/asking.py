@@ -1,4 +1,4 @@
-"""Asking the model for its next answer: what it used is counted, and a conversation that is too long is shortened."""
+"""Requests the next reply of the model: counts usage, and shortens a conversation that is too long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchflow.models import ChatModel, ModelFailure, Reply
 
 
 class Budget:
-    """Totals of one conversation, or of one turn of it. What was never reported is not in them."""
+    """Totals of one conversation, or of one turn of it. Values that were never reported are left out."""
 
     def __init__(self, model: str, limits: AgentLimits) -> None:
         self._model = model
@@ -20,10 +20,10 @@ class Budget:
         self._totals: dict[str, float] = {}
 
     def add(self, usage: Mapping[str, float]) -> None:
-        """Count one answer. A cost limit that cannot be watched is a failure, not a limit that never ends."""
+        """Count one reply. A cost limit that cannot be checked is a failure; it must not be ignored."""
         if self._limits.max_cost_usd is not None and "cost_usd" not in usage:
             raise AgentFailure(
-                f"The price of the model '{self._model}' is not known, so its cost cannot be limited.",
+                f"The price of the model '{self._model}' is unknown, so its cost cannot be limited.",
                 code="price-unknown",
             )
         for name, value in usage.items():
@@ -38,7 +38,7 @@ class Budget:
         return dict(self._totals)
 
     def reached(self) -> StopReason | None:
-        """The limit that is reached; None while there is something left."""
+        """The limit that was reached; None if there is none."""
         limits, used = self._limits, self._totals
         if limits.max_steps is not None and used.get("steps", 0) >= limits.max_steps:
             return "max_steps"
@@ -55,10 +55,10 @@ class OutOfRoom(Exception):
 
 
 def model_name(request: AgentRequest) -> str:
-    """The model that was asked for, by `model:MODEL` or beside it; `UsageError` when there is none, or two."""
+    """The model named by `model:MODEL` or by `--model`; `UsageError` if there is none, or if both are given."""
     if request.argument and request.model and request.argument != request.model:
         raise UsageError(
-            f"The agent '{request.name}' names a model, and '{request.model}' was given beside it.",
+            f"The agent '{request.name}' already names a model; remove --model {request.model}.",
             code="agent-argument",
         )
     name = request.argument or request.model
@@ -68,7 +68,7 @@ def model_name(request: AgentRequest) -> str:
 
 
 def check_model(model: str, environ: Mapping[str, str]) -> None:
-    """Refuse a model that is not known, or has no key, before anything begins."""
+    """Refuse a model that is unknown or has no key, before anything is started."""
     try:
         ChatModel(model, environ).check_now()
     except ModelFailure as failure:
@@ -82,7 +82,7 @@ async def next_reply(
     tools: Sequence[Mapping[str, Any]],
     reasoning_effort: str | None = None,
 ) -> Reply:
-    """The model's next answer, taken into the conversation. Raises `OutOfRoom` or a failure with its category."""
+    """The model's next reply, added to the conversation. Raises `OutOfRoom` or a failure with its category."""
     while True:
         try:
             reply = await chat.complete(conversation.messages, tools=tools, reasoning_effort=reasoning_effort)
@@ -98,6 +98,6 @@ async def next_reply(
 
 
 def as_failure(failure: ModelFailure) -> RuntimeFailure:
-    """A model that is wrongly set up is the agent's trouble; one that cannot be reached is the machine's."""
+    """A wrong setup of the model is a failure of the agent; an unreachable model is one of the infrastructure."""
     kind = AgentFailure if failure.setup else InfrastructureFailure
     return kind(str(failure), code=failure.code)

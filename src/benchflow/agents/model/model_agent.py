@@ -1,4 +1,4 @@
-"""`model:MODEL` in a sandbox: ask, run the tools it calls, answer, until it calls none or a limit is reached."""
+"""`model:MODEL` in a sandbox: call it and run its tool calls until it makes none or reaches a limit."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from benchflow.models import ChatModel, ModelFailure, ToolCall
 
 SYSTEM: Final = """\
 You work on a task in a Linux sandbox, through tools. Your working folder is {workdir}. Each command runs in a new
-shell. Nobody answers questions while you work: decide for yourself, check your work, and when the task is done say so
-without calling a tool.\
+shell. Nobody can answer questions while you work: decide for yourself, check your work, and when the task is done say
+so without calling a tool.\
 """
-SKILLS: Final = "\nThe folder {skills_dir} holds notes that may help; read what fits the task."
+SKILLS: Final = "\nThe folder {skills_dir} contains notes that may help; read those that are relevant to the task."
 MALFORMED_IN_A_ROW: Final = 10
 _SECRETS: Final = ("_API_KEY", "_AUTH_TOKEN", "_SECRET_ACCESS_KEY")
-"""How the names of providers' keys end."""
-CUT_OFF: Final = "Your answer was cut off because it was too long. Go on, in smaller pieces."
+"""Suffixes of the names of provider keys."""
+CUT_OFF: Final = "Your answer was cut off because it was too long. Continue in smaller pieces."
 _OPTIONS: Final = (
     PermissionOption("allow", "allow_once", "Allow"),
     PermissionOption("reject", "reject_once", "Reject"),
@@ -79,7 +79,7 @@ class ModelAgent(Agent):
 
 
 class _Turns:
-    """The loop, with all it needs."""
+    """The loop of one turn."""
 
     def __init__(self, chat: ChatModel, context: AgentContext) -> None:
         self._chat = chat
@@ -104,8 +104,8 @@ class _Turns:
             stop = await self._until_done()
         if scope.cancelled_caught:
             stop = "timeout"
-            self._conversation.answer_rest("(ended, its time was over)")
-            self._context.events("agent_timeout", reason="its time is over", timeout_sec=timeout)
+            self._conversation.answer_rest("(stopped at the time limit)")
+            self._context.events("agent_timeout", reason="the time limit was reached", timeout_sec=timeout)
         used = {name: value - before.get(name, 0) for name, value in self._budget.totals.items()}
         return TurnResult(stop, self._said, timed_out=stop == "timeout", usage=used)
 
@@ -127,7 +127,7 @@ class _Turns:
             for call in reply.tool_calls:
                 await self._call(call)
             if self._malformed >= MALFORMED_IN_A_ROW:
-                self._context.events("error", code="malformed-calls", message="The model calls no tool as it should.")
+                self._context.events("error", code="malformed-calls", message="The model makes no valid tool call.")
                 return "refusal"
             if not reply.tool_calls and reply.finish_reason == "length":
                 self._conversation.tell(CUT_OFF)
@@ -136,7 +136,7 @@ class _Turns:
         return reached
 
     async def _call(self, call: ToolCall) -> None:
-        """Run one tool call and answer it, whatever it is."""
+        """Run one tool call and send its result, valid or not."""
         self._budget.count("tool_calls")
         try:
             arguments = parse_call(call, self._specs)
@@ -180,7 +180,7 @@ class _Turns:
 KIND: Final = AgentKind(
     AgentInfo(
         "model",
-        "A language model with a shell and file tools; also decides on gym tasks.",
+        "A language model with a shell and file tools; also runs on gym tasks.",
         "both",
         argument="MODEL",
         needs=(

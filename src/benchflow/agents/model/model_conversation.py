@@ -1,6 +1,6 @@
-"""The messages between a model and its tools, which can be made shorter when the model takes no more.
+"""The messages between a model and its tools, which can be shortened when they exceed the model's context.
 
-Every tool call is answered exactly once, whatever happens; providers refuse conversations where one is not.
+Every tool call is answered exactly once, whatever happens; providers refuse conversations with open calls.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from benchflow.models import Reply
 
-_SHORTENED: Final = "[left out to save room]"
+_SHORTENED: Final = "[removed to save space]"
 _KEEP_WHOLE: Final = 400
-"""Answers of tools up to this length are not worth leaving out."""
+"""Tool results up to this length are not worth removing."""
 
 
 class Conversation:
@@ -26,7 +26,7 @@ class Conversation:
 
     @property
     def unanswered(self) -> tuple[str, ...]:
-        """Ids of tool calls that have no answer yet."""
+        """Ids of tool calls without a result."""
         return tuple(self._open)
 
     def tell(self, content: str | list[dict[str, Any]]) -> None:
@@ -35,22 +35,22 @@ class Conversation:
         self._messages.append({"role": "user", "content": content})
 
     def hear(self, reply: Reply) -> None:
-        """An answer of the model."""
+        """A reply of the model."""
         self._messages.append(reply.message())
         self._open = [call.id for call in reply.tool_calls]
 
     def answer(self, call_id: str, text: str) -> None:
-        """The answer to a tool call."""
+        """The result of a tool call."""
         self._open.remove(call_id)
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def answer_rest(self, text: str = "(not run)") -> None:
-        """Answer every tool call that is still open, in the same words."""
+        """Answer every open tool call with the same text."""
         for call_id in self.unanswered:
             self.answer(call_id, text)
 
     def shrink(self) -> bool:
-        """Make it shorter, oldest first: answers of tools, then whole exchanges. False when nothing is left to give."""
+        """Shorten it, oldest first: tool results, then whole exchanges. False if nothing can be removed."""
         long = [m for m in self._messages if m["role"] == "tool" and len(_text(m["content"])) > _KEEP_WHOLE]
         if long:
             for message in long[: max(len(long) // 2, 1)]:
@@ -59,7 +59,7 @@ class Conversation:
         return self._drop_exchange()
 
     def _drop_exchange(self) -> bool:
-        """Drop the oldest answer of the model with the answers to its tool calls; the task itself stays."""
+        """Drop the oldest reply of the model with the results of its tool calls; the task itself stays."""
         starts = [index for index, message in enumerate(self._messages) if message["role"] == "assistant"]
         if len(starts) < 2:
             return False

@@ -1,4 +1,4 @@
-"""`model:MODEL` on gym tasks: an observation and the actions on offer go in, the actions to take come out."""
+"""`model:MODEL` on gym tasks: maps an observation and the available actions to the actions to take."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cube.core import Action, ActionSchema, Content, Observation
 from cube.task import STOP_ACTION
 
 SYSTEM: Final = f"""\
-You work on a task through tools. After each call you see what it did. When the task is done, call {STOP_ACTION.name}.\
+You work on a task through tools. After each call you see its effect. When the task is done, call {STOP_ACTION.name}.\
 """
-REMINDER: Final = f"Call a tool to go on, or {STOP_ACTION.name} when the task is done."
+REMINDER: Final = f"Call a tool to continue, or {STOP_ACTION.name} when the task is done."
 MALFORMED_IN_A_ROW: Final = 5
 
 
 class ModelPolicy(Policy):
-    """One conversation per episode; `STOP_ACTION` is always on offer."""
+    """One conversation per episode; `STOP_ACTION` is always available."""
 
     def __init__(self, request: AgentRequest) -> None:
         self.name = request.name
@@ -49,7 +49,7 @@ class ModelPolicy(Policy):
         return self._stop
 
     async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
-        """The model's next actions. Calls that make no sense are answered and not passed on."""
+        """The model's next actions. Invalid calls are answered and not passed on."""
         self._observe(observation)
         known = {action.name: action for action in (*actions, STOP_ACTION)}
         tools = [action.as_dict() for action in known.values()]
@@ -76,23 +76,23 @@ class ModelPolicy(Policy):
         return []
 
     def _actions(self, reply: Reply, known: Mapping[str, ActionSchema]) -> list[Action]:
-        """The calls that can be made; the others are answered at once."""
+        """The valid calls; the others are answered at once."""
         chosen: list[Action] = []
         for call in reply.tool_calls:
             self._budget.count("tool_calls")
             try:
                 if call.name not in known:
-                    raise MalformedCall(f"There is no tool '{call.name}'. The tools are: {', '.join(known)}.")
+                    raise MalformedCall(f"Unknown tool '{call.name}'. Available tools: {', '.join(known)}.")
                 chosen.append(Action(id=call.id, name=call.name, arguments=parse_arguments(call)))
             except MalformedCall as problem:
                 self._conversation.answer(call.id, f"error: {problem}")
         return chosen
 
     def _observe(self, observation: Observation) -> None:
-        """Answer the calls that were made, then say what else is to be seen.
+        """Send the results of the calls, then everything else in the observation.
 
-        A content that says which call it answers goes there. The first call takes what says nothing when it is the
-        only one that waits. Pictures cannot be answers of tools, so they follow as messages of the user.
+        A content that names its call is the result of that call. Contents without a call belong to the first one if
+        it is the only one. Images cannot be tool results, so they follow as user messages.
         """
         waiting = self._conversation.unanswered
         answers: dict[str, list[str]] = {call: [] for call in waiting}
@@ -117,6 +117,6 @@ class ModelPolicy(Policy):
 
 
 def _rendered(content: Content) -> tuple[str, list[dict[str, Any]]]:
-    """A content as text, or as parts of a message when it is more than text."""
+    """A content as text, or as message parts if it is more than text."""
     shown = content.to_llm_message()["content"]
     return (shown, []) if isinstance(shown, str) else ("", shown)

@@ -1,6 +1,6 @@
-"""The tools of a model in a sandbox: what they are called, what they take, and what they answer.
+"""The tools of a model in a sandbox: their names, arguments and results.
 
-Whatever is wrong with a call is said to the model in its answer, so that it can do better.
+A problem with a call is reported to the model as its result, so that it can correct the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {"string": str, "number":
 
 
 class MalformedCall(ValueError):
-    """A tool call that cannot be run as it stands; `str()` is what the model is told."""
+    """A tool call that cannot be run; `str()` is the message to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ def _text(description: str) -> dict[str, str]:
 SPECS: Final = (
     ToolSpec(
         "bash",
-        "Run a command in a new shell in the working folder; its output and exit code come back.",
+        "Run a command in a new shell in the working folder; returns its output and exit code.",
         {
-            "command": _text("What to run."),
-            "timeout_sec": {"type": "number", "description": f"When to end it; {DEFAULT_TIMEOUT:g} unless given."},
+            "command": _text("The command to run."),
+            "timeout_sec": {"type": "number", "description": f"Time limit in seconds; default {DEFAULT_TIMEOUT:g}."},
         },
         ("command",),
     ),
@@ -61,22 +61,22 @@ SPECS: Final = (
         "read_file",
         "Read a text file, or some lines of it.",
         {
-            "path": _text("The file, from the working folder or absolute."),
+            "path": _text("The file; absolute, or relative to the working folder."),
             "line": {"type": "integer", "description": "The first line to read, counted from 1."},
-            "limit": {"type": "integer", "description": "How many lines to read."},
+            "limit": {"type": "integer", "description": "The number of lines to read."},
         },
         ("path",),
     ),
     ToolSpec(
         "write_file",
-        "Make a file hold a text; folders that are missing are made.",
-        {"path": _text("The file."), "content": _text("All that it is to hold.")},
+        "Write a text to a file; missing folders are created.",
+        {"path": _text("The file."), "content": _text("The complete text.")},
         ("path", "content"),
     ),
     ToolSpec(
         "edit_file",
         "Replace a text that occurs exactly once in a file.",
-        {"path": _text("The file."), "old": _text("The text to replace."), "new": _text("The text in its place.")},
+        {"path": _text("The file."), "old": _text("The text to replace."), "new": _text("The replacement.")},
         ("path", "old", "new"),
     ),
 )
@@ -89,18 +89,20 @@ def offered(forbidden: frozenset[str]) -> tuple[ToolSpec, ...]:
 
 
 def parse_call(call: ToolCall, specs: tuple[ToolSpec, ...]) -> dict[str, Any]:
-    """The arguments of a call, checked; `MalformedCall` says what is wrong and what would be right."""
+    """The checked arguments of a call; `MalformedCall` says what is wrong and what is expected."""
     spec = next((spec for spec in specs if spec.name == call.name), None)
     if spec is None:
         names = ", ".join(spec.name for spec in specs)
-        raise MalformedCall(f"There is no tool '{call.name}'. The tools are: {names}.")
+        raise MalformedCall(f"Unknown tool '{call.name}'. Available tools: {names}.")
     arguments = parse_arguments(call)
     for name in spec.required:
         if name not in arguments:
             raise MalformedCall(f"The argument '{name}' of {call.name} is missing.")
     for name, value in arguments.items():
         if name not in spec.properties:
-            raise MalformedCall(f"{call.name} has no argument '{name}'. It takes: {', '.join(spec.properties)}.")
+            raise MalformedCall(
+                f"{call.name} has no argument '{name}'. Its arguments are: {', '.join(spec.properties)}."
+            )
         wanted = spec.properties[name]["type"]
         if not isinstance(value, _TYPES[wanted]) or isinstance(value, bool):
             raise MalformedCall(f"The argument '{name}' of {call.name} must be of type {wanted}.")
@@ -108,7 +110,7 @@ def parse_call(call: ToolCall, specs: tuple[ToolSpec, ...]) -> dict[str, Any]:
 
 
 def parse_arguments(call: ToolCall) -> dict[str, Any]:
-    """The arguments as a mapping; `MalformedCall` when they are none."""
+    """The arguments as a mapping; `MalformedCall` if they are not one."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError) as error:
@@ -119,7 +121,7 @@ def parse_arguments(call: ToolCall) -> dict[str, Any]:
 
 
 async def run_tool(workspace: Workspace, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    """Run a checked call; its answer, and whether it went well."""
+    """Run a checked call; return its result and whether it succeeded."""
     try:
         match name:
             case "bash":
@@ -145,14 +147,14 @@ def _shown_result(done: ExecResult, timeout: float) -> str:
     parts = [stream.decode(errors="replace").rstrip("\n") for stream in (done.stdout, done.stderr)]
     text = shortened("\n".join(part for part in parts if part))
     if done.dropped_bytes:
-        text += f"\n[{done.dropped_bytes} bytes of output were left out of the middle]"
-    ending = f"[ended after {timeout:g} s, its time was over]" if done.timed_out else f"[exit code {done.exit_code}]"
+        text += f"\n[{done.dropped_bytes} bytes in the middle of the output were omitted]"
+    ending = f"[stopped at the time limit of {timeout:g} s]" if done.timed_out else f"[exit code {done.exit_code}]"
     return f"{text}\n{ending}" if text else ending
 
 
 def shortened(text: str) -> str:
-    """A text that a model can take in: of a long one, its beginning and its end."""
+    """A text of limited length: of a long one, its beginning and its end."""
     if len(text) <= _MAX_SHOWN:
         return text
     half = _MAX_SHOWN // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters omitted]\n{text[-half:]}"

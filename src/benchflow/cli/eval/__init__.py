@@ -8,11 +8,11 @@ from benchflow.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
     "run": Lazy("benchflow.cli.eval.run:run_command", "Run an agent on many tasks."),
-    "resume": Lazy("benchflow.cli.eval.run:resume_command", "Continue a job that was cut short."),
-    "rescore": Lazy("benchflow.cli.eval.rescore:rescore_command", "Score the rollouts of a job again."),
-    "list": Lazy("benchflow.cli.eval.inspect:list_command", "Show the jobs of a folder."),
+    "resume": Lazy("benchflow.cli.eval.run:resume_command", "Resume a job that was interrupted."),
+    "rescore": Lazy("benchflow.cli.eval.rescore:rescore_command", "Rescore the rollouts of a job."),
+    "list": Lazy("benchflow.cli.eval.inspect:list_command", "List the jobs of a folder."),
     "show": Lazy("benchflow.cli.eval.inspect:show_command", "Show the results of a job."),
-    "export": Lazy("benchflow.cli.eval.export:export_command", "Write the trajectories of a job as ATIF."),
+    "export": Lazy("benchflow.cli.eval.export:export_command", "Export the trajectories of a job as ATIF."),
     "compare": Lazy("benchflow.cli.eval.inspect:compare_command", "Compare two jobs task by task."),
 }
 

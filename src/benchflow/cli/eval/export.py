@@ -18,11 +18,13 @@ from benchflow.rollout.atif import export_atif
 @click.command("export")
 @click.argument("job")
 @click.argument("out", type=PATH)
-@click.option("--format", "form", type=click.Choice(["atif"]), default="atif", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["atif"]), default="atif", show_default=True, help="Format to write."
+)
 @jobs_dir_option
 @json_option
 def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool) -> int:
-    """Write the trajectory of every result that counts into OUT, a new or empty folder, rewards included."""
+    """Export the trajectory of every result that counts, with its rewards, to OUT, a new or empty folder."""
     found = Job.find(jobs_dir, job)
     rollouts = [rollout for rollout, _ in readable(found).results]
     try:
@@ -32,9 +34,9 @@ def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool
                 text = json.dumps(document, indent=2, ensure_ascii=False)
                 (folder / f"{rollout}.{form}.json").write_text(text + "\n", encoding="utf-8")
     except FileExistsError as error:
-        raise click.UsageError(f"{error}; name a new or empty folder.") from error
+        raise click.UsageError(f"{error}; choose a new or empty folder.") from error
     if as_json:
         emit_json({"job": found.folder.name, "format": form, "out": str(out), "exported": len(rollouts)})
     else:
-        emit(f"Exported {len(rollouts)} trajectories to {out}")
+        emit(f"Exported {len(rollouts)} {'trajectory' if len(rollouts) == 1 else 'trajectories'} to {out}")
     return 0

@@ -1,4 +1,4 @@
-"""Looking at jobs: `bench eval list`, `show` and `compare`. None of them changes anything."""
+"""Reading jobs: `bench eval list`, `show` and `compare`. None of them changes anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchflow.record import Job, list_jobs
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 jobs_dir_option = click.option(
-    "--jobs-dir", type=PATH, default="jobs", show_default=True, help="The folder that holds the jobs."
+    "--jobs-dir", type=PATH, metavar="DIR", default="jobs", show_default=True, help="Folder of the jobs."
 )
 
 
@@ -33,7 +33,7 @@ def readable(job: AnyJob) -> AnyJob:
 @jobs_dir_option
 @json_option
 def list_command(jobs_dir: Path, as_json: bool) -> int:
-    """Show the jobs of a folder."""
+    """List the jobs of a folder."""
     if jobs_dir.exists() and not jobs_dir.is_dir():
         raise UsageError(f"{jobs_dir} is not a folder.", code="not-a-folder")
     rows = [_row(jobs_dir, name) for name in list_jobs(jobs_dir)]
@@ -41,7 +41,7 @@ def list_command(jobs_dir: Path, as_json: bool) -> int:
         emit_json({"jobs": rows})
         return 0
     if not rows:
-        emit(f"There are no jobs in {jobs_dir}. Start one: bench eval run PATH --agent oracle")
+        emit(f"{jobs_dir} has no jobs. To start one, run: bench eval run PATH --agent oracle")
         return 0
     cells = [
         (
@@ -120,14 +120,14 @@ def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
 @click.command("compare")
 @click.argument("first")
 @click.argument("second")
-@click.option("--fail-if-worse", is_flag=True, help="End with 1 when the second job is clearly worse.")
+@click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the second job is clearly worse.")
 @click.option("--same-digest", is_flag=True, help="Leave out tasks whose content differs between the jobs.")
 @jobs_dir_option
 @json_option
 def compare_command(
     first: str, second: str, fail_if_worse: bool, same_digest: bool, jobs_dir: Path, as_json: bool
 ) -> int:
-    """Compare two jobs over the tasks that both have scored; ends with 1 when there are none.
+    """Compare two jobs on the tasks that both have scored; exits with 1 if there are none.
 
     Tasks pair by name. One whose content differs between the jobs is marked `changed`.
     """

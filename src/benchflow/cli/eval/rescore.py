@@ -1,4 +1,4 @@
-"""`bench eval rescore`: the rollouts of a job scored again by the verifiers as they are now."""
+"""`bench eval rescore`: scores the rollouts of a job again with the current verifiers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LISTED: Final = 20
 @jobs_dir_option
 @json_option
 def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -> int:
-    """Score the rollouts of a job again, by the verifiers of their packages as they are now. No agent is run.
+    """Score the rollouts of a job again, with the current verifiers of their packages. No agent is run.
 
     Earlier verdicts are kept; the newest counts. A rollout without a kept workspace keeps its verdict, and the reason
-    is told. Ends with 0 when every rollout was scored, else with 1.
+    is shown. Exits with 0 if every rollout was scored, otherwise with 1.
     """
     store = JobStore.open(jobs_dir, job)
     try:
@@ -60,7 +60,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
 
 
 class _Changes(Watching):
-    """Says of every rollout what it was scored before."""
+    """Shows the previous score of every rollout."""
 
     def describe(self, item: WorkItem, result: Result) -> str:
         if not isinstance(item, RescoreItem) or not counts(result):
@@ -79,9 +79,9 @@ def _report_lines(report: RescoreReport) -> list[str]:
     different = sum(item["before"] != item["after"] for item in report.rescored)
     scored = len(report.rescored) + report.already
     rollouts = "1 rollout" if scored == 1 else f"{scored} rollouts"
-    lines = [f"{rollouts} scored again, {different} of them with another score"]
+    lines = [f"{rollouts} rescored, {different} with a different score"]
     if report.already:
-        lines[0] += f"; {report.already} were done before the pass was cut short"
+        lines[0] += f"; {report.already} were already done before the interruption"
     for task, parts in sorted(report.changed_packages.items()):
         lines.append(f"{task} has also changed in {', '.join(parts)} since its rollouts")
     lines += [
@@ -89,5 +89,5 @@ def _report_lines(report: RescoreReport) -> list[str]:
         for item in report.not_rescored[:_LISTED]
     ]
     if len(report.not_rescored) > _LISTED:
-        lines.append(f"{len(report.not_rescored) - _LISTED} more keep their verdict; --json lists them all")
+        lines.append(f"{len(report.not_rescored) - _LISTED} more keep their verdict; --json lists all")
     return lines

@@ -25,50 +25,64 @@ from benchflow.task.package import TaskPackage
 INTERRUPTED = 130
 
 concurrency_option = click.option(
-    "--concurrency", type=click.IntRange(1, 10_000), default=4, show_default=True, help="Rollouts at the same time."
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Maximum number of concurrent rollouts.",
 )
 building_option = click.option(
     "--build-concurrency",
     type=click.IntRange(1, 100),
+    metavar="N",
     default=2,
     show_default=True,
-    help="Environments built at the same time.",
+    help="Maximum number of concurrent builds.",
 )
 
 
 @click.command("run")
 @click.argument("sources", metavar="PATH...", nargs=-1, required=True)
-@click.option("--agent", required=True, metavar="AGENT", help="NAME or NAME:ARGUMENT; see `bench agents`.")
-@click.option("--model", metavar="MODEL", help="The model of agents that take one.")
-@click.option("--attempts", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Attempts at each task.")
+@click.option("--agent", required=True, metavar="AGENT", help="Agent to run; see `bench agents`.")
+@click.option("--model", metavar="MODEL", help="Model of the agent.")
+@click.option(
+    "--attempts", type=click.IntRange(1, 10_000), metavar="N", default=1, show_default=True, help="Rollouts per task."
+)
 @concurrency_option
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
-@click.option("--base-image", metavar="host|NAME", help="What to take for a base image that nobody has.")
-@click.option("--max-steps", type=click.IntRange(min=1), help="Steps that an agent may take.")
-@click.option("--max-cost", "max_cost_usd", type=click.FloatRange(min=0), help="US dollars that a rollout may cost.")
+@click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
+@click.option(
+    "--max-cost",
+    "max_cost_usd",
+    type=click.FloatRange(min=0),
+    metavar="USD",
+    help="Maximum model cost of a rollout in US dollars.",
+)
 @click.option(
     "--timeout",
     "timeout_sec",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SEC",
-    help="Time of a whole rollout.",
+    help="Time limit of a whole rollout.",
 )
 @click.option(
     "--agent-timeout",
     "agent_timeout_sec",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SEC",
-    help="Time of the agent.",
+    help="Time limit of the agent.",
 )
 @click.option(
     "--workspaces/--no-workspaces",
     "keep_workspace",
     default=True,
     show_default=True,
-    help="Keep what agents leave, so that it can be scored again.",
+    help="Keep the workspaces for rescoring.",
 )
-@click.option("--name", help="The job's name; without one it is the time.")
+@click.option("--name", metavar="JOB", help="Name of the job; default: the current time.")
 @jobs_dir_option
 @json_option
 def run_command(
@@ -82,7 +96,7 @@ def run_command(
 ) -> int:
     """Run an agent on many tasks.
 
-    PATH is a package, a folder above packages, or cube:NAME for an installed cube.
+    PATH is a package, a folder with packages, or cube:NAME for an installed cube.
     """
     request = JobRequest(sources=sources, **options)
     _refuse_unused(request)
@@ -99,7 +113,7 @@ def run_command(
 @jobs_dir_option
 @json_option
 def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir: Path, as_json: bool) -> int:
-    """Continue a job: run what was cut short, and what failures left unscored."""
+    """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
     planned, tasks = plan_job(request)
@@ -112,7 +126,9 @@ def _refuse_unused(request: JobRequest) -> None:
     if all(source.startswith(CUBE_PREFIX) for source in request.sources):
         for option, value in (("--sandbox", request.sandbox != "auto"), ("--base-image", request.base_image)):
             if value:
-                raise UsageError(f"{option} is for packages; a cube brings what it runs in.", code="cube-option")
+                raise UsageError(
+                    f"{option} applies to packages only; a cube has its own environment.", code="cube-option"
+                )
 
 
 def _look_ahead(tasks: list[TaskRef], agent: str) -> None:

@@ -16,7 +16,7 @@ _LONGEST = 200
 
 
 class Watching(Observer):
-    """Counts what runs and what came of it, on stderr."""
+    """Shows running items and results on stderr."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -33,7 +33,7 @@ _NOT_RUN: Final = NoOutcome("not-run")
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One option of one request, and the answers that lead to it."""
+    """One option of one request, and the answers up to it."""
 
     option: PermissionOption
     request: str

@@ -1,6 +1,6 @@
 """A conversation: declared turns in order, then free rounds as long as the user has something to say.
 
-Between rounds the workspace may be verified on a fork for the user's eyes (soft verification); the agent goes on in
+Between rounds the workspace may be verified on a fork for the user (soft verification); the agent continues in
 its own sandbox and sees nothing of it. Each round is a line of `user_rounds.jsonl`.
 """
 
@@ -48,10 +48,10 @@ class Conversation:
     branch: str | None = None
     """Id of the branch this is; None for the main line."""
     points: list[BranchPoint] = field(default_factory=list)
-    """Where it could have gone another way; whoever takes them stops their sandboxes."""
+    """The points where it could branch; the caller that takes them stops their sandboxes."""
 
     async def run(self, *, start: int = 0, prompt: str | None = None, last: RoundResult | None = None) -> None:
-        """Play from round `start` on; `prompt` is what is said there when it is known already."""
+        """Play from round `start` on; `prompt` is the prompt there, if already known."""
         if self.user is not None and start == 0 and self.branch is None:
             with _user_boundary():
                 await self.user.setup(self.agents.step.prompt, self._solution())
@@ -124,13 +124,13 @@ class Conversation:
         return result
 
     async def _soft_verified(self, number: int) -> dict[str, Any]:
-        """What a verification of this very moment says, for a user that has another round to look at it."""
+        """The verification of the current state, for a user that has another round."""
         context, step = self.context, self.agents.step
         last_round = number + 1 >= max(context.plan.max_rounds, len(step.turns))
         if self.user is None or not self.user.wants_rewards or last_round or self.agents.exhausted:
             return {}
         if context.environment.services is not None:
-            return {"verifier_error": "rounds are not verified while services of the environment run"}
+            return {"verifier_error": "rounds are not verified while services of the environment are running"}
         place = context.folder.round(number, step=step.name, branch=self.branch)
         copy = await self.agents.sandbox.fork()
         try:
@@ -176,7 +176,7 @@ def _tokens(usage: Mapping[str, float]) -> float | None:
 
 
 def _handoff_note(last: RoundResult | None) -> str:
-    """What the next role is told of the one before it: that it was there, and how much it did."""
+    """What the next role learns about the previous one: its name, and how much it did."""
     if last is None:
         return ""
     return f"\n\nHandoff from {last.role} (scene {last.scene}): {last.n_tool_calls} tool calls in its last turn."
@@ -184,7 +184,7 @@ def _handoff_note(last: RoundResult | None) -> str:
 
 @contextmanager
 def _user_boundary() -> Iterator[None]:
-    """A user that raises is trouble of whoever runs the rollout, not of the agent."""
+    """An exception of a user is a failure of the caller, not of the agent."""
     try:
         yield
     except BenchflowError:

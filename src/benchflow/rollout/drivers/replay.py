@@ -1,4 +1,4 @@
-"""Replay: a finished rollout is scored again, its kept workspaces in new environments, by the verifier as it is now.
+"""Replay: a finished rollout is scored again, its kept workspaces in new environments, with the current verifier.
 
 No agent runs. What was there stays: the new verdict is written beside it, below `rescores/<number>/`, and returned as a
 result that differs from the old one in its score only.
@@ -32,7 +32,7 @@ from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
 COUNTED: Final = frozenset({"verifier", "package"})
-"""Errors that are the verifier's own answer. All others are trouble on the way to it, and leave the old verdict."""
+"""Errors that are the verifier's own answer. All others are failures before it runs, and keep the old verdict."""
 _SCOPES: Final = ("environment", "verifier", "judge")
 
 
@@ -43,7 +43,7 @@ class NotRescoredError(RuntimeFailure):
 
 
 class _TroubleError(Exception):
-    """Something else than the verifier failed: nothing of this is kept."""
+    """Something other than the verifier failed: nothing is kept."""
 
     def __init__(self, result: Result) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _TroubleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rescore:
-    """A finished rollout, and what to score it again with."""
+    """A finished rollout, and how to score it again."""
 
     folder: RolloutFolder
     result: Result
@@ -65,7 +65,7 @@ class Rescore:
 
 
 class ReplayDriver(Driver):
-    """Takes each step of a rollout by restoring what was kept of it; what the agent never did cannot be scored."""
+    """Takes each step of a rollout by restoring its kept workspace; a step that was never done cannot be scored."""
 
     def __init__(self, task: Rescore, stage: RolloutFolder) -> None:
         """What verifiers leave goes below `stage`."""
@@ -88,7 +88,7 @@ class ReplayDriver(Driver):
         task, name = self._task, step.name
         kept = task.folder.step(name).workspace
         if not kept.is_file():
-            message = f"Step {name} was not reached by the agent and would be now; only a new rollout can tell."
+            message = f"Step {name} was not reached by the agent but would be now; run a new rollout to score it."
             raise NotRescoredError(message)
         async with await self._environment() as environment:
             with attributed("sandbox", "environment"):
@@ -119,9 +119,9 @@ def why_not(folder: RolloutFolder, result: Result, package: TaskPackage) -> str 
     if folder.step(steps[0].config.name if steps else None).workspace.is_file():
         return None
     if workspace is not None:
-        return "Its workspace is gone from the rollout's folder."
+        return "Its workspace is missing from the rollout's folder."
     phase = result.error.phase if result.error is not None else "agent"
-    return f"It has no workspace: it ended in phase {phase}, before the agent's work was kept."
+    return f"It has no workspace: it ended in phase {phase}, before the workspace was saved."
 
 
 def counts(result: Result) -> bool:
@@ -143,8 +143,8 @@ async def rescore_rollout(task: Rescore) -> Result:
     try:
         with staged_folder(place.path, sync=False) as stage:
             return await _score_into(RolloutFolder(stage), task, note)
-    except _TroubleError as trouble:
-        return trouble.result
+    except _TroubleError as failed:
+        return failed.result
 
 
 async def _score_into(stage: RolloutFolder, task: Rescore, note: RescoreNote) -> Result:
@@ -163,6 +163,6 @@ async def _score_into(stage: RolloutFolder, task: Rescore, note: RescoreNote) ->
 
 
 def discard_unfinished(folder: RolloutFolder) -> None:
-    """Remove what a killed rescoring left; for whoever knows that none is under way."""
+    """Remove what a killed rescoring left; call it only if none is running."""
     for path in folder.rescores.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Turns: the agents that are open in a sandbox, what each is given, who answers its questions, and one deadline.
+"""Turns: the agents that are open in a sandbox, their contexts, the answers to their questions, and one deadline.
 
-An agent stays open between its turns, so that it remembers them; one that has ended or overrun is opened anew. Whoever
-asks before it does something is answered by the caller's handler; in doubt by nobody, and that is a refusal.
+An agent stays open between its turns, so that it remembers them; one that has ended or overrun is opened again. A
+permission request is answered by the caller's handler; in doubt there is no answer, and that is a refusal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 
 GRACE_SEC: Final = 30.0
-"""How much longer than its time an agent may take to end its turn by itself."""
+"""How long an agent may take to end its turn on its own after its time limit."""
 CLOSE_SEC: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What all turns of a rollout share: the plan, the environment, where records go, how agents are made."""
+    """What all turns of a rollout share: the plan, the environment, the records, the factory of agents."""
 
     config: RolloutConfig
     package: TaskPackage
@@ -59,7 +59,7 @@ class TurnContext:
     def agent_context(
         self, step: StepPlan, turn: PlannedTurn, sandbox: Sandbox, logs: Path, ask: PermissionHandler | None
     ) -> AgentContext:
-        """What a role is given as long as it is open in a sandbox: variables and files of its own scope only."""
+        """The context of a role while it is open in a sandbox: variables and files of its own scope only."""
         view, role = self.plan.view, turn.role
         is_oracle = role.agent == ORACLE
         user = step.agent.user
@@ -116,7 +116,7 @@ def make_agent(config: RolloutConfig, name: str, model: str | None, machine: Map
 
 
 def confirms(policy: str | Mapping[str, str] | None) -> bool:
-    """Whether a confirmation policy wants a human to be asked; what its keys cover cannot be told, so all is asked."""
+    """Whether a confirmation policy requires a human; the scope of its keys is unknown, so every request needs one."""
     return bool(policy)
 
 
@@ -153,7 +153,7 @@ class Gatekeeper:
         self.asked = []
 
     def end_turn(self) -> None:
-        """What was decided for the turn and not asked does not count for the next."""
+        """Answers that the turn did not use do not count for the next."""
         self.decisions.clear()
 
     async def __call__(self, request: PermissionRequest) -> str | None:
@@ -194,7 +194,7 @@ class TurnOutcome:
 
 @dataclass(slots=True)
 class AgentTally:
-    """What the agents of a step came to, added up."""
+    """The totals of the agents of a step."""
 
     exit_code: int | None = None
     timed_out: bool = False
@@ -234,7 +234,7 @@ class OpenAgents:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the time of the step is over."""
+        """Whether the step has reached its time limit."""
         return self._deadline is not None and anyio.current_time() >= self._deadline
 
     def _time_left(self, turn: PlannedTurn) -> float | None:
@@ -244,7 +244,7 @@ class OpenAgents:
         return min((limit for limit in limits if limit is not None), default=None)
 
     async def take_turn(self, turn: PlannedTurn, prompt: str, **where: Any) -> TurnOutcome:
-        """Prompt a role and wait until its turn is over; `where` is added to every event of the turn."""
+        """Prompt a role and wait until its turn has ended; `where` is added to every event of the turn."""
         trajectory = self.context.trajectory
         began = anyio.current_time()
         self.gatekeeper.begin_turn()
@@ -278,7 +278,7 @@ class OpenAgents:
             logs = self._logs / role.name if self._several else self._logs
             ask = self.gatekeeper if self.gatekeeper.active() else None
             settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask)
-            self._open[role.name] = agent  # before it is up, so that a cancelled start is closed too
+            self._open[role.name] = agent  # before it is started, so that a cancelled start is closed too
             await agent.start(settings)
         return agent
 
@@ -290,6 +290,6 @@ class OpenAgents:
             await agent.close()
 
     async def close(self) -> None:
-        """End all agents, also while being cancelled; what they placed in the sandbox is gone then."""
+        """End all agents, also while being cancelled; their files in the sandbox are removed."""
         for role in list(self._open):
             await self._shut(role)

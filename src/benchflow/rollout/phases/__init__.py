@@ -1,1 +1,1 @@
-"""What is done to an environment around the work of a step, whoever drives it: begin, freeze, keep, restore."""
+"""What is done to an environment around the work of a step, for every driver: begin, freeze, keep, restore."""

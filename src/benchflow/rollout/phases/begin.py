@@ -1,4 +1,4 @@
-"""Begin: what stands ready before anybody works on a step.
+"""Begin: prepares an environment for a step.
 
 `for_agents` gives the sandbox what belongs to its scope only; `begin` places the files and the prompt of a step, runs
 its set-up, waits for its healthcheck and sets its network.

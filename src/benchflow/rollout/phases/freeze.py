@@ -32,12 +32,12 @@ _EXISTS: Final = 'for path in "$@"; do if [ -e "$path" ]; then echo 1; else echo
 
 
 def keeps_processes(view: TaskRuntimeView, step: str | None) -> bool:
-    """Whether what the agent started lives on into verification."""
+    """Whether the agent's processes keep running during verification."""
     return config_of(view, step).hardening.keep_processes
 
 
 async def end_processes(environment: Environment, step: str | None) -> None:
-    """End what the agent of a step started, unless it is part of the solution; services of the environment live on."""
+    """End the agent's processes, unless they are part of the solution; services of the environment keep running."""
     sandbox, view = environment.sandbox, environment.preparation.view
     if keeps_processes(view, step):
         return
@@ -85,7 +85,7 @@ async def collect(
 
 
 async def _existing(sandbox: Sandbox, sources: list[str]) -> list[str]:
-    """Those of the paths that are there; all of them when the question cannot be answered."""
+    """The paths that exist; all of them if that cannot be determined."""
     result = await sandbox.exec(["sh", "-c", _EXISTS, "sh", *sources], user="root", cwd="/", timeout=60)
     answers = result.stdout.decode(errors="replace").split()
     if len(answers) != len(sources):
@@ -110,7 +110,7 @@ async def _take(sandbox: Sandbox, source: str, target: Path, destination: str, e
 
 
 def _free(place: Path) -> bool:
-    """Whether nothing stands there; the folders above it are made."""
+    """Whether the path is free; its parent folders are created."""
     place.parent.mkdir(parents=True, exist_ok=True)
     return not os.path.lexists(place)
 

@@ -1,8 +1,8 @@
 """Keep: the workspace an agent left is packed beside its record, so that it can be scored again.
 
 `keep` writes one `workspace.tar.gz`: under `files/` every path that differs from the environment, with its
-mode, owner and time, and `workspace.json` with what was deleted. Secrets are taken out. Whatever cannot be kept is said
-as a reason, and never fails a rollout. `restore` is the way back.
+mode, owner and time, and `workspace.json` with what was deleted. Secrets are removed. If a workspace cannot be
+kept, the record has the reason; this never fails a rollout. `restore` is the inverse.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ async def keep(
     """Keep the workspace of a step, unless what is packed would not be all that its verifier sees."""
     sandbox = environment.sandbox
     if environment.services is not None or sandbox.spec.composition is not None:
-        return _not_kept("Services of the environment hold state that cannot be kept.")
+        return _not_kept("Services of the environment have state that cannot be saved.")
     if keeps_processes(environment.preparation.view, step) and await sandbox.has_processes():
-        return _not_kept("The verifier looks at running processes, which cannot be kept.")
+        return _not_kept("The verifier needs running processes, which cannot be saved.")
     return await keep_workspace(sandbox, archive, redactor, without=without)
 
 
@@ -106,7 +106,7 @@ def _within_limits(changes: Sequence[Change]) -> None:
         raise _NotKeptError(f"{special.path} is neither a file, a folder nor a link, and cannot be kept.")
     unknown = next((c for c in changes if c.type == "symlink" and c.kind != "deleted" and c.target is None), None)
     if unknown is not None:
-        raise _NotKeptError(f"Where the link {unknown.path} leads is not known, so it cannot be kept.")
+        raise _NotKeptError(f"The target of the link {unknown.path} is unknown, so it cannot be saved.")
 
 
 async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, Rights]:
@@ -123,7 +123,7 @@ async def _rights(sandbox: Sandbox, present: Sequence[Change]) -> dict[str, Righ
         numbers = [[int(words[0], 8), *map(int, words[1:])] for words in (line.split() for line in lines)]
         return known | {path: Rights(*found) for path, found in zip(paths, numbers, strict=True)}
     except (ValueError, TypeError, IndexError):
-        message = "The environment has no working `stat`, so the owners of files cannot be kept."
+        message = "The environment has no working `stat`, so the owners of files cannot be saved."
         raise _NotKeptError(message) from None
 
 

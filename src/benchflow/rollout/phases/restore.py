@@ -1,4 +1,4 @@
-"""Restore: a kept workspace is put back into a started environment: files, links, deletions, modes, owners and times.
+"""Restore: a kept workspace is restored in a started environment: files, links, deletions, modes, owners and times.
 
 The archive is read as data that may be damaged: names stay below the folder they belong to, sizes are bounded.
 """
@@ -33,7 +33,7 @@ class _Staged:
     deleted: list[str] = field(default_factory=list)
     owners: dict[tuple[int, int], list[str]] = field(default_factory=lambda: defaultdict(list))
     modes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Modes that a copy does not carry."""
+    """Modes that a copy does not preserve."""
     above: list[str] = field(default_factory=list)
     """Folders of the environment that hold what was kept, and stay as they are."""
     times: dict[Path, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ async def _each(sandbox: Sandbox, command: Sequence[str], paths: Sequence[str]) 
     done = await sandbox.exec(["xargs", "-0", *command, "--"], user="root", cwd="/", stdin=listed, timeout=_TIMEOUT_SEC)
     if not done.ok:
         reason = done.stderr.decode(errors="replace").strip()[-300:]
-        message = f"The kept workspace cannot be put back: {command[0]}: {reason or 'no reason given'}"
+        message = f"The kept workspace cannot be restored: {command[0]}: {reason or 'no reason given'}"
         raise SandboxFailure(message, code="restore-failed")
 
 
@@ -93,7 +93,7 @@ def _unpack(archive: Path, root: Path) -> _Staged:
             entries += 1
             size += member.size
             if entries > 20 * MAX_ENTRIES or size > MAX_BYTES + _LONGEST_MANIFEST:
-                raise ValueError("it holds more than is ever kept")
+                raise ValueError("it exceeds the limits of a kept workspace")
             if member.name.startswith(f"{FILES}/"):
                 _place(tar, member, root, staged)
     for folder, time in staged.times.items():
@@ -144,7 +144,7 @@ def _make_above(folder: Path, root: Path, staged: _Staged) -> None:
     for name in folder.relative_to(root).parts:
         place /= name
         if place.is_symlink() or (place.exists() and not place.is_dir()):
-            raise ValueError(f"{folder.relative_to(root)} is no folder")
+            raise ValueError(f"{folder.relative_to(root)} is not a folder")
         if not place.exists():
             place.mkdir()
             staged.above.append(f"/{place.relative_to(root).as_posix()}")

@@ -105,7 +105,7 @@ class SnapshotNotes:
             found: dict[str, ChangeKind] = json.loads(self._path(image).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SandboxFailure(
-                f"What was changed before the snapshot {image[:12]} is not known on this machine.",
+                f"The changes before the snapshot {image[:12]} are unknown on this machine.",
                 code="snapshot-unknown",
             ) from None
         return found

@@ -20,7 +20,7 @@ from benchflow.sandbox.protocol import NetworkPolicy
 
 
 class ContainerNetwork:
-    """The network of one container. `policy` is what holds now."""
+    """The network of one container. `policy` is the current one."""
 
     def __init__(self, host: EngineHost, policy: NetworkPolicy) -> None:
         self._host = host
@@ -53,7 +53,9 @@ class ContainerNetwork:
     async def switch(self, container: EngineContainer, policy: NetworkPolicy) -> None:
         """Change the policy; connections of the old one end."""
         if f"network.{policy.mode}" not in self._host.facts.capabilities:
-            raise UnsupportedError(f"This engine cannot offer the network mode '{policy.mode}'.", path="network_mode")
+            raise UnsupportedError(
+                f"This engine does not support the network mode '{policy.mode}'.", path="network_mode"
+            )
         if not self._switchable and (policy.mode == "public") != (self.policy.mode == "public"):
             raise UnsupportedError("A rootless engine cannot change the network of a running container.")
         was_served = self._egress is not None

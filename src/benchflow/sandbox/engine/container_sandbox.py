@@ -242,7 +242,7 @@ class EngineSandbox(InContainer):
         return cleaned
 
     async def _restore(self, box: EngineContainer, touched: Sequence[Change]) -> None:
-        """Take away what was added, and bring back what was changed or deleted from a pristine container."""
+        """Remove what was added, and restore what was changed or deleted from a pristine container."""
         await box.remove([change.path for change in touched])
         lost = [change.path for change in touched if change.kind != "added"]
         if not lost:
@@ -273,7 +273,7 @@ class EngineSandbox(InContainer):
     async def _save(self, purpose: str) -> str:
         """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
         client = self._running.client
-        # A rootless engine without control groups of its own cannot pause; its files may move by a moment.
+        # A rootless engine without its own control groups cannot pause; files may change meanwhile.
         paused = (await client.run("pause", self.id)).exit_code == 0
         try:
             kinds = await self._kinds()
@@ -323,12 +323,11 @@ class EngineSandbox(InContainer):
 
 
 def refuse_what_is_missing(host: EngineHost, spec: SandboxSpec) -> None:
-    """Nothing starts that the engine cannot honour."""
+    """Refuse a specification that the engine does not support."""
     for capability, words in needed(spec).items():
         if capability not in host.facts.capabilities:
             raise UnsupportedError(
-                f"{host.client.dialect.name} on this machine cannot honour {words}; "
-                "`bench sandboxes` says what would help.",
+                f"{host.client.dialect.name} on this machine does not support {words}; see `bench sandboxes`.",
                 path=capability,
             )
 
@@ -338,7 +337,7 @@ def _check_paths(spec: SandboxSpec) -> None:
     for mount in spec.mounts:
         absolute(mount.target)
         if not mount.source.exists():
-            raise UsageError(f"'{mount.source}', to be mounted at {mount.target}, does not exist.")
+            raise UsageError(f"The folder to mount at {mount.target}, '{mount.source}', does not exist.")
 
 
 async def describe(box: EngineContainer, kinds: Mapping[str, ChangeKind]) -> list[Change]:

@@ -36,7 +36,7 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 
 
 class EngineBackend(SandboxBackend):
-    """One engine. Nothing is asked of it before it is needed."""
+    """One engine; it is not contacted before it is needed."""
 
     declared = ENGINE
 
@@ -51,7 +51,7 @@ class EngineBackend(SandboxBackend):
     ) -> None:
         """`name` is `docker` or `podman`; `command` and `env` say how its client is called where that is not usual."""
         if name not in DIALECTS:
-            raise UsageError(f"There is no engine '{name}', only {' and '.join(sorted(DIALECTS))}.")
+            raise UsageError(f"Unknown engine '{name}'; available: {' and '.join(sorted(DIALECTS))}.")
         self.name: str = name
         self._client: Final = EngineClient(DIALECTS[name], command, env)
         self._state: Final = state or default_state()
@@ -86,7 +86,7 @@ class EngineBackend(SandboxBackend):
             main = EngineSandbox(self, spec, origin=snapshot) if snapshot is not None else None
             return ComposeSandbox(self, spec, spec.composition, main=main)
         if spec.composition is not None:
-            raise UsageError(f"The composition is not one of '{self.name}'.")
+            raise UsageError(f"The composition does not belong to '{self.name}'.")
         return EngineSandbox(self, spec, origin=snapshot)
 
     async def compose(
@@ -123,7 +123,7 @@ class EngineBackend(SandboxBackend):
             return await self.build(build.context, dockerfile=build.dockerfile, **options)
         if service.image is None:
             raise EnvironmentFailure(
-                "The compose file gives `main` no image, and neither does the package.", code="image-missing"
+                "Neither the compose file nor the package gives `main` an image.", code="image-missing"
             )
         return await self.resolve(service.image)
 

@@ -42,7 +42,7 @@ async def _opened_inside(pid: int, wanted: Mapping[str, Any]) -> list[socket.soc
         helper = [sys.executable, "-P", "-m", namespace_entry.__name__, request]
         done = await run_process(helper, timeout=_HELPER_SEC, pass_fds=(there.fileno(),))
         if done.exit_code == namespace_entry.REFUSED:
-            raise ConnectionRefusedError(f"Nothing listens on port {wanted.get('port')} of the sandbox.")
+            raise ConnectionRefusedError(f"No process listens on port {wanted.get('port')} of the sandbox.")
         if done.exit_code != 0:
             words = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
             raise SandboxFailure(f"The sandbox's network could not be entered: {words[-1]}", code="network-failed")

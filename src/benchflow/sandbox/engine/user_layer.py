@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The user of an image for one working folder, and the image in which both are at hand."""
+    """The user of an image for one working folder, and the image that contains both."""
 
     user: str
     image: str
@@ -85,4 +85,4 @@ async def _text(container: EngineContainer, path: str) -> str:
 
 
 async def _lost() -> None:
-    raise SandboxFailure("The environment could not be given its user and working folder.", code="sandbox-failed")
+    raise SandboxFailure("The user and working folder of the environment could not be created.", code="sandbox-failed")

@@ -1,4 +1,4 @@
-"""Work on the files of layers, done as whoever owns them.
+"""Work on the files of layers, done as their owner.
 
 Root and single-user stores need nothing: the work runs in a thread. Where an ordinary user was granted a range of user
 ids, layers hold files of many owners that only a process inside a user namespace with that range may make, read and
@@ -46,7 +46,7 @@ class FileWork:
         return await anyio.to_thread.run_sync(function, *arguments)
 
     async def look(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Call `function`, which only reads and does not care about owners; as `run` where that takes more rights."""
+        """Call `function`, which only reads and ignores owners; as `run` where that needs more permissions."""
         try:
             return await anyio.to_thread.run_sync(function, *arguments)
         except PermissionError:

@@ -1,4 +1,4 @@
-"""Named images of the local backend: which layers a name stands for.
+"""Named images of the local backend: which layers belong to a name.
 
 One JSON file per name below `images/` of the store, written whole. Names follow the convention of container
 engines: `debian`, `debian:latest` and `docker.io/library/debian:latest` are the same image.
@@ -86,7 +86,7 @@ class ImageRegistry:
                 raise EnvironmentFailure(message, code="image-damaged", path="environment")
 
     def get(self, name: str) -> ImageRecord | None:
-        """The image of that name; None when nobody registered it, or one of its layers is gone."""
+        """The image of that name; None if it is not registered, or one of its layers is gone."""
         try:
             text = self._path(canonical_name(name)).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -107,7 +107,7 @@ class ImageRegistry:
         return sorted((_read(path.read_text(encoding="utf-8"), path) for path in paths), key=lambda r: r.name)
 
     async def remove(self, name: str) -> ImageRecord | None:
-        """Forget an image and remove the layers that only it needs; None when there is no such image."""
+        """Remove an image and the layers that only it needs; None if there is no such image."""
         record = self.get(name)
         path = self._path(canonical_name(name))
         if record is None:

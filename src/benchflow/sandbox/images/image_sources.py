@@ -65,7 +65,7 @@ async def add_debootstrap(registry: ImageRegistry, name: str, suite: str) -> Ima
         message = "debootstrap is not installed: apt-get install debootstrap."
         raise InfrastructureFailure(message, code="tool-missing")
     if os.geteuid() != 0:
-        message = "debootstrap needs root; add a --rootfs made by root instead."
+        message = "debootstrap needs root; add a --rootfs created by root instead."
         raise InfrastructureFailure(message, code="needs-root")
     async with _work_folder(registry) as work:
         root = work / "root"
@@ -114,14 +114,14 @@ def _unpack_rootfs(source: Path, layer: Path) -> tuple[str, Unpacked]:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         if process.stdout is None:
-            raise InfrastructureFailure("tar gave no output.", code="tool-missing")
+            raise InfrastructureFailure("tar produced no output.", code="tool-missing")
         try:
             result = _unpack_hashed(process.stdout, layer)
         except BaseException:
             process.kill()
             raise
     if process.returncode:
-        raise EnvironmentFailure(f"{source} cannot be read whole.", code="archive-invalid")
+        raise EnvironmentFailure(f"{source} cannot be read completely.", code="archive-invalid")
     return result
 
 

@@ -40,7 +40,7 @@ class LayerStore:
         self._temporary: Final = root / "tmp"
 
     def prepare(self) -> None:
-        """Make the folders; images hold set-user-id programs, so nobody else may reach into them."""
+        """Make the folders; images hold set-user-id programs, so other users must not reach them."""
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             self.root.chmod(0o700)
@@ -67,7 +67,7 @@ class LayerStore:
     async def layer(self, key: str, make: MakeLayer) -> tuple[Path, bool]:
         """The layer `key`, made by `make(folder)` unless it exists and is whole; also whether it existed already.
 
-        An error of `make` leaves nothing behind; whoever waited for the same layer then tries for itself.
+        An error of `make` leaves nothing behind; others that waited for the same layer then try themselves.
         """
         target = self.path(key)
         if await self.is_whole(key):

@@ -45,7 +45,7 @@ class Branch(Protocol):
     """One part of a stack."""
 
     def find(self, parts: Sequence[str]) -> tuple[Entry | None, bool]:
-        """What this part holds at a path, and whether it hides what lies below it."""
+        """What this part has at a path, and whether it hides the layers below."""
 
     def names(self, parts: Sequence[str]) -> Iterator[str]:
         """Names in the folder at a path, whiteouts included."""
@@ -109,7 +109,7 @@ class LayerTree:
         self._branches: Final = tuple(LayerBranch(b) if isinstance(b, Path) else b for b in branches)
 
     def lookup(self, path: str) -> Entry | None:
-        """What stands at `path`, the last link not followed; parents must be real folders of the tree."""
+        """The entry at `path`, the last link not followed; parents must be real folders of the tree."""
         found = self._stack(names_of(path))
         return found[0] if found else None
 
@@ -139,7 +139,7 @@ class LayerTree:
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """The absolute path that `path` means once every link on the way is followed inside the tree.
 
-        Parts that do not exist are kept as they are. A loop of links is an `EnvironmentFailure`.
+        Parts that do not exist are kept unchanged. A loop of links is an `EnvironmentFailure`.
         """
         pending = list(reversed(names_of(path)))
         done: list[str] = []
@@ -155,7 +155,7 @@ class LayerTree:
                 continue
             links += 1
             if links > MAX_LINKS:
-                raise EnvironmentFailure(f"Too many links on the way to {path}.", code="link-loop")
+                raise EnvironmentFailure(f"Too many links in the path {path}.", code="link-loop")
             target = str(entry.source.readlink())
             if target.startswith("/"):
                 done = []

@@ -62,7 +62,7 @@ def verify_blob(blob: LayerBlob) -> None:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
     if f"sha256:{digest.hexdigest()}" != blob.digest:
-        raise _invalid(f"the blob {blob.digest} holds other bytes than its digest says")
+        raise _invalid(f"the blob {blob.digest} does not match its digest")
 
 
 def _read_oci(folder: Path) -> OciImage:
@@ -76,7 +76,7 @@ def _read_oci(folder: Path) -> OciImage:
         layers = tuple(LayerBlob(_blob(folder, item["digest"]), item["digest"]) for item in manifest["layers"])
         kinds = [str(item.get("mediaType", "")) for item in manifest["layers"]]
     except (KeyError, TypeError) as error:
-        raise _invalid(f"its manifest lacks {error}") from error
+        raise _invalid(f"its manifest has no {error}") from error
     if any(kind.endswith("zstd") for kind in kinds):
         raise _invalid("its layers are compressed with zstd; save it with gzip or uncompressed layers")
     _check_platform(configuration)
@@ -86,15 +86,15 @@ def _read_oci(folder: Path) -> OciImage:
 def _read_docker(folder: Path) -> OciImage:
     entries = _json_file(folder / "manifest.json")
     if not isinstance(entries, list) or len(entries) != 1:
-        raise _invalid("it holds several images; save one at a time")
+        raise _invalid("it contains several images; save one at a time")
     try:
         configuration = _json_file(_inside(folder, entries[0]["Config"]))
         content = configuration["rootfs"]["diff_ids"]
         paths = [_inside(folder, name) for name in entries[0]["Layers"]]
     except (KeyError, TypeError) as error:
-        raise _invalid(f"its manifest lacks {error}") from error
+        raise _invalid(f"its manifest has no {error}") from error
     if len(content) != len(paths):
-        raise _invalid("its manifest and its configuration name different numbers of layers")
+        raise _invalid("its manifest and its configuration have different numbers of layers")
     _check_platform(configuration)
     layers = tuple(LayerBlob(path, digest) for path, digest in zip(paths, content, strict=True))
     return OciImage(configuration.get("config") or {}, layers)
@@ -105,11 +105,11 @@ def _choose(index: Any) -> Mapping[str, Any]:
     try:
         found = [item for item in index["manifests"] if _fits(item)]
     except (KeyError, TypeError) as error:
-        raise _invalid("its index names no manifests") from error
+        raise _invalid("its index lists no manifests") from error
     digests = {item["digest"] for item in found}
     if len(digests) != 1:
         count = "no image" if not digests else f"{len(digests)} images"
-        raise _invalid(f"it holds {count} for linux/{machine_architecture()}; it must hold one")
+        raise _invalid(f"it contains {count} for linux/{machine_architecture()} instead of one")
     chosen: Mapping[str, Any] = found[0]
     return chosen
 

@@ -88,7 +88,7 @@ class _Unpacker:
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self.result.entries += 1
         if self.result.entries > self.limits.max_entries:
-            raise _unsafe(f"it holds more than {self.limits.max_entries} entries")
+            raise _unsafe(f"it contains more than {self.limits.max_entries} entries")
         parts = _safe_parts(member.name)
         if not parts:
             if member.isdir():
@@ -128,7 +128,7 @@ class _Unpacker:
             return
         gone = name.removeprefix(_WHITEOUT)
         if gone in ("", ".", ".."):
-            raise _unsafe(f"the whiteout {name} names nothing")
+            raise _unsafe(f"the whiteout {name} has no target")
         if gone.startswith(_WHITEOUT):  # bookkeeping of a file system that some builders used
             return
         path = parent / gone
@@ -137,7 +137,7 @@ class _Unpacker:
         except FileNotFoundError:
             os.mknod(path, stat.S_IFCHR, 0)
             return
-        # The layer itself brings the name too: only what lies below it is gone.
+        # The layer itself has the name too: only the entry in lower layers is hidden.
         if stat.S_ISDIR(status.st_mode):
             os.setxattr(path, OPAQUE, b"y")
 
@@ -187,7 +187,7 @@ class _Unpacker:
                 raise _unsafe(f"the hard link {member.name} passes through a symbolic link")
             source = source / part
         if not parts or source.is_symlink() or not source.is_file():
-            raise _unsafe(f"the hard link {member.name} points to {member.linkname}, which is no file of it")
+            raise _unsafe(f"the hard link {member.name} points to {member.linkname}, which is not a file in it")
         os.link(source, path, follow_symlinks=False)
 
     def _regular(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
@@ -226,7 +226,7 @@ class _Unpacker:
 
 def _safe_parts(name: str) -> list[str]:
     if not is_plain(name):
-        raise _unsafe(f"the entry {name!r} leads out of it")
+        raise _unsafe(f"the entry {name!r} points outside it")
     return names_of(name)
 
 

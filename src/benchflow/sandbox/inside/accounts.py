@@ -1,4 +1,4 @@
-"""Users of an environment, read from the text of its own `passwd` and `group`: nothing is asked of the machine.
+"""Users of an environment, read from the text of its own `passwd` and `group`: the machine's own accounts are not used.
 
 Name-service libraries would run code of the environment in a privileged process, so they are never called.
 """
@@ -93,7 +93,7 @@ class Accounts:
 
 
 def _state(path: str) -> tuple[int, int, int, int] | None:
-    """What tells two versions of a file apart; the time of change is the kernel's, nobody can set it back."""
+    """What tells two versions of a file apart; the time of change is the kernel's and cannot be forged."""
     try:
         info = os.stat(path)
     except OSError:
@@ -158,7 +158,7 @@ def _memberships(name: str, group: str) -> tuple[int, ...]:
 
 
 def _text(path: str) -> str:
-    """A small regular file, or nothing: whoever owns the environment may have put anything there."""
+    """A small regular file, or nothing: the owner of the environment may have put anything there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

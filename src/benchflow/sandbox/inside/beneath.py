@@ -1,4 +1,4 @@
-"""Paths inside trees that somebody hostile wrote: walked one name at a time, no link ever followed.
+"""Paths inside untrusted trees: walked one name at a time, no link ever followed.
 
 The one guard for mount points, archives and copies in and out. What is opened comes out as descriptors, never as paths.
 """
@@ -27,7 +27,7 @@ def is_name(text: str) -> bool:
 
 
 def stays_inside(target: str, depth: int) -> bool:
-    """Whether a link `depth` folders below the top of a tree leads to a place in it, whatever other such links exist.
+    """Whether a link `depth` folders below the top of a tree points to a place in it, regardless of other such links.
 
     `..` counts at the beginning only: behind a name that is itself a link it would climb from somewhere else.
     """
@@ -56,7 +56,7 @@ def claim_directory(
 ) -> int:
     """A descriptor of the directory `path` below `root`, made if it is missing.
 
-    Whatever stands at its last name and is no directory gives way (`replace_last`), or at every name (`replace_all`);
+    Anything at its last name that is not a directory is replaced (`replace_last`), or at every name (`replace_all`);
     elsewhere a link on the way is an error (ELOOP).
     """
     names = parts_of(path)
@@ -114,7 +114,7 @@ def remove_unless(directory: int, name: str, wanted: Callable[[int], bool]) -> b
 
 
 def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
-    """Whether there is a folder of that name; anything else gives way or is an error."""
+    """Whether there is a folder of that name; anything else is replaced or is an error."""
     if replace:
         return remove_unless(directory, name, stat.S_ISDIR)
     try:
@@ -122,7 +122,7 @@ def _is_folder(directory: int, name: str, *, replace: bool, path: str) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, f"'{path}' leads through the link '{name}', which is not followed")
+        raise OSError(errno.ELOOP, f"'{path}' goes through the link '{name}', which is not followed")
     if not stat.S_ISDIR(mode):
         raise OSError(errno.ENOTDIR, f"'{name}' in '{path}' is not a folder")
     return True

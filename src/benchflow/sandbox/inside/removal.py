@@ -1,4 +1,4 @@
-"""Removes trees that somebody hostile may have written. Standard library only: helper processes use it too."""
+"""Removes untrusted trees. Standard library only: helper processes use it too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(folder: str | os.PathLike[str], *, dir_fd: int | None = None) -> None:
-    """Remove a folder with all it holds, however deep and whatever its permissions; gone already is fine.
+    """Remove a folder with all its contents, at any depth and with any permissions; it may already be gone.
 
     Links are removed, never followed. Inner folders are moved up before they are emptied, so that neither long
     paths nor many open folders are needed.

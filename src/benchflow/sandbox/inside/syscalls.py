@@ -153,7 +153,7 @@ def unmount(target: str) -> None:
 
 
 def pivot_root_here() -> None:
-    """Make the current directory the root and let go of the old one."""
+    """Make the current directory the root and detach the old one."""
     _call("pivot_root", b".", b".")
     unmount(".")
     os.chdir("/")
@@ -270,7 +270,7 @@ def set_capabilities(mask: int) -> None:
 
 
 def rename_process(name: str) -> None:
-    """Show this name, and nothing of the command line, to whoever lists processes."""
+    """Show this name instead of the command line in process lists."""
     title = ctypes.create_string_buffer(name.encode()[:15])
     prctl(PR_SET_NAME, ctypes.addressof(title))
     with open("/proc/self/stat") as file:

@@ -2,9 +2,9 @@
 
     DIRECTORY name … LEAVE      FILE name data      LINK name target      END
 
-Names are single names, never paths, so a reader can only create below the folder it stands in. `pack` refuses special
-files; `unpack` refuses bad names, links that leave the tree and more than it was told to take. Both are used on both
-sides: whoever reads does not trust whoever wrote.
+Names are single names, never paths, so a reader can only create below its current folder. `pack` refuses special
+files; `unpack` refuses bad names, links that leave the tree and anything beyond its limits. Both are used on both
+sides: the reader does not trust the writer.
 
 A small folder travels as a parcel, its whole stream in a memory file that one message carries, because a child inside
 the sandbox would cost more than the copy.
@@ -47,9 +47,9 @@ class Intake(NamedTuple):
     owner: tuple[int, int] | None = None
     """None keeps what a new file gets."""
     any_links: bool = False
-    """Take links as they are; otherwise only those that stay inside the tree."""
+    """Accept all links unchanged; otherwise only those that stay inside the tree."""
     replace: bool = True
-    """Existing files give way; otherwise they are an error."""
+    """Existing files are replaced; otherwise they are an error."""
 
 
 def pack(directory: int, output: BinaryIO) -> None:
@@ -220,7 +220,7 @@ class _Reader:
             raise Refused(f"The link '{name}' is too long.")
         target = os.fsdecode(self._exactly(size))
         if not self.intake.any_links and not beneath.stays_inside(target, len(self.stack) - 1):
-            raise Refused(f"The link '{name}' leads out of the copied tree to '{target}'.")
+            raise Refused(f"The link '{name}' points outside the copied tree to '{target}'.")
         parent = self.stack[-1][0]
         if self.intake.replace:
             beneath.remove_unless(parent, name, beneath.nothing)
@@ -241,7 +241,7 @@ def _write_all(fd: int, data: bytes) -> int:
 
 
 class _TooLarge(OSError):
-    """The folder is no small one."""
+    """The folder is not small."""
 
 
 class _Bounded(io.BytesIO):
@@ -284,7 +284,7 @@ def _count(directory: int, most: int) -> int:
 
 
 def open_parcel(parcel: int) -> bytes:
-    """The stream in a memory file that somebody else wrote; closes it."""
+    """The stream in an untrusted memory file; closes it."""
     with os.fdopen(parcel, "rb") as file:
         return file.read(PARCEL_BYTES)
 

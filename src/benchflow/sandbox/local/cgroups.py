@@ -1,7 +1,7 @@
 """Control groups: what this machine lets us limit, and one group per sandbox and controller.
 
 Version 2 and version 1 hierarchies are found from the mount table. The supervisor stays outside of the groups; its
-children join through descriptors that were opened here, with the driver's rights.
+children join through descriptors that were opened here, with the driver's permissions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchflow.sandbox.protocol import Limits
 Controller = Literal["memory", "pids", "cpu", "cpuset"]
 CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "pids", "cpu", "cpuset")
 _MEMBERS: Final = {1: "tasks", 2: "cgroup.procs"}
-"""Whoever joins has one thread. To move it alone, as version 1 can, the kernel need not hold up all others."""
+"""A joining process has one thread. Moving only that, as version 1 can, does not make the kernel stop all others."""
 _PERIOD: Final = 100_000
 _REMOVAL_SECONDS: Final = 2.0
 
@@ -82,7 +82,7 @@ class Groups:
 
 
 def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
-    """Where groups can be made, found from the mount table and checked by asking for the right to write."""
+    """Where groups can be made, found from the mount table and checked for write permission."""
     own = _own_groups((proc / "self/cgroup").read_text())
     found: list[Hierarchy] = []
     for line in (proc / "self/mountinfo").read_text().splitlines():
@@ -217,7 +217,7 @@ def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
 
 
 def _counters(path: Path) -> dict[str, int]:
-    """The numbers in a file by their names, a number without one by the empty name; nothing where there is no file."""
+    """The numbers in a file by their names, a number without one by the empty name; empty if there is no such file."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:

@@ -1,6 +1,6 @@
 """Commands in a running sandbox, from the driver's side: to their end, or as a process to talk to.
 
-Streams are pipes whose other ends the command holds; memory is bounded by `max_output`. A command is over when its own
+Streams are pipes to the command; memory is limited by `max_output`. A command has finished when its own
 process has ended: what it left running keeps no one waiting.
 """
 
@@ -224,7 +224,7 @@ def _take(fd: int, name: Stream, output: BoundedOutput, sink: OutputSink | None)
 
 
 def _drain(started: _Command, name: Stream, output: BoundedOutput, sink: OutputSink | None) -> None:
-    """What is in the pipe already; a process that lives on and writes on is not waited for."""
+    """What is already in the pipe; it does not wait for a process that keeps running and writing."""
     taken = 0
     try:
         while taken < _LEFT_IN_PIPE and (size := _take(started.streams[name], name, output, sink)):

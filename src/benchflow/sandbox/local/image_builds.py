@@ -64,8 +64,8 @@ class LocalImages:
         """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
         known = {item.name for item in fields(BuildOptions)}
         if unknown := sorted(set(options) - known):
-            raise UsageError(f"There is no build option {unknown[0]!r}.", code="build-option")
-        chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by whoever calls
+            raise UsageError(f"Unknown build option {unknown[0]!r}.", code="build-option")
+        chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by the caller
         return await DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches).build(
             context, chosen
         )
@@ -109,7 +109,7 @@ class LocalImages:
 
 
 def _tidy(layer: Path) -> None:
-    """Take away what only held a mount while the command ran: empty files and folders that nobody wrote."""
+    """Remove mount points of the command: empty files and folders that it did not write."""
     for place in ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev", "/proc", "/sys", "/usr"):
         _remove_if_empty(layer, place)
 
@@ -144,7 +144,7 @@ class MachineSettings:
 def with_one_user(settings: MachineSettings, folder: Path) -> MachineSettings:
     """`settings` for a sandbox whose users are all the same one: apt must not try to become another.
 
-    What apt is told is kept in a file below `folder`.
+    The settings for apt are in a file below `folder`.
     """
     file = folder / "apt.conf"
     if not file.exists():

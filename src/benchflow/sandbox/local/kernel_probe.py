@@ -34,8 +34,8 @@ KNOWN: Final = "machine.json"
 _ENGINE: Final = "use the docker or podman sandbox"
 _HOW: Final = {
     "compose": _ENGINE,
-    "gpu": "use a remote sandbox backend that has graphics processors",
-    "tpu": "use a remote sandbox backend that has tensor processors",
+    "gpu": "use a remote sandbox backend with GPUs",
+    "tpu": "use a remote sandbox backend with TPUs",
     "windows": "use a remote sandbox backend that runs Windows",
     "users": "install the package uidmap and grant the user 65536 ids in /etc/subuid and /etc/subgid, or run as root",
     "limits.disk": "as root: provide loop devices and mkfs.ext4 (package e2fsprogs); otherwise use Linux 6.6 or newer",
@@ -111,9 +111,9 @@ def expected(identity: Identity) -> frozenset[str]:
 
 
 async def probe(backend: LocalBackend) -> Probe:
-    """Start sandboxes that use what can be had, and keep what worked.
+    """Start sandboxes that use the available features, and keep what worked.
 
-    Where everything has worked since this machine was started, with the same rights, it is not tried again: three
+    If everything has worked since this machine was started, with the same permissions, it is not tested again: three
     sandboxes for every command would cost more than the sandbox it wants. What did not work is always tried again.
     """
     try:
@@ -126,7 +126,7 @@ async def probe(backend: LocalBackend) -> Probe:
             result = await sandbox.exec(["true"], timeout=60)
         if not result.ok:
             said = result.stderr.decode(errors="replace").strip()
-            return Probe(frozenset(), f"A sandbox starts, but no command runs in it: {said}")
+            return Probe(frozenset(), f"A sandbox starts, but cannot run a command: {said}")
     except BenchflowError as error:
         return Probe(frozenset(), str(error))
     capabilities = expected(runtime.launcher.identity)
@@ -138,13 +138,13 @@ async def probe(backend: LocalBackend) -> Probe:
         if not await _works(backend, spec):
             capabilities -= names
     if capabilities == expected(runtime.launcher.identity):
-        with contextlib.suppress(OSError):  # a store that cannot be written is told when something has to be stored
+        with contextlib.suppress(OSError):  # a store that is not writable is reported when something has to be stored
             write_atomic(known, json.dumps({"machine": machine}), sync=False)
     return Probe(capabilities, notes=notes)
 
 
 def _machine(identity: Identity) -> str:
-    """The machine since it was started, as this process sees it: its namespaces, rights and programs."""
+    """The machine since it was started, as this process sees it: its namespaces, permissions and programs."""
     try:
         spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("user", "mnt", "net", "cgroup")]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")

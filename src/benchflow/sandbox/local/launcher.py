@@ -115,7 +115,7 @@ class Launcher:
 
     @property
     def gone(self) -> bool:
-        """Whether the zygote or its worker has ended, whatever ended it."""
+        """Whether the zygote or its worker has ended, for any reason."""
         return self.closed or self._lost or self._process.poll() is not None
 
     def close(self) -> None:

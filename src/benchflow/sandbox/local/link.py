@@ -1,4 +1,4 @@
-"""The driver's end of one running sandbox: requests to its supervisor, each with a reply socket of its own."""
+"""The driver's end of one running sandbox: requests to its supervisor, each with its own reply socket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Link:
 
     @classmethod
     async def open(cls, launcher: Launcher, plan: Plan, groups: Groups, after: anyio.Event | None = None) -> Link:
-        """Bring a sandbox up, with its layers mounted only `after` others have let go of them; after an error nothing
+        """Bring a sandbox up, with its layers mounted only `after` others have released them; after an error nothing
         of it runs."""
         control, theirs = messages.channel()
         process = -1

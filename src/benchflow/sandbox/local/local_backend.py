@@ -162,7 +162,7 @@ class LocalBackend(SandboxBackend):
         async with LocalSandbox(self, bare, upper=upper, prepared=False) as sandbox:
             answer, _ = await sandbox.link.call({"op": "prepare", "user": user, "workdir": spec.workdir})
             if answer.get("exit") != 0:
-                raise EnvironmentFailure("The environment could not be given its user and working folder.")
+                raise EnvironmentFailure("The user and working folder of the environment could not be created.")
         await runtime.launcher.task({"op": "publish-layer", "source": location, "target": f"store:layers/{key}"})
 
     async def status(self) -> BackendStatus:
@@ -188,7 +188,7 @@ class LocalBackend(SandboxBackend):
 
     def _snapshot_layers(self, snapshot: Snapshot) -> tuple[Layer, ...]:
         if snapshot.backend != self.name or snapshot.reference not in self._snapshots:
-            raise UsageError(f"There is no snapshot '{snapshot.reference}' of this backend.", code="snapshot-missing")
+            raise UsageError(f"Unknown snapshot '{snapshot.reference}'.", code="snapshot-missing")
         return share(self._snapshots[snapshot.reference][0])
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:

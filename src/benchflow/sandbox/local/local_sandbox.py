@@ -59,9 +59,9 @@ class LocalSandbox(Sandbox):
         revert: Revert | None = None,
         after: anyio.Event | None = None,
     ) -> None:
-        """`layers` lie on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
-        takes what is written, as a layer. Without `prepared` the environment is taken as it is. `revert`
-        chooses what of `layers` shall not show. `after` is when nobody has the layers mounted for writing any more.
+        """`layers` are on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
+        takes what is written, as a layer. Without `prepared` the environment is used unchanged. `revert`
+        chooses what of `layers` is hidden. `after` is set once the layers are no longer mounted for writing.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -98,7 +98,7 @@ class LocalSandbox(Sandbox):
 
     async def start(self) -> None:
         if self._files is not None:
-            raise SandboxFailure("The sandbox is running already.", code="already-started")
+            raise SandboxFailure("The sandbox is already running.", code="already-started")
         self._check_mounts()
         runtime = await self._backend.runtime()
         environment = await self._backend.environment(self.spec, self.user, prepared=self._prepared)
@@ -282,10 +282,10 @@ class LocalSandbox(Sandbox):
         return self._backend.keep_snapshot(layers, self.spec)
 
     async def _freeze(self, group: TaskGroup, ended: anyio.Event) -> tuple[Layer, ...]:
-        """The layers as they are now, for someone else to build on once `ended` is set.
+        """The current layers, for another sandbox to build on once `ended` is set.
 
         Where no process is left inside, the written layer is shared, and this sandbox rests until someone needs it:
-        `_come_up_again` puts a new layer on top. Else the processes stand still while what was written is copied.
+        `_come_up_again` puts a new layer on top. Otherwise the processes are paused while the written layer is copied.
         """
         files = self._open_files()
         if self._resting:
@@ -295,6 +295,8 @@ class LocalSandbox(Sandbox):
         if files.kept or (self._stilled != self._asked and await _processes_live(link)):
             ended.set()
             return await self._copy_still(files, link)
+        # An overlay cannot get another layer while it is mounted, so the supervisor ends with its mount and a new one
+        # starts on demand. Copying the written layer instead would cost as much as the agent has written.
         self._link = None
         self._resting = True
         files.finish_current()

@@ -53,7 +53,7 @@ async def upload(link: Link, source: Path, target: str, owner: str | None) -> No
 
 
 async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode: int) -> None:
-    """A new file with these bytes in place of whatever stands there."""
+    """A new file with these bytes, replacing whatever is there."""
     created = await _create(link, path, owner, mode)
     try:
         with os.fdopen(created, "wb", buffering=0, closefd=False) as file:
@@ -69,7 +69,7 @@ async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode
 
 
 async def read_file(link: Link, path: str, max_bytes: int) -> bytes:
-    """The bytes of a regular file that is not larger than told."""
+    """The bytes of a regular file within the size limit."""
     fd, _ = await _open(link, path)
     if fd is None:
         raise SandboxFailure(f"'{path}' is a folder, not a file.", code="refused")
@@ -108,7 +108,7 @@ async def download(link: Link, source: str, target: Path, max_bytes: int, max_fi
 
 
 async def _fill(link: Link, source: str, target: Path, intake: tree_stream.Intake, parcel: bytes | None) -> None:
-    """The contents of a folder into one that is there, from its parcel where it has come as one."""
+    """Copy the contents of a folder into an existing one, from its parcel if it came as one."""
     if parcel is not None:
         try:
             _unpack(io.BytesIO(parcel), target, intake)
@@ -137,13 +137,13 @@ async def _send_parcel(link: Link, source: Path, message: messages.Message) -> b
 
 
 async def dial(link: Link, port: int) -> socket.socket:
-    """A socket that is connected to a port inside; `ConnectionError` when nobody listens there."""
+    """A socket that is connected to a port inside; `ConnectionError` if nothing listens there."""
     _, fds = await link.call({"op": "dial", "port": port})
     opened = socket.socket(fileno=fds[0])
     try:
         await anyio.wait_writable(opened)
         if number := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise ConnectionRefusedError(number, f"Nothing answers on port {port} inside the sandbox.")
+            raise ConnectionRefusedError(number, f"No process responds on port {port} inside the sandbox.")
     except BaseException:
         opened.close()
         raise
@@ -205,7 +205,7 @@ async def _finish(reply: socket.socket) -> None:
     answer, _ = await next_message(reply)
     done = expect(answer, _GONE)
     if done["exit"] != 0:
-        raise SandboxFailure("A copy was cut short inside the sandbox.", code="cut-short")
+        raise SandboxFailure("A copy was interrupted inside the sandbox.", code="cut-short")
 
 
 def _pack(source: Path, writer: int) -> None:

@@ -49,7 +49,7 @@ def restrain(limits: Limits, machine: Machine) -> Restraints:
     rlimits: dict[str, int] = {"CORE": 0}
     watch = 0
     if limits.gpus:
-        raise UnsupportedError("The local sandbox has no graphics processors.", path="environment.gpus")
+        raise UnsupportedError("The local sandbox has no GPUs.", path="environment.gpus")
     if limits.pids is not None and "pids" not in controllers:
         rlimits["NPROC"] = limits.pids
     if limits.memory_mb is not None and "memory" not in controllers:
@@ -61,12 +61,12 @@ def restrain(limits: Limits, machine: Machine) -> Restraints:
             raise UnsupportedError(f"A sandbox cannot have {limits.cpus:g} cpus.", path="environment.cpus")
         if "cpu" not in controllers and limits.cpus != int(limits.cpus):
             raise UnsupportedError(
-                f"Without control groups a sandbox has whole processors, not {limits.cpus:g} of them.",
+                f"Without control groups only whole numbers of cpus are supported, not {limits.cpus:g}.",
                 path="environment.cpus",
             )
         chosen = _choose(machine.cpus, math.ceil(limits.cpus))
     shared = SHM_BYTES
-    if limits.memory_mb is not None:  # what lies there counts as memory and outlives its process
+    if limits.memory_mb is not None:  # files there count as memory and outlive their process
         shared = min(shared, limits.memory_mb << 19)
     return Restraints(chosen, bool(chosen) and "cpuset" not in controllers, tuple(rlimits.items()), watch, shared)
 

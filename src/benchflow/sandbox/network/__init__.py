@@ -1,1 +1,1 @@
-"""Egress of sandboxes without an uplink of their own: a filtering proxy in the driver is the only way out."""
+"""Egress of sandboxes without an uplink: a filtering proxy in the driver is the only way out."""

@@ -52,7 +52,7 @@ def refusal(address: Address, permitted: Iterable[Network] = ()) -> str | None:
 
 
 def _unwrapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, or the address itself."""
+    """The IPv4 address embedded in an IPv6 address, or the address itself."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped

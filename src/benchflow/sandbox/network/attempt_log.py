@@ -1,6 +1,6 @@
 """The log of every attempt to leave a sandbox: who was asked for, and what became of it.
 
-Bounded: the newest attempts are kept, the number of those that no longer fit is told, and a sink sees them
+Limited: the newest attempts are kept, older ones are counted, and a sink sees them
 all.
 """
 

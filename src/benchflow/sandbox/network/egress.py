@@ -51,8 +51,8 @@ class Egress:
         """An invalid host in the policy is an `InvalidHostError`.
 
         `resolver` replaces the machine's name service. `permitted` are networks that may be dialled although
-        they are not public: the operator's word, never a package's. `on_attempt` gets every attempt as it is
-        decided. `secret` is asked of clients of the explicit proxy (`proxy_url` has it), for sockets that
+        they are not public: set by the operator, never by a package. `on_attempt` gets every attempt as it is
+        decided. `secret` is required of clients of the explicit proxy (`proxy_url` has it), for sockets that
         others can reach too.
         """
         self._limits = limits or EgressLimits()

@@ -24,7 +24,7 @@ _MAX_NAME: Final = 253
 
 
 class InvalidHostError(PackageError):
-    """A text that is no host name, address or host rule."""
+    """A text that is not a host name, address or host rule."""
 
     default_code = "invalid-host"
 

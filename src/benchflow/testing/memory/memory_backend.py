@@ -114,7 +114,7 @@ class InMemoryBackend(SandboxBackend):
             built = self._environment(spec)
             return InMemorySandbox(self, spec, built, built.copy())
         if snapshot.backend != self.name or snapshot.reference not in self._snapshots:
-            raise UsageError(f"There is no snapshot '{snapshot.reference}' of this backend.", code="snapshot-missing")
+            raise UsageError(f"Unknown snapshot '{snapshot.reference}'.", code="snapshot-missing")
         tree, built = self._snapshots[snapshot.reference]
         return InMemorySandbox(self, spec, built, tree.copy())
 

@@ -72,7 +72,7 @@ class InMemoryProcess(SandboxProcess):
 
 
 class InMemorySandbox(Sandbox):
-    """One box of an `InMemoryBackend`; what the backend was told to make fail, fails here."""
+    """One box of an `InMemoryBackend`; scripted failures of the backend happen here."""
 
     def __init__(self, backend: InMemoryBackend, spec: SandboxSpec, built: NodeTree, tree: NodeTree) -> None:
         self.backend: Final = backend

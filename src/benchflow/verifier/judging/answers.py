@@ -1,4 +1,4 @@
-"""A judge's words as data: the first JSON object in them, read strictly."""
+"""Parses the answer of a judge: the first JSON object in it, read strictly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAILED: Final = frozenset({"fail", "failed", "no", "false"})
 
 
 def parse_answer(text: str) -> dict[str, Any]:
-    """The JSON object of an answer: in a fence, else the first balanced one. Raises `JudgeFailure`."""
+    """The JSON object of an answer: in a fence, or else the first balanced one. Raises `JudgeFailure`."""
     candidates = [match.strip() for match in _FENCE.findall(text)]
     start = text.find("{")
     while start >= 0 and len(candidates) < 20:
@@ -32,7 +32,7 @@ def parse_answer(text: str) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
     excerpt = " ".join(text.split())[:120]
-    raise JudgeFailure(f"The judge's answer holds no JSON object: {excerpt!r}", code="judge-answer-invalid")
+    raise JudgeFailure(f"The judge's answer contains no JSON object: {excerpt!r}", code="judge-answer-invalid")
 
 
 def _balanced(text: str, start: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What an agent delivered, as text for a judge: bounded, and without anything that is not a plain file."""
+"""The deliverables of an agent as text for a judge: limited in size, plain files only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OFFICE: Final = {
     ".xlsx": ("xl/sharedStrings.xml", "xl/worksheets/"),
 }
 FOLDERS: Final = ("", "output", "workspace/output")
-"""Where deliverables lie, below the folder that is judged."""
+"""Where deliverables are, below the folder that is judged."""
 _HIDDEN: Final = frozenset({"rubric.json", "rubric.toml"})
 
 
@@ -56,7 +56,7 @@ def read_deliverables(folder: Path) -> list[Deliverable]:
 
 
 def matching(deliverables: Iterable[Deliverable], wanted: Iterable[str]) -> list[Deliverable]:
-    """Those that one of the words names, by stem or as part of the name; all when nothing is named."""
+    """The files matched by one of the words, by stem or as part of the name; all if no word is given."""
     names = [name.lower() for name in wanted]
     if not names:
         return list(deliverables)
@@ -86,7 +86,7 @@ def _text_of(path: Path) -> str | None:
 
 
 def _table(text: str) -> str:
-    """Rows with bars between the cells; as it is when it is no table."""
+    """Rows with bars between the cells; unchanged if it is not a table."""
     try:
         return "\n".join(" | ".join(row) for row in csv.reader(io.StringIO(text)))
     except csv.Error:
@@ -94,7 +94,7 @@ def _table(text: str) -> str:
 
 
 def _office_text(path: Path, parts: tuple[str, ...]) -> str | None:
-    """The words of an Office file, whose parts are XML in an archive; bounded against bombs."""
+    """The text of an Office file, whose parts are XML in an archive; limited as protection against archive bombs."""
     words: list[str] = []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -113,7 +113,7 @@ def _office_text(path: Path, parts: tuple[str, ...]) -> str | None:
 
 
 def _pdf_text(path: Path) -> str | None:
-    """The words of a PDF where `pypdf` is installed; otherwise its name alone, so that a judge knows it is there."""
+    """The text of a PDF if `pypdf` is installed; otherwise only a note, so that a judge knows it exists."""
     try:
         reader = import_module("pypdf").PdfReader
     except ImportError:

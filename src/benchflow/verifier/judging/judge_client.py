@@ -1,4 +1,4 @@
-"""One question to a judge, through the client for models. A judge that fails raises `JudgeFailure`: it never scores.
+"""One call of a judge, through the model client. A judge that fails raises `JudgeFailure`: it never scores.
 
 Keys come from the verifier's own variables first, then from the machine that runs the judge; they are passed with the
 call and never put into this process's environment.
@@ -16,7 +16,7 @@ from benchflow.models import ChatModel, ModelFailure, Reply
 TRIES: Final = 3
 MAX_TOKENS: Final = 2048
 PAUSE_SEC = 1.0
-"""Before the second try; twice as long before the third."""
+"""Delay before the second try; doubled before the third."""
 _CODES: Final[Mapping[str, str]] = {
     "extra-missing": "judge-not-installed",
     "key-missing": "judge-key-missing",
@@ -27,11 +27,11 @@ _CODES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class JudgeModel:
-    """A model that is asked for judgements."""
+    """A model that acts as a judge."""
 
     model: str
     variables: Mapping[str, str]
-    """The verifier's, over the machine's."""
+    """Those of the verifier; they take precedence over the machine's."""
     timeout_sec: float = 120.0
     reasoning_effort: str | None = None
 
@@ -39,7 +39,7 @@ class JudgeModel:
         return f"JudgeModel({self.model!r})"
 
     async def ask(self, messages: list[dict[str, str]]) -> Reply:
-        """The model's answer; raises `JudgeFailure` after the last try, or at once when trying again cannot help."""
+        """The model's answer; raises `JudgeFailure` after the last try, or at once if a retry cannot help."""
         client = ChatModel(
             self.model,
             self.variables,

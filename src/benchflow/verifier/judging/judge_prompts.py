@@ -1,4 +1,4 @@
-"""What a judge is told. Deliverables are marked as data, with a fence that they cannot contain."""
+"""The prompts of judges. Deliverables are marked as data, with a fence that they cannot contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def criterion_messages(
     else:
         form = '{"NAME OF CRITERION": {"score": ANSWER, "reason": "one sentence"}, ...}'
     text = (
-        f"# The task\n\n{context.strip() or '(not told)'}\n\n# Criteria\n\n{asked}\n\n"
+        f"# The task\n\n{context.strip() or '(not given)'}\n\n# Criteria\n\n{asked}\n\n"
         f"# The work\n\n{_fenced(files)}\n\n"
         f"Answer with one JSON object and nothing else: {form}"
     )
@@ -35,7 +35,7 @@ def criterion_messages(
 def role_messages(role: str, context: str, evidence: Iterable[Deliverable]) -> list[dict[str, str]]:
     """The question to a judge role about declared evidence."""
     text = (
-        f"# The task\n\n{context.strip() or '(not told)'}\n\n# Evidence\n\n{_fenced(list(evidence))}\n\n"
+        f"# The task\n\n{context.strip() or '(not given)'}\n\n# Evidence\n\n{_fenced(list(evidence))}\n\n"
         'Answer with one JSON object and nothing else: {"score": NUMBER FROM 0 TO 1, "reason": "one or two sentences"}'
     )
     return [{"role": "system", "content": f"{role.strip()}\n\n{_POSTURE}"}, {"role": "user", "content": text}]
@@ -55,6 +55,6 @@ def _fenced(files: list[Deliverable]) -> str:
     mark = "=" * 8 + hashlib.sha256("\0".join(item.text for item in files).encode()).hexdigest()[:16]
     parts = []
     for item in files:
-        cut = "\n[cut here]" if item.truncated else ""
-        parts.append(f"{mark} begin of {item.name}\n{item.text}{cut}\n{mark} end of {item.name}")
+        cut = "\n[truncated here]" if item.truncated else ""
+        parts.append(f"{mark} beginning of {item.name}\n{item.text}{cut}\n{mark} end of {item.name}")
     return "\n\n".join(parts)

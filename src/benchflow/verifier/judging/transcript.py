@@ -1,4 +1,4 @@
-"""What was said between a verifier and its judge, kept as evidence: one line per exchange, without secrets."""
+"""The exchanges between a verifier and its judge, kept as evidence: one line each, without secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchflow.models import Reply
 
 
 class Transcript:
-    """An append-only file of exchanges, and what they cost together."""
+    """An append-only file of exchanges, and their total cost."""
 
     def __init__(self, path: Path, redact: Callable[[str], str]) -> None:
         self.path = path
@@ -20,7 +20,7 @@ class Transcript:
         self.exchanges = 0
 
     def add(self, model: str, messages: Sequence[dict[str, str]], answer: Reply, **extra: Any) -> None:
-        """Write down one question and its answer."""
+        """Record one prompt and its answer."""
         self.exchanges += 1
         for name, amount in answer.usage.items():
             self._usage[name] = self._usage.get(name, 0) + amount

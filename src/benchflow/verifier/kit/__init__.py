@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = ".rewardkit"
-"""Where they are, in the verifier's folder."""
+"""Their location in the verifier's folder."""
 
 _LAUNCHER: Final = '#!/bin/sh\nPYTHONPATH="${0%/bin/*}${PYTHONPATH:+:$PYTHONPATH}" exec python3 -m rewardkit "$@"\n'
 
 
 def kit_files() -> dict[str, bytes]:
-    """The modules of `rewardkit` and its command, by their place in the verifier's folder."""
+    """The modules of `rewardkit` and its command, by their path in the verifier's folder."""
     source = Path(__file__).parent / "rewardkit"
     files = {f"{FOLDER}/rewardkit/{path.name}": path.read_bytes() for path in sorted(source.glob("*.py"))}
     return {**files, f"{FOLDER}/bin/rewardkit": _LAUNCHER.encode()}

@@ -1,6 +1,6 @@
-"""`agent-judge`: a judge role looks at declared evidence and gives one score.
+"""`agent-judge`: a judge role examines declared evidence and gives one score.
 
-What it was told and what it said is kept as evidence and audited: neither the oracle nor hidden files may reach it.
+Its prompt and its answer are kept as evidence and audited: neither the oracle nor hidden files may reach it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ AUDIT: Final = "judge-audit.json"
 
 
 async def score(run: Run) -> Scored:
-    """Gather the evidence, ask the role once, audit what went in and out."""
+    """Gather the evidence, call the role once, audit prompt and answer."""
     strategy = run.strategy
     document = run.scope.document
     if not isinstance(strategy, AgentJudgeStrategy) or document is None:
-        raise TypeError(f"{run.name} is no judge role")
+        raise TypeError(f"{run.name} is not a judge role")
     role = document.role_prompts.get(strategy.role)
     if not role:
         message = f"verifier.md has no section '## role:{strategy.role}'."
@@ -48,7 +48,7 @@ async def score(run: Run) -> Scored:
     with anyio.move_on_after(run.scope.config.timeout_sec) as limit:
         answer = await judge.ask(messages)
     if limit.cancelled_caught:
-        raise JudgeFailure(f"The judge took longer than {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
+        raise JudgeFailure(f"The judge exceeded its limit of {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
     transcript = Transcript(run.output / TRAJECTORY, run.variables.redact)
     transcript.add(model, messages, answer, role=strategy.role, inputs=[item.name for item in evidence])
     await anyio.to_thread.run_sync(_audit, run, evidence, answer)
@@ -86,7 +86,7 @@ def _scored(
 
 
 def _hidden_folders(run: Run) -> dict[str, Path]:
-    """What neither agent nor judge may have seen, of the task and of all its steps, by name in the package."""
+    """Files that neither agent nor judge may have seen, of the task and of all its steps, by name in the package."""
     view = run.scope.view
     steps = [folder for step in view.steps for folder in (step.verifier_dir, step.oracle_dir)]
     folders = dict.fromkeys(folder for folder in (view.verifier_dir, view.oracle_dir, *steps) if folder is not None)
@@ -94,15 +94,13 @@ def _hidden_folders(run: Run) -> dict[str, Path]:
 
 
 def _audit(run: Run, evidence: list[Deliverable], answer: Reply) -> None:
-    """Write down what hidden text the evidence or the answer holds, and note it."""
+    """Record hidden text that appears in the evidence or the answer, and add a note."""
     texts = {**{f"input {item.name}": item.text for item in evidence}, "answer": answer.text}
     leaks = audit(texts, _hidden_folders(run))
     record = {"leaks": [leak.to_dict() for leak in leaks], "clean": not leaks}
     (run.output / AUDIT).write_text(json.dumps(record, indent=2) + "\n")
     for leak in leaks[:10]:
-        message = (
-            f"{leak.lines} lines of {leak.hidden} appear in {leak.found_in} of the judge, from line {leak.line} on."
-        )
+        message = f"{leak.lines} lines of {leak.hidden} appear in the judge's {leak.found_in}, from line {leak.line}."
         run.findings.add(Issue("judge-leak", "warning", "", message, leak.hidden, leak.line))
 
 
@@ -115,7 +113,7 @@ _MAX_LEAKS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Hidden text that was found where it should not be."""
+    """Hidden text that appeared where it should not."""
 
     hidden: str
     found_in: str
@@ -142,7 +140,7 @@ def audit(texts: Mapping[str, str], hidden: Mapping[str, Path]) -> list[Leak]:
 
 
 def hidden_files(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
-    """The regular files of hidden folders with their names for people."""
+    """The regular files of hidden folders with display names."""
     count = 0
     for label, root in roots.items():
         for path in sorted(root.rglob("*")):

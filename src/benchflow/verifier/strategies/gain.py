@@ -30,10 +30,10 @@ ORACLE = "oracle"
 
 
 async def score(run: Run) -> Verdict:
-    """Score the agent, measure both ends (or take them from the cache), and relate them."""
+    """Score the agent, measure baseline and ceiling (or take them from the cache), and compute the gain."""
     strategy = run.strategy
     if not isinstance(strategy, GainStrategy):
-        raise TypeError(f"{run.name} is no gain")
+        raise TypeError(f"{run.name} is not a gain")
     scored = await run.again(strategy.strategy, run.output / "score", None)
     if isinstance(scored, Unscored):
         return scored
@@ -47,7 +47,7 @@ async def _measured(run: Run, strategy: GainStrategy, end: str, case: str) -> Ve
     place = place_of(run.cache or default_cache(), _parts(run, strategy, case))
     known = await anyio.to_thread.run_sync(recall, place)
     if known is not None:
-        message = f"The {end} ({case}) was measured at {known.at} and is kept in {place}."
+        message = f"The {end} ({case}) was measured at {known.at} and is cached in {place}."
         run.findings.add(Issue("gain-cached", "warning", end, message))
         return known.verdict
     verdict = await _measure(run, strategy, end, case)
@@ -55,13 +55,13 @@ async def _measured(run: Run, strategy: GainStrategy, end: str, case: str) -> Ve
         try:
             await anyio.to_thread.run_sync(remember, place, verdict)
         except OSError as error:
-            message = f"The {end} ({case}) could not be kept in {place.parent}: {error.strerror or error}."
+            message = f"The {end} ({case}) could not be cached in {place.parent}: {error.strerror or error}."
             run.findings.add(Issue("gain-not-cached", "warning", end, message))
     return verdict
 
 
 async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Verdict:
-    """Bring up the task's environment afresh, do what the case does, and verify it as the agent was."""
+    """Start a fresh environment of the task, run the case, and verify it like the agent's work."""
     from benchflow.verifier.verifier import Verifier
 
     fresh = Environment(run.environment.backend, run.environment.preparation)
@@ -83,23 +83,23 @@ async def _perform(run: Run, sandbox: Sandbox, case: str) -> None:
         if declared.command is not None:
             result = await sandbox.exec(declared.command, timeout=run.scope.view.config.agent.timeout_sec or 600)
             if result.timed_out:
-                raise VerifierFailure(f"The case {case!r} took too long.", code="timeout", path=case)
+                raise VerifierFailure(f"The case {case!r} exceeded its time limit.", code="timeout", path=case)
         return
     await run_oracle(run, sandbox)
 
 
 async def run_oracle(run: Run, sandbox: Sandbox) -> None:
-    """Solve the task with its oracle; the oracle's files are there for this alone."""
+    """Solve the task with its oracle, whose files are present only for this run."""
     view = run.scope.view
     if view.oracle_dir is None or not await anyio.Path(view.oracle_dir / "solve.sh").is_file():
-        raise PackageError("The ceiling needs oracle/solve.sh, which the package lacks.", code="missing-oracle")
+        raise PackageError("The ceiling needs oracle/solve.sh, which the package does not have.", code="missing-oracle")
     mount = view.oracle_mount or "/oracle"
     await sandbox.upload(view.oracle_dir, mount)
     env = resolve_variables(view.config.oracle.env, run.machine, path="oracle.env")
     timeout = view.config.oracle.timeout_sec or view.config.agent.timeout_sec or 600.0
     result = await sandbox.exec(["/bin/sh", f"{mount}/solve.sh"], user="root", env=env, timeout=timeout)
     if not result.ok:
-        how = f"took longer than {timeout:g} s" if result.timed_out else f"ended with exit code {result.exit_code}"
+        how = f"exceeded its limit of {timeout:g} s" if result.timed_out else f"exited with code {result.exit_code}"
         raise VerifierFailure(f"The oracle {how}, so the ceiling cannot be measured.", code="oracle-failed")
 
 
@@ -114,7 +114,7 @@ def _live_case(run: Run, name: str) -> LiveCase:
 
 
 def _parts(run: Run, strategy: GainStrategy, case: str) -> dict[str, Any]:
-    """All that a measured end depends on: package, environment, case, and what the verifier is given."""
+    """Everything that a baseline or ceiling depends on: package, environment, case, and verifier inputs."""
     image = run.environment.preparation.spec.image
     values = json.dumps(dict(run.variables.values), sort_keys=True)
     return {
@@ -139,25 +139,25 @@ _USERLAND: Final = ("/etc/os-release", "/usr/bin", "/usr/lib", "/usr/local/bin",
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A verdict on one end, and when it was reached (ISO 8601, UTC)."""
+    """A baseline or ceiling score, and when it was measured (ISO 8601, UTC)."""
 
     verdict: Scored
     at: str
 
 
 def default_cache() -> Path:
-    """The folder for measured ends in the user's cache."""
+    """The folder of cached scores in the user's cache."""
     return default_store() / "measured"
 
 
 def place_of(folder: Path, parts: Mapping[str, Any]) -> Path:
-    """Where an end is kept that depends on `parts`."""
+    """The file of a score that depends on `parts`."""
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return folder / f"{key}.json"
 
 
 def userland() -> str:
-    """What this machine's own programs are: another word after they were updated."""
+    """An identifier of this machine's own programs, which changes when they are updated."""
     times = []
     for name in _USERLAND:
         try:
@@ -168,7 +168,7 @@ def userland() -> str:
 
 
 def recall(place: Path) -> Measured | None:
-    """What was measured before."""
+    """The cached score, if there is one."""
     try:
         record = json.loads(read_regular(place, max_bytes=_MAX_RECORD))
         if record["schema"] != SCHEMA:
@@ -180,7 +180,7 @@ def recall(place: Path) -> Measured | None:
 
 
 def remember(place: Path, verdict: Scored) -> None:
-    """Keep a verdict; raises `OSError` where nothing can be written."""
+    """Store a score; raises `OSError` if nothing can be written."""
     place.parent.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     write_atomic(place, json.dumps({"schema": SCHEMA, "measured_at": now, "verdict": verdict.to_dict()}))

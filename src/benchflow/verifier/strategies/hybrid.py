@@ -8,10 +8,10 @@ from benchflow.verifier.strategy_run import Run
 
 
 async def score(run: Run) -> Verdict:
-    """Score every factor into a folder of its own, then combine; the first factor without a reward ends it."""
+    """Score every factor into its own folder, then combine; the first factor without a reward stops it."""
     strategy = run.strategy
     if not isinstance(strategy, HybridStrategy):
-        raise TypeError(f"{run.name} is no hybrid")
+        raise TypeError(f"{run.name} is not a hybrid")
     weighted = strategy.combine == "weighted_sum"
     factors = tuple(
         FactorSpec(name, factor.strategy, factor.weight if weighted else None)

@@ -25,19 +25,19 @@ from benchflow.verifier.verifier_tree import LOGS, VERIFIER
 
 INSIDE: Final = "/logs/submission"
 _TEMPFAIL: Final = 75
-"""The exit code by which a command says that its answer comes later."""
+"""The exit code with which a command reports that its answer comes later."""
 _LATER: Final = (202, 408, 425, 429, 500, 502, 503, 504)
 
 
 class _NoAnswer(Exception):
-    """The scorer could not be asked, or answers later."""
+    """The scorer could not be called, or answers later."""
 
 
 async def score(run: Run) -> Verdict:
-    """Seal the declared inputs, hand them over, and keep what comes back; without an answer the result is pending."""
+    """Seal the declared inputs, submit them, and keep the answer; without one the result is pending."""
     strategy = run.strategy
     if not isinstance(strategy, LeaderboardStrategy):
-        raise TypeError(f"{run.name} is no submission")
+        raise TypeError(f"{run.name} is not a submission")
     inputs = await gather(run, strategy.inputs)
     view = run.scope.view
     about = {
@@ -57,7 +57,7 @@ async def score(run: Run) -> Verdict:
 
 
 async def _command(run: Run, strategy: LeaderboardStrategy) -> object:
-    """Run the scorer beside the verifier's files, with the bundle; its record is a file or what it prints."""
+    """Run the scorer beside the verifier's files, with the bundle; its record is a file or its output."""
     timeout = strategy.timeout_sec or run.scope.config.timeout_sec
     async with run.box() as box:
         await box.sandbox.upload(run.output / BUNDLE, INSIDE, owner=box.user)
@@ -72,14 +72,14 @@ async def _command(run: Run, strategy: LeaderboardStrategy) -> object:
 
 def _answer(run: Run, result: ExecResult) -> object:
     if result.exit_code == _TEMPFAIL:
-        raise _NoAnswer("the scorer's command says that its answer comes later")
+        raise _NoAnswer("the scorer's command reported that its answer comes later")
     if result.exit_code:
-        message = f"The scorer's command ended with exit code {result.exit_code}."
+        message = f"The scorer's command exited with code {result.exit_code}."
         raise VerifierFailure(message, code="scorer-failed")
     file: Path = run.output / RECORD
     data = file.read_bytes() if file.is_file() and not file.is_symlink() else result.stdout.strip()
     if not data:
-        raise _NoAnswer("the scorer's command said nothing")
+        raise _NoAnswer("the scorer's command printed nothing")
     return _parsed(data)
 
 
@@ -94,7 +94,9 @@ def _post(run: Run, strategy: LeaderboardStrategy, manifest: dict[str, Any]) -> 
     """Send manifest and files as one JSON document to the scorer's address."""
     url = strategy.url or ""
     if not url.startswith(("https://", "http://")):
-        raise PackageError(f"The scorer's address must be a web address, not {url!r}.", code="invalid-url", path="url")
+        raise PackageError(
+            f"The scorer's URL must begin with http:// or https://, not {url!r}.", code="invalid-url", path="url"
+        )
     files = {
         entry["file"]: base64.b64encode((run.output / BUNDLE / entry["file"]).read_bytes()).decode()
         for entry in manifest["files"]
@@ -112,7 +114,7 @@ def _post(run: Run, strategy: LeaderboardStrategy, manifest: dict[str, Any]) -> 
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in _LATER:
-            raise _NoAnswer(f"its server says {error.code}") from error
+            raise _NoAnswer(f"its server replied with {error.code}") from error
         raise VerifierFailure(f"The scorer refused the submission: {error.code}.", code="scorer-refused") from error
     except OSError as error:
         raise _NoAnswer(f"it cannot be reached ({error})") from error

@@ -31,16 +31,16 @@ _LIST: Final = (
     f'[ -d "$1" ] || exit {_NO_FOLDER}\n'
     """for d do for f in "$d"/*; do if [ -f "$f" ] && [ ! -L "$f" ]; then printf '%s\\0' "$f"; fi; done; done"""
 )
-"""Asks no program of the environment but its shell."""
+"""Uses no program of the environment except its shell."""
 _OPTIONS: Final = frozenset({"samples", "reasoning_effort"})
 _MOST_SAMPLES: Final = 15
 
 
 async def score(run: Run) -> Scored:
-    """Fetch the deliverables, ask about every criterion, combine by the rubric's policy."""
+    """Fetch the deliverables, have every criterion judged, combine by the rubric's policy."""
     strategy = run.strategy
     if not isinstance(strategy, LLMJudgeStrategy):
-        raise TypeError(f"{run.name} is no judge")
+        raise TypeError(f"{run.name} is not a judge")
     rubric = _rubric(run, strategy.rubric)
     options = _options(rubric)
     model = strategy.model or rubric.judge.model or run.scope.config.judge.model
@@ -50,7 +50,7 @@ async def score(run: Run) -> Scored:
     folder = run.output / DELIVERABLES
     source = strategy.input_dir or run.sandbox.spec.workdir
     if not await fetch(run, source, folder):
-        raise _nothing(rubric, source, f"The folder {source} to judge does not exist.")
+        raise _nothing(rubric, source, f"The folder to judge, {source}, does not exist.")
     files = matching(await anyio.to_thread.run_sync(read_deliverables, folder), rubric.judge.files)
     if not files:
         raise _nothing(rubric, source, _nothing_in(source, rubric.judge.files))
@@ -59,24 +59,24 @@ async def score(run: Run) -> Scored:
         items = await _items(judge, rubric, _context(run, strategy), files, options["samples"], transcript)
         return _scored(run, rubric, model, items, transcript)
     assert limit.cancelled_caught  # noqa: S101 - the block returns otherwise
-    raise JudgeFailure(f"The judge took longer than {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
+    raise JudgeFailure(f"The judge exceeded its limit of {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
 
 
 def _nothing(rubric: Rubric, path: str, reason: str) -> NotDelivered:
-    """A folder without anything that a judge could read is no work: nobody is asked about it."""
+    """A folder without readable files counts as nothing delivered: no judge is called."""
     return NotDelivered([Undelivered(path, reason)], [item.id for item in rubric.criteria])
 
 
 def _nothing_in(source: str, wanted: tuple[str, ...]) -> str:
     named = f" among {', '.join(wanted)}" if wanted else ""
-    return f"{source} holds no file{named} that a judge can read."
+    return f"{source} contains no file{named} that a judge can read."
 
 
 async def fetch(run: Run, source: str, target: Path) -> bool:
     """Copy the plain files of a folder that the agent worked in, and of its output folders, as the verifier sees them.
 
-    False when there is no such folder. What is too large for a judge stays behind; an agent cannot prevent its
-    judgement by leaving too much.
+    False if there is no such folder. Files too large for a judge are left out, so that an agent cannot prevent
+    being judged by leaving too much.
     """
     await anyio.Path(target).mkdir()
     left = MAX_BYTES
@@ -101,7 +101,7 @@ async def fetch(run: Run, source: str, target: Path) -> bool:
 async def _listed(run: Run, box: Box, source: str) -> list[str] | None:
     """The plain files of a folder and its output folders by path, hidden ones left out; None without the folder.
 
-    The environment's shell is enough for it; one that cannot tell is an `EnvironmentFailure`.
+    It needs only the environment's shell; if that fails, it is an `EnvironmentFailure`.
     """
     places = [source, *(f"{source}/{folder}" for folder in FOLDERS if folder)]
     timeout = run.scope.config.timeout_sec
@@ -126,7 +126,7 @@ async def _items(
     for item in rubric.criteria:
         seen = matching(files, item.files)
         if not seen:
-            reason = f"No file among {', '.join(item.files)} was delivered that a judge can read."
+            reason = f"None of {', '.join(item.files)} was delivered in a form that a judge can read."
             graded[item.id] = RewardItem(item.id, 0.0, item.space, reason)
             continue
         answers = [await _ask(judge, (item,), context, seen, transcript) for _ in range(samples)]
@@ -151,7 +151,7 @@ def _named(answer: dict[str, Any], item: Criterion) -> dict[str, Any]:
 
 
 def _median(item: Criterion, answers: list[dict[str, Any]]) -> RewardItem:
-    """The graded answer in the middle; of an even number the lower one."""
+    """The median of the graded answers; of an even number the lower one."""
     graded = [_grade(item, answer) for answer in answers]
     middle = statistics.median_low([one.score for one in graded])
     return next(one for one in graded if one.score == middle)
@@ -182,7 +182,7 @@ def _scored(run: Run, rubric: Rubric, model: str, items: dict[str, RewardItem], 
 
 
 def _rubric(run: Run, path: str) -> Rubric:
-    """Of the verifier folder; without a verifier document the path counts from the package."""
+    """In the verifier folder; without a verifier document the path is relative to the package."""
     found = run.scope.file(path)
     if found is None and run.scope.document is None:
         candidate = run.scope.view.task_dir / path
@@ -193,11 +193,11 @@ def _rubric(run: Run, path: str) -> Rubric:
 
 
 def _options(rubric: Rubric) -> dict[str, Any]:
-    """The judge's settings beyond the common ones; what nobody here honours is refused."""
+    """The judge's settings beyond the common ones; unsupported settings are refused."""
     options = rubric.judge.options
     for key in options:
         if key not in _OPTIONS:
-            message = f"judge.{key} is not supported; supported are {', '.join(sorted(_OPTIONS))}."
+            message = f"judge.{key} is not supported; supported: {', '.join(sorted(_OPTIONS))}."
             raise PackageError(message, code="invalid-rubric", path=f"judge.{key}")
     samples = options.get("samples", 1)
     if not isinstance(samples, int) or not 1 <= samples <= _MOST_SAMPLES:

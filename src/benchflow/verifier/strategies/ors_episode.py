@@ -13,10 +13,10 @@ from benchflow.verifier.strategy_run import Run
 
 
 async def score(run: Run) -> Scored:
-    """Read every declared input and settle the episode by the declared policy."""
+    """Read every declared input and score the episode by the declared policy."""
     strategy = run.strategy
     if not isinstance(strategy, ORSEpisodeStrategy):
-        raise TypeError(f"{run.name} is no episode")
+        raise TypeError(f"{run.name} is not an episode")
     inputs = await gather(run, strategy.inputs)
     try:
         scored, read = _settled(run, strategy, inputs)
@@ -24,13 +24,13 @@ async def score(run: Run) -> Scored:
         delivered = [item.path for item in inputs if is_deliverable(item.path)]
         if not delivered:
             raise
-        raise NotDelivered([Undelivered(path, f"{path} holds no episode: {error}") for path in delivered]) from error
+        raise NotDelivered([Undelivered(path, f"{path} contains no episode: {error}") for path in delivered]) from error
     details = scored.details if isinstance(scored.details, dict) else {}
     return replace(scored, details=json.loads(json.dumps({**details, "inputs": read})))
 
 
 def _settled(run: Run, strategy: ORSEpisodeStrategy, inputs: list[Input]) -> tuple[Scored, list[dict[str, Any]]]:
-    """The episode's reward, and how much was read from where."""
+    """The episode's reward, and the number of events read from each input."""
     records: list[Any] = []
     read = []
     for item in inputs:

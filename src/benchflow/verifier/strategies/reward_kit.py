@@ -24,10 +24,10 @@ _PYTHON: Final = 'if command -v python3 >/dev/null 2>&1; then exec python3 "$@";
 
 
 async def score(run: Run) -> Scored:
-    """Write the manifest, run the runner, and settle what it wrote by criteria and declared policy."""
+    """Write the manifest, run the runner, and combine its metrics by criteria and declared policy."""
     strategy = run.strategy
     if not isinstance(strategy, RewardKitStrategy):
-        raise TypeError(f"{run.name} is no reward kit")
+        raise TypeError(f"{run.name} is not a reward kit")
     rubric = _criteria(run, strategy)
     manifest = _manifest(run, strategy, rubric)
     async with run.box(kit_files()) as box:
@@ -47,7 +47,7 @@ async def score(run: Run) -> Scored:
 
 
 def _words(run: Run, strategy: RewardKitStrategy, workdir: str) -> list[str]:
-    """The runner, or the grading of the folder's checks where there is none."""
+    """The runner, or the grading of the folder's checks if there is none."""
     runner = f"{strategy.root}/{strategy.entrypoint}"
     if run.scope.file(runner) is not None:
         return [runner]
@@ -67,7 +67,7 @@ def _criteria(run: Run, strategy: RewardKitStrategy) -> Rubric | None:
         return None
     found = run.scope.file(strategy.criteria)
     if found is None:
-        message = f"The criteria {strategy.criteria} do not exist."
+        message = f"The criteria file {strategy.criteria} does not exist."
         raise PackageError(message, code="missing-rubric", file=strategy.criteria)
     return load_rubric(found, file=strategy.criteria)
 

@@ -20,7 +20,7 @@ async def score(run: Run) -> Scored:
     """Run the command and read the reward that it left."""
     strategy = run.strategy
     if not isinstance(strategy, ScriptStrategy):
-        raise TypeError(f"{run.name} is no script")
+        raise TypeError(f"{run.name} is not a script")
     declared = run.scope.document is not None
     if declared:
         _require_safe(strategy.command)
@@ -39,14 +39,14 @@ async def score(run: Run) -> Scored:
 
 
 def _command(command: str, *, declared: bool, kit: bool) -> str | list[str]:
-    """What is run: a declared command is the shell's, an undeclared one is the path of the test script."""
+    """The command: a declared one runs in the shell; otherwise it is the path of the test script."""
     if not kit:
         return command if declared else [command]
     return f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n{command if declared else shlex.quote(command)}'
 
 
 def _uses_kit(run: Run, command: str) -> bool:
-    """Whether the command, or the script it names, calls `rewardkit`; one that is installed is found first."""
+    """Whether the command, or the script it names, calls `rewardkit`; an installed one takes precedence."""
     words = dict.fromkeys([command, *(word for word in command.split() if not word.startswith("-"))])
     scripts = (run.scope.file(word.removeprefix(f"{run.scope.mount}/").removeprefix("./")) for word in words)
     texts = [command, *(path.read_text(errors="replace") for path in scripts if path is not None)]
@@ -54,17 +54,17 @@ def _uses_kit(run: Run, command: str) -> bool:
 
 
 async def finish(run: Run, result: ExecResult) -> None:
-    """Keep what a command of the verifier printed and how it ended."""
+    """Keep the output and the exit code of a verifier command."""
     run.findings.exit_code = result.exit_code
     keep_output(result, run.output, run.variables.redact)
 
 
 def _require_safe(command: str) -> None:
-    """The first word is the environment's program or a file of the verifier folder."""
+    """Check that the first word is a program of the environment or a file of the verifier folder."""
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise PackageError(f"The command of the verifier cannot be read: {error}.", code="invalid-command") from error
+        raise PackageError(f"The command of the verifier cannot be parsed: {error}.", code="invalid-command") from error
     if not words or words[0].startswith("/") or not is_plain(words[0]):
         message = f"The command of the verifier must be a file of its folder or a program of the environment: {command}"
         raise PackageError(message, code="invalid-command")

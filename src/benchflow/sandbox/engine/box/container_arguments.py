@@ -40,7 +40,7 @@ def run_arguments(
 ) -> list[str]:
     """Everything after the engine's command: a detached container whose first process is the anchor.
 
-    With `lease` the container ends by itself when its owner does.
+    With `lease` the container ends when its owner does.
     """
     args = ["run", "--detach", "--name", launch.name, "--network", launch.network]
     args += ["--user", launch.user, "--workdir", launch.workdir]
@@ -73,7 +73,7 @@ def limit_arguments(limits: Limits) -> list[str]:
 
 
 def mount_arguments(source: str, target: str) -> list[str]:
-    """A read-only mount; written as CSV, so that commas and quotes in paths are no trouble."""
+    """A read-only mount, written as CSV, so that paths may contain commas and quotes."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(["type=bind", f"source={source}", f"target={target}", "readonly"])
     return ["--mount", line.getvalue()]

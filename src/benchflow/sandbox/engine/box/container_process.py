@@ -24,7 +24,7 @@ class EngineProcess(SandboxProcess):
 
     async def send(self, data: bytes) -> None:
         if self._client.stdin is None:
-            raise SandboxFailure("The process has no input.", code="process-ended")
+            raise SandboxFailure("The process has no standard input.", code="process-ended")
         await self._client.stdin.send(data)
 
     async def close_stdin(self) -> None:

@@ -29,7 +29,7 @@ class Record:
     gid: int = 0
     mtime_ns: int = 0
     target: str | None = None
-    """Where a link leads, when it was asked for."""
+    """The target of a link, if requested."""
 
     def header(self) -> bytes:
         """The record as the anchor reads it, without its data."""
@@ -55,7 +55,7 @@ class RecordReader:
         kind, length, mode, uid, gid, size, seconds, rest = _HEADER.unpack(first)
         name = kind.decode("latin-1")
         if name not in _TYPES:
-            raise SandboxFailure("The sandbox sent a file stream that cannot be read.", code="transfer-failed")
+            raise SandboxFailure("The sandbox sent an invalid file stream.", code="transfer-failed")
         path = (await self._take(length)).decode("utf-8", "surrogateescape")
         return Record(cast("RecordType", name), path, size, mode, uid, gid, seconds * 1_000_000_000 + rest)
 

@@ -1,6 +1,6 @@
 """One running container: commands, files and processes in it, all through the anchor.
 
-A greeting of the anchor proves that the engine did its part; what is wrong before it is the engine's trouble and
+A greeting of the anchor proves that the engine did its part; a failure before it is the engine's and
 raised, what comes after it is the command's own result.
 """
 
@@ -151,7 +151,7 @@ class EngineContainer:
         await self._unpack(_whole(b"".join(record.header() for record in records)))
 
     async def give(self, path: str, owner: Owner) -> None:
-        """Make all that is root's in a folder, and the folder itself, somebody else's; links are not followed."""
+        """Change the owner of a folder and of everything of root in it; links are not followed."""
         await self._anchor("give", str(owner.uid), str(owner.gid), absolute(path))
 
     async def replace_by_empty(self, path: str, *, folder: bool) -> None:
@@ -210,7 +210,7 @@ class EngineContainer:
         await self._close_processes()
 
     async def close(self) -> None:
-        """Let go of the clients of processes; the container itself is removed by whoever made it."""
+        """Release the clients of processes; the container itself is removed by its owner."""
         await self._close_processes()
 
     async def _close_processes(self) -> None:
@@ -272,7 +272,7 @@ class EngineContainer:
         return output.kept("stdout")
 
     async def _greeted(self, process: Process, greeting: Greeting) -> bytes:
-        """Read stderr up to the greeting; give what came with it, raise the engine's trouble if it does not come."""
+        """Read stderr up to the greeting and return what came with it; without one, raise the engine's failure."""
         if process.stderr is not None:
             async for data in chunks(process.stderr):
                 rest = greeting.feed(data)
@@ -314,7 +314,7 @@ class EngineContainer:
 
     @contextlib.asynccontextmanager
     async def _ended_when_left(self, greeting: Greeting) -> AsyncIterator[None]:
-        """Whoever leaves the block early takes the command inside with them.
+        """Leaving the block early also ends the command inside.
 
         It stands around the engine's client, which goes first: an engine that waits for it to read would not start
         the messenger.
@@ -352,11 +352,11 @@ class EngineContainer:
         ):
             return SandboxFailure("The sandbox is not running.", code="sandbox-stopped")
         if "unable to find user" in lowered or "no matching entries in passwd" in lowered:
-            return SandboxFailure(f"The environment lacks the user: {last_words(words)}", code="unknown-user")
+            return SandboxFailure(f"The environment has no such user: {last_words(words)}", code="unknown-user")
         if "chdir to cwd" in lowered or "workdir" in lowered:
             return SandboxFailure("The working folder does not exist in the environment.", code="no-such-folder")
         if "resource temporarily unavailable" in lowered:
-            return SandboxFailure("The sandbox has no process left to start another.", code="sandbox-exhausted")
+            return SandboxFailure("The sandbox has reached its limit of processes.", code="sandbox-exhausted")
         return SandboxFailure(f"The engine could not run a command: {last_words(words)}", code="exec-failed")
 
 
@@ -377,7 +377,7 @@ def numeric_owner(owner: str, passwd: str, group: str) -> Owner:
 
 
 def _file_failure(code: int, complaint: bytes) -> SandboxFailure:
-    words = complaint.decode(errors="replace").strip() or f"The transfer ended with {code}"
+    words = complaint.decode(errors="replace").strip() or f"The transfer failed with exit code {code}"
     known = {2: "no-such-file", 40: "refused-file", 28: "disk-full", 20: "no-such-file"}
     return SandboxFailure(f"{words}.", code=known.get(code, "transfer-failed"))
 

@@ -1,4 +1,4 @@
-"""Compose files, as far as a sandbox can honour them. Pure.
+"""Compose files, as far as a sandbox supports them. Pure.
 
 Services of a package share one network, reach each other under their names, and are seen from nowhere else, so `ports`
 and `expose` say nothing more. What is not in the tables below is refused with its path: nothing is left out silently.
@@ -96,9 +96,9 @@ def _ordered(services: dict[str, Service], reader: _Reader) -> dict[str, Service
 
     def visit(name: str, asked_by: str) -> None:
         if name not in services:
-            raise reader.wrong(f"services.{asked_by}.depends_on", f"names '{name}', which is no service")
+            raise reader.wrong(f"services.{asked_by}.depends_on", f"names '{name}', which is not a service")
         if name in visiting:
-            raise reader.wrong(f"services.{asked_by}.depends_on", "goes round in a circle")
+            raise reader.wrong(f"services.{asked_by}.depends_on", "is circular")
         if name in order:
             return
         visiting.add(name)
@@ -128,8 +128,8 @@ class _Reader:
             data.get("entrypoint") is not None or (command and not _KEEPS_ALIVE.fullmatch(" ".join(command)))
         ):
             raise UnsupportedError(
-                f"{self._file.name}: `{path}` starts a program of its own, but the main service is where agent and "
-                "verifier run; put the program into a service of its own.",
+                f"{self._file.name}: `{path}` starts its own program, but the main service is where agent and "
+                "verifier run; put the program into its own service.",
                 path=f"{path}.command",
                 file=self._file.name,
             )
@@ -179,7 +179,7 @@ class _Reader:
         home = self._file.parent.resolve()
         context = (home / (self.text(data.get("context"), f"{path}.context") or ".")).resolve()
         if not context.is_relative_to(home):
-            raise self.wrong(f"{path}.context", "leaves the folder of the compose file")
+            raise self.wrong(f"{path}.context", "is outside the folder of the compose file")
         return Build(
             context,
             self.text(data.get("dockerfile"), f"{path}.dockerfile") or "Dockerfile",
@@ -285,7 +285,7 @@ class _Reader:
             if key not in known and not key.startswith("x-"):
                 place = f"{path}.{key}".lstrip(".")
                 raise UnsupportedError(
-                    f"{self._file.name}: `{place}` cannot be honoured in a sandbox.", path=place, file=self._file.name
+                    f"{self._file.name}: `{place}` is not supported in a sandbox.", path=place, file=self._file.name
                 )
 
     def wrong(self, path: str, why: str) -> PackageError:

@@ -100,7 +100,7 @@ class ComposeSandbox(InContainer):
         if name == MAIN_SERVICE:
             return self
         if name not in self._services:
-            raise UsageError(f"There is no service '{name}', only {', '.join([MAIN_SERVICE, *self._services])}.")
+            raise UsageError(f"Unknown service '{name}'; available: {', '.join([MAIN_SERVICE, *self._services])}.")
         return ServiceSandbox(self._services[name], self)
 
     async def start(self) -> None:
@@ -125,7 +125,7 @@ class ComposeSandbox(InContainer):
         """Start a service once those it depends on are as far as it wants them."""
         for name, condition in part.service.depends_on.items():
             if name == MAIN_SERVICE:
-                raise UnsupportedError(f"The service '{part.service.name}' depends on main, which is started last.")
+                raise UnsupportedError(f"The service '{part.service.name}' depends on main, which starts last.")
             await self._services[name].wait_for(condition)
         started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
         self._services[part.service.name] = started
@@ -135,7 +135,7 @@ class ComposeSandbox(InContainer):
         return await self._main.changes()
 
     async def kill_processes(self) -> None:
-        """End what runs in main; the other services are there until verification is over."""
+        """End the processes in main; the other services run until verification has ended."""
         await self._main.kill_processes()
 
     async def set_network(self, policy: NetworkPolicy) -> None:
@@ -151,7 +151,7 @@ class ComposeSandbox(InContainer):
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
-        """A copy of all services; each begins anew on a copy of its files."""
+        """A copy of all services; each is restarted on a copy of its files."""
         main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
         parts = []
         for part in self._parts:
@@ -188,7 +188,7 @@ class ComposeSandbox(InContainer):
         return main
 
     async def snapshot(self) -> Snapshot:
-        raise UnsupportedError("Several services have no common snapshot; fork them instead.", path="snapshot")
+        raise UnsupportedError("Several services cannot have a common snapshot; fork them instead.", path="snapshot")
 
     async def stop(self) -> None:
         if not self._started:
@@ -231,11 +231,11 @@ class ServiceSandbox(InContainer):
         return await describe(self.container, parse_diff(await self.container.diff()))
 
     async def kill_processes(self) -> None:
-        raise UnsupportedError("A service is ended by what it belongs to.", code="service-unsupported")
+        raise UnsupportedError("A service ends with its composition.", code="service-unsupported")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         del policy
-        raise UnsupportedError("The network of a service is that of all services.", code="service-unsupported")
+        raise UnsupportedError("All services share one network.", code="service-unsupported")
 
     async def dial(self, port: int) -> socket.socket:
         return await self._whole.dial(port)
@@ -244,10 +244,10 @@ class ServiceSandbox(InContainer):
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
         del mounts, network, revert
-        raise UnsupportedError("A service is forked with what it belongs to.", code="service-unsupported")
+        raise UnsupportedError("A service is forked with its composition.", code="service-unsupported")
 
     async def snapshot(self) -> Snapshot:
-        raise UnsupportedError("A service has no snapshot of its own.", code="service-unsupported")
+        raise UnsupportedError("A single service cannot have a snapshot.", code="service-unsupported")
 
     async def stop(self) -> None:
         """It ends with the composition."""

@@ -20,7 +20,7 @@ _POLL_SEC = 0.2
 
 
 class EngineService:
-    """A container that runs a service's command; the sandbox is over when it is stopped."""
+    """A container that runs a service's command; the sandbox ends when it is stopped."""
 
     def __init__(self, host: EngineHost, service: Service, image: Image, network_of: str) -> None:
         self.id = f"benchcube-{secrets.token_hex(8)}"
@@ -59,7 +59,7 @@ class EngineService:
         command = self._command()
         if not command:
             raise EnvironmentFailure(
-                f"The service '{service.name}' has no command, nor has its image.", code="service-failed"
+                f"Neither the service '{service.name}' nor its image has a command.", code="service-failed"
             )
         user, workdir = self.spec.user or "0:0", self.spec.workdir
         variables, env = client.environment({**environment, **service.env})
@@ -106,7 +106,7 @@ class EngineService:
         try:
             await wait_healthy(self.container, check)
         except SandboxFailure as error:
-            raise await self._failed("ended before it was healthy") from error
+            raise await self._failed("ended before it became healthy") from error
         except EnvironmentFailure as error:
             raise await self._failed(f"is not ready. {error}") from error
 

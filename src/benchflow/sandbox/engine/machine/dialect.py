@@ -13,7 +13,7 @@ class Dialect:
 
     name: str
     network: str
-    """The network that leads outside."""
+    """The network with external access."""
     info: tuple[str, ...]
     """Arguments that print what the engine is, as JSON."""
     remove: tuple[str, ...]
@@ -41,7 +41,7 @@ DOCKER: Final = Dialect(
     commit=("commit",),
     detached_by_disconnecting=False,
     install="install Docker (on Debian: apt-get install docker.io)",
-    start="start it (systemctl start docker) or point DOCKER_HOST to one that runs",
+    start="start it with `systemctl start docker`, or set DOCKER_HOST to a running engine",
 )
 PODMAN: Final = Dialect(
     name="podman",
@@ -53,6 +53,6 @@ PODMAN: Final = Dialect(
     extra_run=("--image-volume", "ignore"),
     child_of_caller=True,
     install="install Podman (on Debian: apt-get install podman)",
-    start="see what `podman info` says",
+    start="see `podman info`",
 )
 DIALECTS: Final[Mapping[str, Dialect]] = {"docker": DOCKER, "podman": PODMAN}

@@ -37,7 +37,7 @@ _NOT_PULLED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What a build may be told beside its context."""
+    """The options of a build."""
 
     timeout_sec: float | None = None
     build_args: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,9 @@ class Builder:
                 await self._build(context, dockerfile, options, tag)
                 found = await find_image(self._client, tag)
         if found is None:
-            raise EnvironmentFailure(f"{self._client.dialect.name} built '{context}' but lost it.", code="build-failed")
+            raise EnvironmentFailure(
+                f"{self._client.dialect.name} built '{context}', but the image is gone.", code="build-failed"
+            )
         return found
 
     async def _build(self, context: Path, dockerfile: str, options: BuildOptions, tag: str) -> None:
@@ -98,7 +100,7 @@ class Builder:
         shown = last_lines(done.stdout.decode(errors="replace"))
         if done.timed_out:
             raise EnvironmentFailure(
-                f"The build of '{context / dockerfile}' took longer than {options.timeout_sec:g} seconds.\n{shown}",
+                f"The build of '{context / dockerfile}' exceeded its limit of {options.timeout_sec:g} s.\n{shown}",
                 code="build-timeout",
             )
         if done.exit_code != 0:
@@ -106,8 +108,8 @@ class Builder:
             if _NOT_PULLED.search(last_words(shown, 1000)):
                 engine = self._client.dialect.name
                 raise EnvironmentFailure(
-                    f"{engine} could not get the base image of '{context / dockerfile}' ({last_words(shown, 200)}); "
-                    f"give it to {engine} with `pull` or `load`, or run on this machine's userland with "
+                    f"{engine} could not pull the base image of '{context / dockerfile}' ({last_words(shown, 200)}); "
+                    f"load it with `{engine} load`, or run on this machine's userland with "
                     "`--base-image host`.",
                     code="image-missing",
                 )
@@ -123,9 +125,9 @@ class Builder:
 
 
 def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str:
-    """A digest over everything that a build sees, and over how it is asked for."""
+    """A digest over everything that a build sees, and over its options."""
     if not (context / dockerfile).is_file():
-        raise UsageError(f"There is no '{dockerfile}' in '{context}'.", code="dockerfile-missing", file=dockerfile)
+        raise UsageError(f"'{context}' has no '{dockerfile}'.", code="dockerfile-missing", file=dockerfile)
     total = hashlib.sha256()
     arguments = sorted(options.build_args.items())
     total.update(repr((dockerfile, arguments, options.target)).encode())

@@ -100,7 +100,7 @@ class EngineClient:
         env: Mapping[str, str] | None = None,
         timeout: float | None = SHORT_TIMEOUT,
     ) -> Completed:
-        """Run the client, whatever comes out; a missing client, a dead engine and a timeout are errors."""
+        """Run the client and return its result, even a failure; no client, a dead engine and a timeout are errors."""
         try:
             done = await run_process(
                 self.argv(*args), stdin=stdin, env=self._env if env is None else env, timeout=timeout
@@ -109,7 +109,7 @@ class EngineClient:
             raise self.missing() from None
         if done.timed_out:
             raise InfrastructureFailure(
-                f"{self.dialect.name} did not answer `{args[0]}` within {timeout:g} seconds.",
+                f"{self.dialect.name} did not respond to `{args[0]}` within {timeout:g} s.",
                 code="engine-timeout",
             )
         if done.exit_code != 0:
@@ -128,16 +128,16 @@ class EngineClient:
         return SandboxFailure(f"{self.dialect.name} {verb} failed: {words}", code="engine-refused")
 
     def raise_if_engine_failed(self, stderr: str) -> None:
-        """Raise when the engine itself, not what it was asked, is the trouble."""
+        """Raise if the engine itself failed, not the request."""
         lowered = stderr.lower()
         if _FORBIDDEN in lowered:
             raise InfrastructureFailure(
-                f"This user may not talk to {self.dialect.name}; join its group or run as root.",
+                f"This user is not allowed to use {self.dialect.name}; join its group or run as root.",
                 code="engine-forbidden",
             )
         if any(text in lowered for text in _UNREACHABLE):
             raise InfrastructureFailure(
-                f"{self.dialect.name} does not answer; {self.dialect.start}.", code="engine-stopped"
+                f"{self.dialect.name} is not responding; {self.dialect.start}.", code="engine-stopped"
             )
         if _FULL in lowered:
             raise InfrastructureFailure(f"The disk of {self.dialect.name} is full.", code="disk-full")
@@ -153,7 +153,7 @@ class EngineClient:
 def last_words(text: str, limit: int = 400) -> str:
     """The end of an engine's complaint as one line without its prefixes."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "level=warning" not in line]
-    words = lines[-1] if lines else "it gave no reason"
+    words = lines[-1] if lines else "no reason given"
     for line in reversed(lines):
         if re.match(r"(docker: )?Error", line):
             words = line

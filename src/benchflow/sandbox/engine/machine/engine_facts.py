@@ -53,7 +53,7 @@ class EngineFacts:
             "limits.memory": controllers,
             "limits.pids": controllers,
             "limits.disk": "keep the engine's data on XFS mounted with the option pquota, with the overlay2 driver",
-            "network.allowlist": "run as root on the machine of the engine, or use the sandbox `local`",
+            "network.allowlist": "run as root on the engine's machine, or use the sandbox `local`",
         }
         return tuple(Missing(name, how[name]) for name in sorted(set(how) - self.capabilities))
 
@@ -108,7 +108,7 @@ def parse_info(text: str, engine: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InfrastructureFailure(f"{engine} info gave no readable answer.", code="engine-stopped")
+        raise InfrastructureFailure(f"{engine} info returned no usable answer.", code="engine-stopped")
     return found
 
 
@@ -122,13 +122,13 @@ def needed(spec: SandboxSpec) -> dict[str, str]:
         (limits.pids, "limits.pids", "a limit on processes"),
         (limits.storage_mb, "limits.disk", "a limit on storage"),
         (limits.inodes, "limits.inodes", "a limit on the number of files"),
-        (limits.gpus, "gpu", "graphics processors"),
+        (limits.gpus, "gpu", "GPUs"),
     )
     return wanted | {name: words for value, name, words in asked if value is not None}
 
 
 def has_project_quota(mounts: str, folder: str) -> bool:
-    """Whether a folder lies on XFS with project quotas, from the text of `/proc/mounts`."""
+    """Whether a folder is on XFS with project quotas, from the text of `/proc/mounts`."""
     found, options, kind = "", "", ""
     for line in mounts.splitlines():
         fields = line.split(" ")

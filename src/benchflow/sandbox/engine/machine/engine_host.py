@@ -18,7 +18,7 @@ from benchflow.sandbox.engine.machine.ownership import OWNED, PURPOSE, Owner, de
 from benchflow.sandbox.engine.user_layer import Home, prepare_home
 
 _ENDS_WITH_OWNER: Final = ("fork", "prepared")
-"""Purposes of images that nobody needs without their owner; a snapshot stays until it is discarded."""
+"""Purposes of images that end with their owner; a snapshot stays until it is discarded."""
 
 
 class EngineHost:
@@ -48,7 +48,7 @@ class EngineHost:
         return run_arguments(self.client.dialect, self.owner, launch, lease=lease, ulimits=ulimits)
 
     async def reap(self) -> None:
-        """Remove containers and fork images of owners whose processes are gone; trouble is left for next time."""
+        """Remove containers and fork images of owners whose processes are gone; failures are left for the next time."""
         for dead in await anyio.to_thread.run_sync(lambda: list(dead_owners(self.state, self.client.endpoint))):
             try:
                 await self.remove_owned(dead.id)
@@ -94,14 +94,14 @@ class EngineHost:
         return answer.split()[-1].removeprefix("sha256:")
 
     async def remove_container(self, name: str) -> None:
-        """Remove a container with its anonymous volumes; one that is gone already is fine."""
+        """Remove a container with its anonymous volumes; it may already be gone."""
         done = await self.client.run(*self.client.dialect.remove, name)
         words = done.stderr.decode(errors="replace")
         if done.exit_code != 0 and "no such container" not in words.lower() and "already in progress" not in words:
             raise self.client.refusal("rm", done)
 
     async def remove_image(self, image: str) -> None:
-        """Remove an image; one that is gone already, or that another sandbox still builds on, is fine."""
+        """Remove an image; it may already be gone, or still be in use by another sandbox."""
         done = await self.client.run("rmi", image)
         words = done.stderr.decode(errors="replace").lower()
         expected = ("no such image", "image not known", "dependent child", "in use", "being used")
@@ -113,7 +113,7 @@ class EngineHost:
         return int(await self.client.ask("inspect", "--format", "{{.State.Pid}}", container))
 
     async def home(self, image: str, user: str | None, workdir: str) -> Home:
-        """Who commands run as in sandboxes of an image, found out and prepared once."""
+        """The user of commands in sandboxes of an image, determined and prepared once."""
         key = (image, user, workdir)
         async with self._preparing.setdefault(key, anyio.Lock()):
             if key not in self._homes:

@@ -24,7 +24,7 @@ async def find_image(client: EngineClient, name: str) -> Image | None:
 
 
 async def resolve_image(client: EngineClient, name: str) -> Image:
-    """The image, pulled if need be; one that cannot be had is an `EnvironmentFailure` that says what helps."""
+    """The image, pulled if necessary; one that is not available is an `EnvironmentFailure` that says what to do."""
     found = await find_image(client, name)
     if found is not None:
         return found
@@ -35,7 +35,7 @@ async def resolve_image(client: EngineClient, name: str) -> Image:
         why = last_words(pulled.stderr.decode(errors="replace"), 200)
         raise EnvironmentFailure(
             f"The image '{name}' is not on this {engine} engine and could not be pulled ({why}); "
-            f"`{engine} pull {name}` or `{engine} build -t {name} FOLDER` makes it known.",
+            f"`{engine} pull {name}` or `{engine} build -t {name} FOLDER` provides it.",
             code="image-missing",
         )
     return found

@@ -17,7 +17,7 @@ from benchflow.errors import InfrastructureFailure
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """What an engine is asked to bear."""
+    """The limits on the load of an engine."""
 
     concurrent: int = 8
     per_second: float = 20.0
@@ -57,7 +57,7 @@ class EngineGate:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """A place for a stop, whatever state the engine is in."""
+        """A place for a stop, regardless of the engine's state."""
         async with self._places:
             await self._pace()
             yield
@@ -79,7 +79,7 @@ class EngineGate:
         left = self._open_until - self._clock()
         if left > 0:
             raise InfrastructureFailure(
-                f"{self._name} failed {self._failures} times in a row and is left alone for {left:.0f} more "
-                f"seconds; the last time: {self._last}",
+                f"{self._name} failed {self._failures} times in a row; no more starts for {left:.0f} "
+                f"seconds. Last failure: {self._last}",
                 code="engine-circuit-open",
             )

@@ -1,7 +1,7 @@
 """Who made which container, proven by locks, so that leftovers of a crash can be removed and nothing else.
 
 An owner is a folder with a file that its process keeps locked. It is mounted into every container: the anchor leaves
-when the lock is free, and the next start removes whatever carries the label of an owner whose lock is free.
+when the lock is free, and the next start removes everything with the label of an owner whose lock is free.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _HOST_FILES: Final = ("/etc/os-release", "/var/lib/dpkg/status", "/var/lib/rpm",
 
 
 class Bases:
-    """Resolves base images by the registry; `substitute` stands in for one that nobody registered."""
+    """Resolves base images by the registry; `substitute` replaces one that is not registered."""
 
     def __init__(self, registry: ImageRegistry, substitute: str | None = None) -> None:
         self._registry: Final = registry
@@ -71,7 +71,7 @@ def host_stage() -> Stage:
 
 
 def missing_image(image: str) -> EnvironmentFailure:
-    """Nobody has the image: what makes it known."""
+    """The image is not available; the message says what provides it."""
     name = canonical_name(image)
     message = (
         f"The base image {name} is not registered on this machine. Add it with "

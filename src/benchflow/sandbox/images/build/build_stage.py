@@ -34,7 +34,7 @@ class Stage:
     layers: tuple[str, ...] = ()
     """Keys in the layer store, lowest first."""
     on_host: bool = False
-    """Whether its layers lie on this machine's userland."""
+    """Whether its layers are on top of this machine's userland."""
     fidelity: Fidelity = "exact"
     args: Mapping[str, str] = field(default_factory=dict)
     """Build arguments in scope."""
@@ -43,7 +43,7 @@ class Stage:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What `$name` means now: the environment wins over build arguments."""
+        """The current value of `$name`: the environment takes precedence over build arguments."""
         return {**self.args, **self.config.env}
 
     @property

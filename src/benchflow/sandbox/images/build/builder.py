@@ -1,7 +1,7 @@
 """Executes a Dockerfile, instruction by instruction, into a stack of layers.
 
 Every instruction that changes files makes one layer, known by the hash of what went into it: made once, by
-whoever asks first, and found again by everybody after. Files are copied by this process; commands run in a
+the first caller, and reused by all others. Files are copied by this process; commands run in a
 sandbox, through the `RunLayer` that the builder is given.
 """
 
@@ -55,7 +55,7 @@ class BuildOptions:
     dockerfile: str = "Dockerfile"
     """Relative to the context."""
     base_image: str | None = None
-    """What to take for a base image that nobody registered: `host` or a registered image."""
+    """Substitute for a base image that is not registered: `host` or a registered image."""
     timeout_sec: float | None = None
     network: NetworkPolicy = _PUBLIC
     build_args: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +87,9 @@ class DockerfileBuilder:
             stage = await build.stage(plan.target)
         if limit.cancelled_caught:
             where = f" at line {build.current.line}: {_short(build.current)}" if build.current else ""
-            message = f"{options.dockerfile} took longer to build than {options.timeout_sec:g} s, ended{where}."
+            message = (
+                f"The build of {options.dockerfile} exceeded its limit of {options.timeout_sec:g} s; stopped{where}."
+            )
             line = build.current.line if build.current else None
             raise EnvironmentFailure(message, code="build-timeout", file=options.dockerfile, line=line)
         image = build.image(stage)
@@ -98,10 +100,10 @@ class DockerfileBuilder:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            message = f"There is no {options.dockerfile} in {context}."
+            message = f"{context} has no {options.dockerfile}."
             raise EnvironmentFailure(message, code="dockerfile-missing", file=options.dockerfile) from None
         except (OSError, UnicodeDecodeError) as error:
-            message = f"{options.dockerfile} cannot be read as text."
+            message = f"{options.dockerfile} is not valid text."
             raise EnvironmentFailure(message, code="dockerfile-invalid", file=options.dockerfile) from error
         parsed = parse_dockerfile(text, options.dockerfile)
         declared = {w.partition("=")[0] for i in parsed.instructions if i.keyword == "ARG" for w in i.value.split()}
@@ -129,7 +131,7 @@ class _Build:
         self._host: Sequence[Branch] = ()
 
     async def prepare(self) -> None:
-        """Have this machine's userland at hand when the build may lie on it."""
+        """Prepare this machine's userland if the build may use it as its base."""
         if self.options.base_image == HOST and self.builder.host is not None:
             self._host = await self.builder.host()
 
@@ -240,9 +242,11 @@ class _Build:
         current = self.current
         written = self.plan.find(request.stage)
         if written is not None and current is not None and written.start.line > current.line:
-            raise EnvironmentFailure(f"the stage {request.stage} comes later", code="dockerfile-invalid")
+            raise EnvironmentFailure(f"the stage {request.stage} is defined later", code="dockerfile-invalid")
         if written is not None and written.index in self._open:
-            raise EnvironmentFailure(f"the stage {request.stage} is not complete here", code="dockerfile-invalid")
+            raise EnvironmentFailure(
+                f"the stage {request.stage} is not complete at this point", code="dockerfile-invalid"
+            )
         stage = await (self.stage(written.index) if written else self.bases.stage(request.stage))
         self.current = current
         return stage, SourceTree(self.tree(stage), what=f"{request.stage}")

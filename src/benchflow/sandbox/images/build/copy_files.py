@@ -1,6 +1,6 @@
 """COPY and ADD: which files land where, what identifies them, and how they get into a layer.
 
-Sources are read through a `LayerTree`, be it the build context or another stage, so that no link leads out
+Sources are read through a `LayerTree`, be it the build context or another stage, so that no link points outside
 of it.
 """
 

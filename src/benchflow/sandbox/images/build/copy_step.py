@@ -41,7 +41,7 @@ class CopyRequest:
     owner: str | None
     mode: int | None
     independent: bool
-    """`--link`: the destination does not depend on what lies below."""
+    """`--link`: the destination does not depend on the layers below."""
     left_out: IgnoreRules
     unpacks: bool
     """ADD: a local archive is unpacked."""
@@ -114,7 +114,7 @@ class CopyStep:
         return cls(request, tuple(copies), owner)
 
     def fingerprint(self) -> Iterator[object]:
-        """Everything that decides what the layer will hold, given what lies below."""
+        """Everything that determines the content of the layer, given the layers below."""
         request = self.request
         yield from (request.destination, request.into_folder, request.independent, request.unpacks)
         yield from (self.owner.uid, self.owner.gid, self.owner.mode)

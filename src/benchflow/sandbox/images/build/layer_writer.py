@@ -31,7 +31,7 @@ class LayerWriter:
         self._owns: Final = os.geteuid() == 0
 
     def directory(self, path: str, *, mode: int = 0o755, uid: int = 0, gid: int = 0) -> str:
-        """Make sure that `path` is a folder, parents included; an existing one is left as it is.
+        """Make sure that `path` is a folder, parents included; an existing one is not changed.
 
         Returns where it really is, links of the tree followed. Something else in the way is an error.
         """
@@ -104,7 +104,7 @@ def make_directory(layer: Path, below: Sequence[Branch | Path], path: str) -> No
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; a link, or anything that could block or is no file, is refused."""
+    """Open a regular file for reading; a link, or anything that could block or is not a file, is refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

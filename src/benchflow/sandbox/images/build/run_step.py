@@ -33,7 +33,7 @@ class RunStep:
     """A here-document with its own interpreter line; run as a program instead of `command`."""
 
     def fingerprint(self) -> Iterator[object]:
-        """Everything that decides what the command does, given what lies below."""
+        """Everything that determines the effect of the command, given the layers below."""
         yield from (len(self.command), *self.command)
         for name, value in sorted(self.env.items()):
             yield f"{name}={value}"

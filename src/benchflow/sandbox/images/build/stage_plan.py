@@ -22,7 +22,7 @@ _FLAGS: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage as it is written."""
+    """One stage as written."""
 
     index: int
     name: str | None
@@ -67,14 +67,14 @@ def plan_build(dockerfile: Dockerfile, given: Mapping[str, str], target: str | N
             declared = declare_arguments(instruction, scope, scope.known, inherited=scope.known)
             scope = Scope(scope.file, scope.escape, scope.given, {**scope.known, **declared})
         else:
-            raise scope.error(instruction, f"{instruction.keyword} stands before the first FROM.")
+            raise scope.error(instruction, f"{instruction.keyword} comes before the first FROM.")
     if not stages:
-        raise scope.error(dockerfile.instructions[-1], "there is no FROM.")
+        raise scope.error(dockerfile.instructions[-1], "FROM is missing.")
     plan = BuildPlan(scope, tuple(stages), len(stages) - 1)
     if target is not None:
         chosen = plan.find(target)
         if chosen is None:
-            raise scope.error(stages[0].start, f"there is no stage {target}.")
+            raise scope.error(stages[0].start, f"unknown stage {target}.")
         plan = BuildPlan(scope, tuple(stages), chosen.index)
     return plan
 
@@ -95,10 +95,10 @@ def _platform_arguments() -> dict[str, str]:
 def _begin(instruction: Instruction, scope: Scope, earlier: list[StagePlan]) -> StagePlan:
     words = scope.expand(instruction, instruction.value, scope.known).split()
     if len(words) not in (1, 3) or (len(words) == 3 and words[1].upper() != "AS"):
-        raise scope.error(instruction, "FROM takes an image, and AS with a name when the stage has one.")
+        raise scope.error(instruction, "FROM takes an image, optionally followed by AS and a name.")
     name = words[2].lower() if len(words) == 3 else None
     if name is not None and any(stage.name == name for stage in earlier):
-        raise scope.error(instruction, f"two stages are called {name}.")
+        raise scope.error(instruction, f"two stages have the name {name}.")
     wanted = dict(instruction.flags).get("platform")
     if wanted is not None:
         platform = scope.expand(instruction, wanted, scope.known)
@@ -123,10 +123,10 @@ def _check(instruction: Instruction, scope: Scope) -> None:
 
 
 def unsupported(instruction: Instruction, scope: Scope, what: str) -> UnsupportedError:
-    """An instruction that is right and that this backend cannot execute."""
+    """A valid instruction that this backend does not support."""
     message = (
         f"{scope.file} line {instruction.line}: {what} by the local sandbox; "
-        "a container engine (--sandbox docker or podman) may do it."
+        "try a container engine (--sandbox docker or podman)."
     )
     return UnsupportedError(
         message, code="unsupported-instruction", path="environment", file=scope.file, line=instruction.line

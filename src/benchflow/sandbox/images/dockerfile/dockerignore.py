@@ -80,7 +80,7 @@ def _rule(line: str) -> _Rule:
     takes_back = line.startswith("!")
     pattern = line[1:].strip() if takes_back else line
     if not pattern:
-        raise ValueError("a lone ! takes nothing back")
+        raise ValueError("a lone ! has no pattern")
     pattern = posixpath.normpath(pattern).lstrip("/")
     return _Rule(re.compile(_regex(pattern), re.DOTALL), takes_back)
 
@@ -117,7 +117,7 @@ def _regex(pattern: str) -> str:
 
 
 def _character_class(pattern: str, start: int) -> tuple[str, int]:
-    """A class such as `[a-z]` or `[^0-9]` as a regular expression, and where the pattern goes on."""
+    """A class such as `[a-z]` or `[^0-9]` as a regular expression, and where the pattern continues."""
     position = start + 1
     negated = pattern[position : position + 1] == "^"
     position += negated
@@ -136,5 +136,5 @@ def _character_class(pattern: str, start: int) -> tuple[str, int]:
     try:
         re.compile(regex)
     except re.error as error:
-        raise ValueError(f"the pattern {pattern} has a range that means nothing") from error
+        raise ValueError(f"the pattern {pattern} has an invalid range") from error
     return regex, position + 1

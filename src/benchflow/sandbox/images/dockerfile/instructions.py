@@ -84,12 +84,12 @@ def parse_dockerfile(text: str, file: str = "Dockerfile") -> Dockerfile:
         line, number = found
         instructions.append(_instruction(line, number, reader))
     if not instructions:
-        raise DockerfileError(f"{file} holds no instruction.", file=file)
+        raise DockerfileError(f"{file} contains no instruction.", file=file)
     return Dockerfile(file, tuple(instructions), escape)
 
 
 def _escape_directive(lines: list[str], file: str) -> str:
-    """The escape character; directives stand before anything else and each appears once."""
+    """The escape character; directives come before anything else and each appears once."""
     seen: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         match = _DIRECTIVE.match(line)
@@ -222,7 +222,7 @@ def _heredocs(rest: str, line: int, reader: _Reader) -> list[Heredoc]:
 
 
 def json_words(value: str, *, file: str, line: int) -> tuple[str, ...] | None:
-    """The strings of a JSON array; None when `value` is no JSON array and so the shell form."""
+    """The strings of a JSON array; None if `value` is not a JSON array, which means the shell form."""
     if not value.startswith("["):
         return None
     try:

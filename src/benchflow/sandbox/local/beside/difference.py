@@ -1,7 +1,7 @@
 """What a sandbox changed: the layers it wrote compared with the environment below them, read by descriptor.
 
-In a written layer a character device 0:0 stands for a deletion, and a directory with `user.overlay.opaque` hides what
-lies below it. Nothing in the layers is followed, opened for writing or trusted.
+In a written layer a character device 0:0 means a deletion, and a directory with `user.overlay.opaque` hides the
+layers below it. Nothing in the layers is followed, opened for writing or trusted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK: Final = 1 << 20
 _TYPES: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 Record = tuple[str, str, str, int, str, tuple[int, int, int, int]]
-"""Path, kind of change, type, size, where a link leads; mode, owner, group and time."""
+"""Path, kind of change, type, size, target of a link; mode, owner, group and time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def enter(folder: Folder, name: str) -> Folder:
 
 
 def differ(current: Entry, former: Entry) -> bool:
-    """Whether two entries are not the same for whoever looks; what lies in folders is not looked at."""
+    """Whether two entries differ visibly; the contents of folders are not compared."""
     if current.kind != former.kind or current.rights != former.rights:
         return True
     if current.kind == stat.S_IFDIR:
@@ -163,7 +163,7 @@ def differ(current: Entry, former: Entry) -> bool:
 
 
 def _same_bytes(current: Entry, former: Entry) -> bool:
-    """A copy that was opened for writing and never written to is no change; times prove nothing."""
+    """A copy that was opened for writing but never written is not a change; times prove nothing."""
     try:
         with (
             os.fdopen(os.open(current.name, _FILE, dir_fd=current.parent), "rb", buffering=0) as one,

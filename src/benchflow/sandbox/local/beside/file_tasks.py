@@ -1,7 +1,7 @@
 """File work that needs the zygote's mounts and user ids, done by the worker beside it or a child of that.
 
 A task gets its message and answers through the reply socket. Trees of sandboxes are read and removed by
-descriptor, never through a link that stands in them.
+descriptor, never through a link in them.
 """
 
 from __future__ import annotations

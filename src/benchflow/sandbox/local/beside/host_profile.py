@@ -100,7 +100,7 @@ def compose(target: Path, root: Path = Path("/"), *, owners: bool = True) -> Non
 def compose_folders(target: Path) -> None:
     """Write a layer with the folders of what is used in place, and nothing in them.
 
-    For a driver that is not root the machine's own folders belong to nobody it can become; these belong to
+    For a driver that is not root the machine's own folders belong to users that it cannot become; these belong to
     its root, so that packages can be installed over them.
     """
     target.mkdir(mode=0o755)

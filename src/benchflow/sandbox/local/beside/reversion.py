@@ -1,7 +1,7 @@
 """Make paths of a sandbox that has not started yet look as its environment was built.
 
 In: the folder of the new, still empty layer, the layers below it, and paths. Out: entries in the new layer: a copy of
-what the environment holds, or a deletion where it holds nothing. Whatever the written layers say is only compared with,
+the environment's entry, or a deletion if it has none. The content of the written layers is only compared with,
 never followed.
 """
 
@@ -49,7 +49,7 @@ def revert(upper: str, written: Sequence[str], environment: Sequence[str], paths
 
 
 def outermost(paths: Iterable[str]) -> list[list[str]]:
-    """The names of each path, without those that lie below another one."""
+    """The names of each path, without those below another one."""
     kept: list[list[str]] = []
     for names in sorted([part for part in path.split("/") if part] for path in paths):
         if not kept or kept[-1] != names[: len(kept[-1])]:
@@ -142,7 +142,7 @@ def _copy_file(upper: int, former: Entry) -> None:
 
 
 def _make_folder(upper: int, name: str, like: Entry) -> int:
-    """A descriptor of the folder in the new layer, with the rights of `like`; there may be one already."""
+    """A descriptor of the folder in the new layer, with the permissions of `like`; it may already exist."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=upper)
     _chown(like, upper)

@@ -1,7 +1,7 @@
-"""Does the file work of a driver in a process of its own beside the zygote, with the same mounts and user ids.
+"""Does the file work of a driver in a separate process beside the zygote, with the same mounts and user ids.
 
 What sandboxes are cloned from stays small that way. Work on small trees takes less time than forking a child for it;
-everything else gets a child, so that nobody waits for it.
+everything else gets a child process, so that it blocks nothing.
 """
 
 from __future__ import annotations

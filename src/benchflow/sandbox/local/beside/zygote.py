@@ -81,7 +81,7 @@ class Zygote:
         self.sandboxes: dict[int, int] = {}
         """Supervisors that have not been collected yet, and the first user id of each."""
         self.spare: Blank | None = None
-        """For the next sandbox, made while nobody waits for it; there is never more than one."""
+        """For the next sandbox, prepared in idle time; there is never more than one."""
         self.sparing = True
         """Whether the last attempt to make one did not fail."""
         self.watch = b""
@@ -92,7 +92,7 @@ class Zygote:
         """The driver's end of it, handed out once."""
 
     def prepare(self) -> None:
-        """Make the mounts; needs the rights to do so."""
+        """Create the mounts; needs permission to mount."""
         sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
         sc.mount("tmpfs", rootfs.HOLD, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=755,size=4m")
         for path in (rootfs.STORE, rootfs.VOLUMES, rootfs.ROOT, rootfs.SCRATCH):
@@ -344,22 +344,22 @@ class Zygote:
             message, store = wire.receive(requests)
             if message is None:
                 os._exit(0)
-            trouble: OSError | None = None
+            failure: OSError | None = None
             watch = None
             try:
                 self._prepare_blank(store)
                 watch = KillWatch.install(self.watch)
             except OSError as error:
-                trouble = error
+                failure = error
             message, fds = wire.receive(requests)
             if message is None:
                 os._exit(0)
             requests.close()
             reply = socket.socket(fileno=fds[0])
-            if trouble is not None:
-                raise trouble
+            if failure is not None:
+                raise failure
             self._supervise(Plan.from_dict(message["plan"]), message["trees"], reply, fds, watch)
-        except BaseException as error:  # noqa: BLE001 - told to the driver; the process ends either way
+        except BaseException as error:  # noqa: BLE001 - reported to the driver; the process ends either way
             if reply is not None:
                 answer(reply, children.failure(error))
         finally:

@@ -1,6 +1,6 @@
 """Lists of system calls as `entry/entry.c` follows them: everything that stands between a new process and its command.
 
-Pure: bytes come out. They lie at one address, so all that calls point to can be named by where it will be.
+Pure: it returns bytes. They are loaded at one address, so calls can point to their final location.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ NOT_CONFINED: Final = 125
 NOT_EXECUTABLE: Final = 126
 _HEADER: Final = struct.Struct("<7q")
 _STEP: Final = struct.Struct("<10q")
-_UNCONFINED: Final = "the sandbox could not be closed behind this command"
+_UNCONFINED: Final = "the sandbox could not be sealed for this command"
 
 
 class Rule(IntEnum):
     """What an error of a call means."""
 
     FAIL = 0
-    """It is told with the call's text, and the process ends with the call's code."""
+    """It is reported with the call's text, and the process ends with the call's code."""
     GO_ON = 1
     TRY = 2
-    """The next call is tried; the reason is told when none of them replaces the program."""
+    """The next call is tried; the reason is reported if none of them replaces the program."""
 
 
 class Part(NamedTuple):
-    """Finished calls, and where the first of them lies."""
+    """Finished calls, and the address of the first."""
 
     data: bytes
     address: int
@@ -52,7 +52,7 @@ class Calls:
         self._failure = self.text(_UNCONFINED)
 
     def place(self, data: bytes) -> int:
-        """Where the bytes will lie."""
+        """The address of the bytes."""
         address = self._start + len(self._data)
         self._data += data
         self._data += bytes(-len(self._data) % 8)
@@ -86,7 +86,7 @@ class Calls:
 
 @functools.cache
 def reasons() -> tuple[bytes, int, int, int]:
-    """The texts of errors, in front of every list: the bytes, where the table lies, its length, where calls begin."""
+    """The texts of errors, in front of every list: the bytes, address and length of the table, where calls begin."""
     table = Calls(BASE + _HEADER.size)
     count = max(errno.errorcode) + 1
     address = table.pointers([table.text(os.strerror(number)) for number in range(count)])
@@ -95,7 +95,7 @@ def reasons() -> tuple[bytes, int, int, int]:
 
 
 def join(first: Part, second: Part, name: int) -> bytes:
-    """The list: the texts of errors, the calls of `first`, which lie behind them, and those of `second` at the end."""
+    """The list: the texts of errors, the calls of `first` after them, and those of `second` at the end."""
     texts, table, count, _ = reasons()
     header = _HEADER.pack(first.address, first.length, second.address, second.length, table, count, name)
     return header + texts + first.data + second.data

@@ -1,4 +1,4 @@
-"""What the supervisor's children do that are no commands: move a tree through a stream, prepare accounts.
+"""The work of the supervisor's children other than commands: move a tree through a stream, prepare accounts.
 
 Each first joins the sandbox's limits and gives up its privileges; its errors go to the driver.
 """
@@ -23,7 +23,7 @@ _FAILED: Final = 125
 
 
 def run(reply: socket.socket, work: Callable[[], int]) -> NoReturn:
-    """End this process with the result of `work`; its error is told through `reply`."""
+    """End this process with the result of `work`; its error is reported through `reply`."""
     try:
         os._exit(work())
     except BaseException as error:  # noqa: BLE001 - nothing may return into the supervisor's loop
@@ -130,5 +130,5 @@ def open_plain(path: str, flags: int) -> int:
         return sc.open_beneath(sc.AT_FDCWD, path, flags | careful, 0, resolve)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise tree_stream.Refused(f"'{path}' is, or leads through, a link, which is not followed.") from None
+            raise tree_stream.Refused(f"'{path}' is, or goes through, a link, which is not followed.") from None
         raise OSError(error.errno, f"'{path}': {os.strerror(error.errno or 0)}") from None

@@ -99,7 +99,7 @@ def _appear_as(part: Calls, account: Account) -> None:
 
 
 def command(start: int, argv: Sequence[str], environment: Mapping[str, str], folder: str) -> tuple[Part, int]:
-    """The calls that become the command, found on its PATH, and where its name lies; `start` is where they begin."""
+    """The calls that become the command, found on its PATH, and the address of its name; they begin at `start`."""
     _check(argv, environment, folder)
     part = Calls(start)
     name = part.text(argv[0])
@@ -186,7 +186,7 @@ class Entrance:
         return [(os.POSIX_SPAWN_DUP2, fd, _FIRST_GROUP + number) for number, fd in enumerate(self._groups)]
 
     def _ask(self, inside: Part, words: tuple[Sequence[str], Mapping[str, str], str], streams: Sequence[int]) -> int:
-        """The process id of a command that the porter started; 0 when there is no porter or no room for a process."""
+        """The process id of a command that the porter started; 0 if there is no porter or no process is left."""
         door = self._door
         if door is None:
             return 0
@@ -214,7 +214,7 @@ class Entrance:
         """What the porter says; a system error before its first command is one here."""
         data = door.recv(8)
         if len(data) != 8:
-            raise ConnectionResetError("The starter of commands is gone.")
+            raise ConnectionResetError("The starter process of commands is gone.")
         number: int = struct.unpack("<q", data)[0]
         return number
 
@@ -233,7 +233,7 @@ class Entrance:
 
 
 class _Listing:
-    """A list of calls in a file of its own."""
+    """A list of calls in its own file."""
 
     def __init__(self, first: Part, words: tuple[Sequence[str], Mapping[str, str], str]) -> None:
         second, name = command(calls.reasons()[3] + len(first.data), *words)

@@ -1,6 +1,6 @@
 """Tells a process that was killed from inside its sandbox from one that was killed from outside.
 
-The kernel does not say who sent SIGKILL. But whoever is inside needs a system call for it, and all of them carry a
+The kernel does not say who sent SIGKILL. But a process inside needs a system call for it, and all of them carry a
 filter that announces such calls to the supervisor, which notes the target and lets them continue. A command that ended
 by SIGKILL without such a call, and that the supervisor did not end itself, was killed from outside, or by the memory
 limit of its sandbox, which the driver can see.

@@ -87,7 +87,7 @@ def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> N
 
 
 def create_file(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Hand out a descriptor of a new, empty file in place of whatever stands at the path."""
+    """Return a descriptor of a new, empty file that replaces whatever is at the path."""
     del fds
     *parents, name = beneath.parts_of(message["path"]) or [""]
     if not name:
@@ -174,7 +174,7 @@ def pause(supervisor: Supervisor, message: messages.Message, reply: socket.socke
 
 
 def open_network(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Replace the gateway by that of a network plan, in a child that hands its sockets out."""
+    """Replace the gateway by that of a network plan, in a child that passes its sockets out."""
     del fds
     _write_resolver(supervisor.resolver, message["resolv_conf"])
     return supervisor.fork(reply, lambda: _build_gateway(message, reply), passing=True)

@@ -1,7 +1,7 @@
 """The file system of a sandbox, put together by its first process in its own mount namespace.
 
 Overlays, `/proc`, a small `/dev`, files that belong to this sandbox alone, read-only attachments; then the old root is
-gone. Mount points are claimed without following anything that stands there (`beneath`).
+gone. Mount points are claimed without following anything there (`beneath`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.local.inside.box_plan import SHM_BYTES, Overlay, Plan
 
 HOLD: Final = "/sys"
-"""Where the zygote keeps its mounts: a folder that exists everywhere and that nobody offers to a sandbox."""
+"""Where the zygote keeps its mounts: a folder that exists everywhere and is never offered to a sandbox."""
 STORE: Final = f"{HOLD}/store"
 VOLUMES: Final = f"{HOLD}/volumes"
 ROOT: Final = f"{HOLD}/root"
@@ -42,7 +42,7 @@ _PROC_HIDDEN: Final = ("kcore", "keys", "timer_list", "sched_debug", "latency_st
 
 
 def volume_of(location: str) -> str:
-    """The name of the volume that a location of a plan lies in; empty where it lies in none."""
+    """The name of the volume of a location in a plan; empty if it is in none."""
     kind, _, rest = location.partition(":")
     return rest.partition("/")[0] if kind == "volume" else ""
 
@@ -108,7 +108,7 @@ def build_root(plan: Plan, roots: Mapping[str, str], trees: Sequence[int]) -> in
 
 
 def _mount_overlay(overlay: Overlay, roots: Mapping[str, str], prefix: str) -> None:
-    """Short names in the current folder stand for the layers: an option string holds 4,096 bytes, and shows inside."""
+    """Short names in the current folder for the layers: an option string is limited to 4,096 bytes and shown inside."""
     for name, location in (("u", overlay.upper), ("w", overlay.work)):
         os.symlink(_locate(location, roots), prefix + name)
     for index, location in enumerate(overlay.lowers):
@@ -124,7 +124,7 @@ def _mount_overlay(overlay: Overlay, roots: Mapping[str, str], prefix: str) -> N
 
 
 def _claimed(root: int, path: str) -> str:
-    """A path for `mount` that leads to the claimed directory itself; its descriptor ends with this set-up's process."""
+    """A path for `mount` to the claimed directory itself; its descriptor is closed with this process."""
     return f"/proc/self/fd/{beneath.claim_directory(root, path, replace_all=True)}"
 
 
@@ -163,7 +163,7 @@ def _mount_dev() -> None:
 
 
 def _mount_own_files(root: int, plan: Plan) -> int:
-    """`hosts`, `hostname` and `resolv.conf` are this sandbox's, whatever the environment says."""
+    """`hosts`, `hostname` and `resolv.conf` are this sandbox's, regardless of the environment."""
     contents = {
         "hostname": f"{plan.hostname}\n",
         "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{plan.hostname}\n",
@@ -184,7 +184,7 @@ def _mount_own_files(root: int, plan: Plan) -> int:
 def make_workdir(plan: Plan) -> None:
     """The working folder exists and the sandbox's user may write there. Called inside, so links stay inside.
 
-    Whatever someone put in its place stays: commands then say that there is no such folder.
+    Anything else at its place stays: commands then report that there is no such folder.
     """
     if os.path.isdir(plan.workdir):
         return

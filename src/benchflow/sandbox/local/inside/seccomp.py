@@ -70,7 +70,7 @@ DENIED: Final = (
     "io_uring_register", "process_madvise", "vhangup", "syslog", "nfsservctl", "uselib", "migrate_pages", "move_pages",
     "fanotify_init", "kcmp",
 )  # fmt: skip
-"""Refused with EPERM, whoever asks."""
+"""Refused with EPERM for everyone."""
 
 _PRETENDED: Final = (
     "chown", "fchown", "lchown", "fchownat", "setgroups", "setgid", "setregid", "setresgid", "setuid", "setreuid",

@@ -60,7 +60,7 @@ class Supervisor:
         """For root, and for everybody else."""
         self.accounts = Accounts()
         self.running: dict[int, socket.socket] = {}
-        """Children and where their end is told."""
+        """Children, and where their end is reported."""
         self.tags: dict[int, int] = {}
         """Children that are commands, and the tags they carry."""
         self.passing: set[int] = set()
@@ -118,7 +118,7 @@ class Supervisor:
             self.watch.expect(pid)
 
     def reap(self, *, until_none: bool = False) -> None:
-        """Collect ended processes, orphans included; wait for the last one if told to."""
+        """Reap ended processes, including orphans; wait for the last one if requested."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, 0 if until_none else os.WNOHANG)
@@ -137,7 +137,7 @@ class Supervisor:
                 reply.close()
 
     def fork(self, reply: socket.socket, work: Callable[[], int], *, passing: bool = False) -> bool:
-        """Run `work` in a child; its error and its end are told through `reply`, which is kept until then."""
+        """Run `work` in a child; its error and its end are reported through `reply`, which is kept until then."""
         pid = os.fork()
         if pid == 0:
             children.run(reply, work)
@@ -160,6 +160,6 @@ def answer(reply: socket.socket, message: messages.Message, fds: tuple[int, ...]
 
 
 def seal() -> None:
-    """From here on nothing can be imported: what stands in the sandbox is not ours."""
+    """From here on nothing can be imported: the files in the sandbox are not trusted."""
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
     sys.path, sys.meta_path, sys.path_hooks = [], [], []

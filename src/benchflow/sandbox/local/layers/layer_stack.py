@@ -1,7 +1,7 @@
 """The files of one sandbox: an environment, layers that are done, and one layer that is written to.
 
-A fork turns the written layer into one that is done and shared, and gives each side a new one on top, so its cost does
-not depend on what was written. Layers are counted; the last one to let go has them removed.
+A fork freezes the written layer, shares it, and gives each side a new one on top, so its cost does not depend on the
+amount written. Layers are reference-counted; the last user removes them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Layer:
     folder: str
     volume: Volume | None = None
     used: tuple[int, int] | None = None
-    """Bytes and inodes that it takes of its volume, once somebody had to know."""
+    """Bytes and inodes that it uses of its volume, once measured."""
     users: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What lies below everything a sandbox writes, as locations top first."""
+    """The layers below everything a sandbox writes, as locations, top first."""
 
     layers: tuple[str, ...]
     host: str | None = None
@@ -85,13 +85,13 @@ class Files:
     kind: Kind | None = None
     """The volume that is written to, where there are limits."""
     inherited: int = 0
-    """How many of the lowest `done` layers somebody else wrote: what is in them counts for nobody's limits here."""
+    """How many of the lowest `done` layers others wrote: they do not count for the limits here."""
     _finished: Layer | None = None
     """The topmost of `done` where this sandbox wrote it last."""
     _number: int = field(default=0)
 
     async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
-        """A layer to write to; gives the mounts of the whole. It is a new one unless the last one is nobody else's."""
+        """A layer to write to; returns the mounts of the stack. It is a new one unless the last one is not shared."""
         works = [f"w{number}" for number in range(len(self.environment.targets))]
         if self._finished is not None and self._finished.users == 1:
             base = await self._go_on(self._finished, works)
@@ -130,7 +130,7 @@ class Files:
         return folder
 
     async def _go_on(self, layer: Layer, works: list[str]) -> str:
-        """Write to the last layer again; what the kernel keeps beside it is made anew. Gives where that lies."""
+        """Write to the last layer again; the kernel's work folder is created again. Returns its location."""
         base = f"volume:{layer.volume.name}" if layer.volume else layer.folder
         await self.runtime.launcher.task({"op": "renew", "locations": [f"{base}/{work}" for work in works]})
         self.current, self.done = layer, self.done[1:]
@@ -143,7 +143,7 @@ class Files:
             self.runtime.spares.prepare(self.kind)
 
     async def _room(self) -> tuple[int, int]:
-        """What is left of the limits after the own layers that are done; 0 inodes stand for no limit of their own."""
+        """The rest of the limits after its own frozen layers; 0 inodes means no limit on inodes."""
         own = [await self._measure(layer) for layer in self.done[: len(self.done) - self.inherited]]
         if self.limits.storage_mb is not None:
             size = self.limits.storage_mb * _MEGABYTE
@@ -154,7 +154,7 @@ class Files:
         return _left(size, used_bytes, _MEGABYTE), _left(inodes, used_inodes, 16) if inodes else 0
 
     def finish_current(self) -> None:
-        """Make the written layer one that is done; nothing may write to it while somebody shares it."""
+        """Freeze the written layer; nothing may write to it while it is shared."""
         self._finished = self._current()
         self.done = (self._finished, *self.done)
         self.current = None
@@ -214,7 +214,7 @@ class Files:
         return [(*item[:5], tuple(item[5])) for item in answer["records"]]
 
     def release(self) -> None:
-        """Let go of every layer; what nobody uses any more is removed."""
+        """Release every layer; unused layers are removed."""
         layers = (*((self.current,) if self.current else ()), *self.done)
         self.current, self.done = None, ()
         release(self.runtime, layers)
@@ -233,7 +233,7 @@ def share(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def release(runtime: Runtime, layers: Sequence[Layer]) -> None:
-    """Count one user less of each layer; those without are removed, which nobody waits for."""
+    """Release one reference of each layer; unused ones are removed in the background."""
     unused = []
     for layer in layers:
         layer.users -= 1

@@ -52,7 +52,7 @@ class Store:
         self.owners = self.root / "owners"
 
     def prepare(self) -> None:
-        """Make the folders; what stands in the way is one clear error."""
+        """Create the folders; an obstacle is one clear error."""
         try:
             for folder in (self.layers, self.owners):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -60,12 +60,12 @@ class Store:
         except OSError as error:
             raise InfrastructureFailure(
                 f"The sandbox store '{self.root}' cannot be made: {error.strerror}. "
-                "Set BENCHCUBE_STORE to a folder that can be written to."
+                "Set BENCHCUBE_STORE to a writable folder."
             ) from error
 
     def path(self, location: str) -> Path:
-        """The path of a location that is no volume."""
-        return self.root / location.removeprefix("store:")  # an absolute path stays as it is
+        """The path of a location that is not in a volume."""
+        return self.root / location.removeprefix("store:")  # an absolute path is not changed
 
     def location(self, path: Path) -> str:
         """A path as a location: `store:REL` when it is below the store."""

@@ -1,4 +1,4 @@
-"""Volumes that nobody uses: made ahead, or cleared when a sandbox was done with them.
+"""Unused volumes: created in advance, or cleared after use by a sandbox.
 
 Making a file system and mounting it takes longer than starting a sandbox, so the next one of the same size finds its
 own ready. Those that are left at the end go with the zygote.
@@ -42,14 +42,14 @@ class Volume:
 
 
 class Spares:
-    """The volumes of one driver that nobody uses."""
+    """The unused volumes of one driver."""
 
     def __init__(self, launcher: Launcher, store: Store, owner: Owner) -> None:
         self._launcher = launcher
         self._store = store
         self._owner = owner
         self._waiting: list[tuple[Volume, socket.socket]] = []
-        """Oldest first, each with where its use will be told once it is ready."""
+        """Oldest first, each with the place where its usage is reported once it is ready."""
         self._number = 0
 
     async def take(self, kind: Kind) -> Volume:
@@ -68,9 +68,9 @@ class Spares:
         return replace(volume, used=(used[0], used[1]))
 
     def prepare(self, kind: Kind) -> None:
-        """Have one made for whoever comes next, unless there is one; returns at once."""
+        """Start creating one for the next sandbox, unless there is one; returns at once."""
         if not self._launcher.gone and all(volume.kind != kind for volume, _ in self._waiting):
-            with contextlib.suppress(SandboxFailure):  # whoever comes next is told
+            with contextlib.suppress(SandboxFailure):  # reported to the next sandbox that needs one
                 self._keep(*self._make(kind))
 
     def give_back(self, volume: Volume) -> None:

@@ -59,7 +59,7 @@ class ConnectionServer:
                 accepted, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return None
-            except OSError:  # out of descriptors or memory: the sandbox waits, the driver goes on
+            except OSError:  # out of descriptors or memory: the sandbox waits, the driver continues
                 return self._pause()
             self._handle(Stream(accepted, timeout=self._timeout), self._listening[sock])
         return None

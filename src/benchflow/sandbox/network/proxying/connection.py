@@ -43,7 +43,7 @@ class Stream:
         return data
 
     def unread(self, data: bytes) -> None:
-        """Put back what was read beyond a message."""
+        """Return bytes that were read beyond a message."""
         self._buffer, self._at = data + self._buffer[self._at :], 0
 
     async def read_until(self, end: bytes, limit: int) -> bytes:

@@ -132,12 +132,12 @@ class Outbound:
         return RefusedError(f"egress to {target.host} port {target.port} refused: {reason}")
 
     def malformed(self, channel: Channel, reason: str) -> None:
-        """Log what was so wrong that it names no host."""
+        """Log a request that is too broken to have a host."""
         self._audit.record(channel, "", None, "refused", reason)
 
 
 async def system_resolver(host: str) -> Sequence[Address]:
-    """The machine's own name service, asked in threads of its own."""
+    """The machine's own name service, called in separate threads."""
     found = await asyncio.get_running_loop().run_in_executor(_threads(), _lookup, host)
     return list(dict.fromkeys(found))
 

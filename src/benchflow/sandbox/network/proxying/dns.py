@@ -1,6 +1,6 @@
 """The name service of a sandbox: admitted names get a fake address, all others do not exist.
 
-Nothing is asked outside: names are resolved by the proxy, when a connection is made. Packets are parsed
+No query goes outside: the proxy resolves names when a connection is made. Packets are parsed
 strictly; what is malformed gets an error or no answer.
 """
 
@@ -47,7 +47,7 @@ class Query:
 
 
 class MalformedQueryError(Exception):
-    """A packet that is no plain query; `reply` is the answer to give, empty for silence."""
+    """A packet that is not a plain query; `reply` is the reply to send, empty for none."""
 
     def __init__(self, reply: bytes) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def parse_query(packet: bytes) -> Query:
 
 
 def _labels(packet: bytes, at: int) -> tuple[list[bytes], int]:
-    """The labels from `at` on and where they end; an end of 0 when they are no name."""
+    """The labels from `at` on and where they end; an end of 0 if they are not a name."""
     labels: list[bytes] = []
     start = at
     while at < len(packet) and at - start < _MAX_NAME:
@@ -104,7 +104,7 @@ def _reply(header: bytes, question: bytes, code: int, record: bytes = b"") -> by
 class FakeNames:
     """The names of one sandbox. Bounded: the name that was not asked for the longest time makes room.
 
-    Its address comes back into use only after all others, so a stale one leads nowhere rather than elsewhere.
+    Its address is reused only after all others, so a stale one points nowhere instead of to another name.
     """
 
     def __init__(self, *, keep: int = MAX_NAMES) -> None:

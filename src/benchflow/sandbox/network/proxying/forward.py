@@ -1,4 +1,4 @@
-"""Forwards plain HTTP requests, each one judged by itself, each on a connection of its own to the server.
+"""Forwards plain HTTP requests, each checked separately, each on its own connection to the server.
 
 A server never sees two requests of one client connection, so nothing can be smuggled behind a judged one.
 """
@@ -50,7 +50,7 @@ async def read_request(client: Stream) -> Asked | None:
 
 
 async def answer_errors(client: Stream, outbound: Outbound, channel: Channel, work: Awaitable[None]) -> None:
-    """Wait for `work`; what it could not do is told to the client in the server's stead."""
+    """Wait for `work`; its failure is reported to the client in place of the server."""
     try:
         await work
     except ProtocolError as error:
@@ -132,7 +132,7 @@ class Forwarder:
 
 
 async def _send(client: Peer, onward: h11.Request, server: Peer) -> None:
-    """Send the request; where it cannot be sent whole, the server is told that no more comes."""
+    """Send the request; if it cannot be sent completely, end the stream to the server."""
     try:
         await server.send(onward)
         await server.send_body_of(client)

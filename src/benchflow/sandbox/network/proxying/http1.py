@@ -1,7 +1,7 @@
 """HTTP/1 messages as h11 reads and writes them, strictly: what two parsers could read in two ways is refused.
 
 Bytes come in as a stream, events of h11 go out, and back. The proxy judges a request by its event and forwards one that
-is made anew from it, so that the server cannot see another request than the one that was judged.
+is rebuilt from it, so that the server sees exactly the request that was checked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """As it stands in a `Host` header of plain HTTP."""
+        """As written in a `Host` header of plain HTTP."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == 80 else f"{host}:{self.port}"
 
@@ -82,7 +82,7 @@ class Peer:
             await self.stream.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def send_body_of(self, other: Peer) -> None:
-        """Pass on a body, framed anew, without extensions and trailers."""
+        """Pass on a body with new framing, without extensions and trailers."""
         async for data in other.receive_body():
             await self.send(h11.Data(data=data))
             await asyncio.sleep(0)  # one block can hold thousands of tiny chunks: others get their turn
@@ -164,7 +164,7 @@ def request_target(request: h11.Request, *, default_port: int = 80) -> tuple[Tar
     path = rest[len(authority) :].partition("#")[0]
     asked = parse_authority(authority, 80)
     if named not in {None, asked}:
-        raise ProtocolError("the Host header names another host than the URL")
+        raise ProtocolError("the Host header differs from the URL")
     return asked, path if path.startswith("/") else "/" + path
 
 
@@ -187,7 +187,7 @@ def onward_response(response: h11.InformationalResponse | h11.Response) -> h11.I
 
 
 def _end_to_end(head: Head) -> list[tuple[bytes, bytes]]:
-    """Without `Host`, which is written anew, and without what the connection's own headers name."""
+    """Without `Host`, which is rewritten, and without the headers that `Connection` names."""
     dropped = _CONNECTION_HEADERS | {b"host"} | _options(head, b"connection") - _FRAMING
     return [(name, value) for name, value in head.headers if name not in dropped]
 

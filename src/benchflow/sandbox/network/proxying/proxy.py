@@ -76,7 +76,7 @@ class Proxy:
                 more = False
                 await self._tunnel(client, request)
             elif request.target.startswith(b"/"):
-                raise ProtocolError("this is a proxy: ask for a whole URL")
+                raise ProtocolError("this is a proxy: request a full URL")
             else:
                 more = await forwarder.forward(asked)
 

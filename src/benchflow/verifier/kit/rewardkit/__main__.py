@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _metrics(graded: list[dict[str, Any]]) -> dict[str, float]:
-    """Scores by name; a name that comes twice is numbered."""
+    """Scores by name; a repeated name is numbered."""
     metrics: dict[str, float] = {}
     for row in graded:
         name, number = row["name"], 2

@@ -1,4 +1,4 @@
-"""The checks themselves: each takes the workspace first and gives a truth value or a number from 0 to 1."""
+"""The checks: each takes the workspace first and returns a truth value or a number from 0 to 1."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def file_contains_regex(workspace: Path, path: str, pattern: str) -> bool:
 
 @registers
 def file_matches(workspace: Path, path: str, expected: str) -> bool:
-    """The same text, blanks at the ends aside."""
+    """The same text, ignoring surrounding white space."""
     return _text(workspace, path).strip() == expected.strip()
 
 
@@ -60,7 +60,7 @@ def files_equal(workspace: Path, first: str, second: str) -> bool:
 
 @registers
 def diff_ratio(workspace: Path, path: str, expected: str) -> float:
-    """How much of two texts is the same."""
+    """The similarity of two texts."""
     return difflib.SequenceMatcher(None, _text(workspace, path), expected).ratio()
 
 
@@ -114,7 +114,7 @@ def _follow(value: Any, names: list[str]) -> Any:
         elif isinstance(value, dict) and name in value:
             value = value[name]
         else:
-            raise AssertionError(f"there is no {name}")
+            raise AssertionError(f"{name} does not exist")
     return value
 
 
@@ -125,14 +125,14 @@ def json_key_equals(workspace: Path, path: str, key: str, expected: Any) -> bool
 
 @registers
 def json_path_equals(workspace: Path, path: str, json_path: str, expected: Any) -> bool:
-    """`a.b[0].c`, with or without `$.` before it."""
+    """`a.b[0].c`, with or without a leading `$.`."""
     names = [name for name in re.split(r"[.\[\]]+", json_path.lstrip("$")) if name]
     return bool(_follow(_json(workspace, path), names) == expected)
 
 
 @registers
 def csv_cell_equals(workspace: Path, path: str, row: int, col: int | str, expected: Any) -> bool:
-    """Rows count from 0; with a column's name they count below the head."""
+    """Rows count from 0; with a column name they count from below the header."""
     with (workspace / path).open(newline="", encoding="utf-8", errors="replace") as stream:
         rows = list(csv.reader(stream))
     if isinstance(col, str):

@@ -1,4 +1,4 @@
-"""Scores of a folder of checks: its modules, its folders, and how they combine by `reward.toml`."""
+"""Scores a folder of checks: its modules, its folders, and their combination by `reward.toml`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _KNOWN = ("weighted_mean", "weighted_sum", "all_pass", "any_pass", "threshold", 
 
 
 class KitError(Exception):
-    """A kit that cannot be run; the text says why."""
+    """A kit that cannot be run; the message is the reason."""
 
 
 def score_folder(folder: Path, workspace: Path) -> tuple[float, list[dict[str, Any]]]:
-    """The folder's reward, and what every criterion below it scored."""
+    """The reward of a folder, and the score of every criterion below it."""
     settings = _settings(folder)
     parts: list[tuple[str, float, float]] = []
     graded: list[dict[str, Any]] = []
@@ -35,7 +35,7 @@ def score_folder(folder: Path, workspace: Path) -> tuple[float, list[dict[str, A
             graded += [dict(row, name="{}/{}".format(below.name, row["name"])) for row in rows]
             parts.append((below.name, score, 1.0))
     if not parts:
-        raise KitError(f"{folder} holds no criteria")
+        raise KitError(f"{folder} contains no criteria")
     weights = settings["reward"].get("weights", {})
     weighted = [(name, score, float(weights.get(name, weight))) for name, score, weight in parts]
     return _combine(weighted, settings["reward"]), graded
@@ -47,7 +47,7 @@ def _grade(item: Criterion, workspace: Path) -> dict[str, Any]:
 
 
 def _criteria(module: Path) -> list[Criterion]:
-    """What a module adds while it is imported."""
+    """The criteria that a module adds while it is imported."""
     SESSION.criteria = Session().criteria
     spec = importlib.util.spec_from_file_location(f"checks_{module.stem}", str(module))
     if spec is None or spec.loader is None:
@@ -71,30 +71,30 @@ def _settings(folder: Path) -> dict[str, Any]:
     unknown = sorted(set(found) - {"reward", "scoring"})
     rewards = found.get("reward", [{}])
     if unknown or not isinstance(rewards, list) or len(rewards) != 1:
-        raise KitError("{} holds one [[reward]] and [scoring], not {}".format(path, unknown or "several"))
+        raise KitError("{} must contain one [[reward]] and [scoring], not {}".format(path, unknown or "several"))
     for table in [rewards[0], *list(found.get("scoring", {}).values())]:
         wrong = sorted(set(table) - {"name", "aggregation", "threshold", "weights"})
         if wrong:
-            raise KitError(f"{path}: {wrong[0]} is not known")
+            raise KitError(f"{path}: unknown key {wrong[0]}")
     return {"reward": rewards[0], "scoring": found.get("scoring", {})}
 
 
 def _combine(parts: list[tuple[str, float, float]], settings: dict[str, Any]) -> float:
     method = str(settings.get("aggregation", "weighted-mean")).replace("-", "_")
     if method not in _KNOWN:
-        raise KitError("{} is no aggregation; known are {}".format(method, ", ".join(_KNOWN)))
+        raise KitError("unknown aggregation {}; known: {}".format(method, ", ".join(_KNOWN)))
     scores = [score for _, score, _ in parts]
     total = sum(weight for _, _, weight in parts)
     weighted = sum(score * weight for _, score, weight in parts)
     if method == "weighted_sum":
         return min(max(weighted, 0.0), 1.0)
     if any(weight < 0 for _, _, weight in parts):
-        raise KitError("a weight below 0 needs the aggregation weighted-sum")
+        raise KitError("a negative weight needs the aggregation weighted-sum")
     if method in ("all_pass", "required_pass"):  # no check written in Python is optional
         return 1.0 if all(score >= 1.0 for score in scores) else 0.0
     if method == "any_pass":
         return 1.0 if any(score >= 1.0 for score in scores) else 0.0
     if total <= 0:
-        raise KitError("the weights of the criteria add up to nothing")
+        raise KitError("the weights of the criteria add up to 0")
     mean = weighted / total
     return (1.0 if mean >= float(settings.get("threshold", 0.5)) else 0.0) if method == "threshold" else mean

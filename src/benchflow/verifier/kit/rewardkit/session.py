@@ -1,4 +1,4 @@
-"""Criteria while they are collected and when they are graded."""
+"""Collects criteria and grades them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Criterion:
         self.name = settings.get("name") or ":".join([check.__name__, *words])[:80]
 
     def grade(self, workspace: Path) -> float:
-        """A score from 0 to 1; a file that is missing and a failed assertion are 0, other errors are raised."""
+        """A score from 0 to 1; a missing file and a failed assertion are 0, other errors are raised."""
         try:
             if not self.isolated:
                 return _score(self.check(workspace, *self.args, **self.kwargs))
@@ -53,12 +53,12 @@ def _score(value: Any) -> float:
     if isinstance(value, bool):
         return 1.0 if value else 0.0
     if not isinstance(value, (int, float)) or value != value:
-        raise TypeError(f"a check gives a truth value or a number from 0 to 1, not {value!r}")
+        raise TypeError(f"a check must return a truth value or a number from 0 to 1, not {value!r}")
     return min(max(float(value), 0.0), 1.0)
 
 
 def registers(check: Check) -> Check:
-    """Make calling a check add it as a criterion; the workspace is given when it is graded."""
+    """Make a call of a check add it as a criterion; the workspace is passed when it is graded."""
 
     @functools.wraps(check)
     def add(*args: Any, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ def registers(check: Check) -> Check:
 
 
 def criterion(check: Check | None = None, *, description: str | None = None, shared: bool = False) -> Any:
-    """A decorator for own checks. One that takes the workspace alone counts at once, unless it is `shared`."""
+    """A decorator for custom checks. One that takes only the workspace is added at once, unless it is `shared`."""
 
     def decorate(function: Check) -> Check:
         if len(inspect.signature(function).parameters) <= 1 and not shared:

@@ -40,7 +40,7 @@ class Greeting:
     def __init__(self) -> None:
         self.pid: int | None = None
         self.over = False
-        """Set once the command has ended, so that nobody goes after it."""
+        """Set once the command has ended, so that nobody tries to stop it."""
         self._before = b""
 
     @property

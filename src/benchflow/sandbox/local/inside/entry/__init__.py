@@ -15,7 +15,7 @@ _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fc
 
 
 def open_program() -> int:
-    """A descriptor of the program for this machine: a copy in memory that nobody can change any more."""
+    """A descriptor of the program for this machine: a sealed copy in memory."""
     path = os.path.join(os.path.dirname(__file__), f"entry-{os.uname().machine}")
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
