@@ -100,7 +100,7 @@ def test_an_engine_that_does_not_run_is_told_in_one_sentence(invoke, engines, ch
         (["add", "x", "--rootfs", "/nowhere"], "does not exist"),
         (["add", "x", "--oci", "/nowhere"], "does not exist"),
         (["add", "NOT A NAME", "--rootfs", "/"], "not an image name"),
-        (["add", "x", "--engine", "lxc"], "no engine"),
+        (["add", "x", "--engine", "lxc"], "Unknown engine"),
         (["add"], "NAME"),
         (["remove", "nobody"], "Unknown image nobody"),
         (["remove"], "NAME"),

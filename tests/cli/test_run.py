@@ -63,7 +63,7 @@ def test_a_script_that_fails_is_scored_and_told(bench, package, tmp_path):
     (tmp_path / "agent.sh").write_text("echo done > answer.txt; exit 7\n")
     done = bench("run", package(), "--agent", "script:agent.sh")
     assert done.returncode == 0
-    assert "exit code 7" in done.stdout
+    assert "exited with code 7" in done.stdout
 
 
 def test_an_unscored_rollout_ends_with_1_and_a_record(bench, package, tmp_path):

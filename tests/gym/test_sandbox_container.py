@@ -69,7 +69,7 @@ def test_status_follows_the_life_of_the_container(containers: SandboxContainerBa
 
 
 def test_what_cannot_be_had_is_a_launch_error(containers: SandboxContainerBackend) -> None:
-    with pytest.raises(ContainerLaunchError, match="graphics"):
+    with pytest.raises(ContainerLaunchError, match="GPUs"):
         containers.launch(ContainerConfig(image="host", gpu=True))
     with pytest.raises(ContainerLaunchError, match="nobody/knows"):
         containers.launch(ContainerConfig(image="nobody/knows:it"))

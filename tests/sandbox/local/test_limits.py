@@ -117,7 +117,7 @@ async def test_the_next_sandbox_with_a_storage_limit_finds_nothing_of_the_last_o
 
 
 async def test_limits_that_cannot_be_kept_are_refused_before_anything_starts(backend: LocalBackend) -> None:
-    with pytest.raises(UnsupportedError, match="graphics"):
+    with pytest.raises(UnsupportedError, match="GPUs"):
         await backend.create(SandboxSpec(limits=Limits(gpus=1))).start()
     with pytest.raises(UnsupportedError, match="0 cpus"):
         await backend.create(SandboxSpec(limits=Limits(cpus=0))).start()
