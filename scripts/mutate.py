@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,10 @@ from mutmut import __main__ as mutmut
 from mutmut.mutation import file_mutation, mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.runners.harness import PytestRunner
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
-from mutmut.utils.format_utils import orig_function_and_class_names_from_key
+from mutmut.utils.format_utils import get_module_from_key, orig_function_and_class_names_from_key
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path("mutants")
@@ -71,6 +74,7 @@ def main() -> int:
         parser.error(f"no module of [tool.mutmut] in pyproject.toml matches {' '.join(options.modules)}")
     if not options.report:
         _reduce_operators()
+        _run_own_tests_first()
         _forget_what_is_outdated()
         names = _undecided(paths) if options.modules else []
         if names or not options.modules:
@@ -142,21 +146,44 @@ def _one_argument(node: cst.Call) -> Iterator[cst.Call]:
             yield node.with_changes(args=[*node.args[:index], changed, *node.args[index + 1 :]])
 
 
+def _run_own_tests_first() -> None:
+    """Try a mutant on the tests of its own module before all others that reach it: most are killed there."""
+    run = PytestRunner.run_tests
+
+    def run_tests(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        remaining = list(tests)
+        if mutant_name is not None:
+            _, *folders, module = get_module_from_key(mutant_name).split(".")
+            file = "/".join(("tests", *folders, f"test_{module}.py::"))
+            own = [test for test in remaining if test.startswith(file)]
+            remaining = [test for test in remaining if not test.startswith(file)]
+            if own and (code := run(self, mutant_name=mutant_name, tests=own)):
+                return code
+            if not remaining:
+                return 0
+        return run(self, mutant_name=mutant_name, tests=remaining)
+
+    PytestRunner.run_tests = run_tests
+
+
 def _forget_what_is_outdated() -> None:
     """Tests are copied anew, files that are gone are removed, and which test runs what is found out again.
 
     Mutants have numbers, which mean others once they are made in another way: then everything begins anew.
     """
-    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    makers = (_reduce_operators, is_prose, is_property, _arrange, _one_string, _one_argument)
+    code = version("mutmut") + "".join(map(inspect.getsource, makers))
+    made_by = hashlib.sha256(code.encode()).hexdigest()
     if WORK.exists() and (not _MADE_BY.exists() or _MADE_BY.read_text() != made_by):
         shutil.rmtree(WORK)
     WORK.mkdir(exist_ok=True)
     _MADE_BY.write_text(made_by)
     shutil.rmtree(WORK / "tests", ignore_errors=True)
     (WORK / "mutmut-stats.json").unlink(missing_ok=True)
-    for copy in (WORK / "src").rglob("*.py"):
-        if not copy.relative_to(WORK).exists():
-            copy.unlink()
+    for copy in (WORK / "src").rglob("*.*"):
+        ours = copy.suffix in (".meta", ".spans") or (copy.suffix == ".py" and copy.relative_to(WORK).exists())
+        if copy.is_file() and not ours:
+            copy.unlink()  # mutmut does not renew what it has copied once
     for path in walk_mutatable_files():
         data = _results(path)
         kept = {name: code for name, code in data.exit_code_by_key.items() if status_by_exit_code[code] in _KILLED}

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import anyio
 import pytest
 
 from benchflow.evaluation.store import JobStore
+from benchflow.plugins import SANDBOXES
 from benchflow.record import AgentPart, JobRecord, JobRequest, Result, SandboxPart, Score, TaskPart
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
@@ -42,6 +45,21 @@ def memory_backend() -> Iterator[InMemoryBackend]:
     made = InMemoryBackend()
     yield made
     assert made.started == [], "a test left a sandbox behind"
+
+
+@pytest.fixture
+def sandbox_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `--sandbox` takes: `local` for tests that are marked `sandbox`, else `memory`, as if a plugin brought it."""
+    if request.node.get_closest_marker("sandbox") is not None:
+        return "local"
+    found = importlib.metadata.entry_points
+    memory = EntryPoint(InMemoryBackend.name, "benchflow.testing:InMemoryBackend", SANDBOXES.group)
+
+    def with_memory(**wanted: str) -> list[EntryPoint]:
+        return [*found(**wanted), *([memory] if wanted.get("group") == SANDBOXES.group else [])]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", with_memory)
+    return InMemoryBackend.name
 
 
 @pytest.fixture

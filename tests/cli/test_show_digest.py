@@ -105,13 +105,17 @@ def test_digest_is_one_line_per_package_and_follows_the_content(invoke, make_pac
 
 
 def test_digest_as_data(invoke, make_package):
-    make_package()
+    make_package(**{"evidence/notes.md": "Proven."})
     code, out, _ = invoke("tasks", "digest", "tasks", "--json")
     document = json.loads(out)
     assert code == 0
     assert document["summary"] == {"total": 1, "unreadable": 0}
-    assert document["tasks"][0]["path"] == "tasks/a"
-    assert document["tasks"][0]["digest"].startswith("sha256:")
+    [task] = document["tasks"]
+    assert task["path"] == "tasks/a"
+    assert task["digest"].startswith("sha256:")
+    assert task["content_digest"] not in (task["digest"], None)
+    shown = json.loads(invoke("tasks", "show", "tasks/a", "--json")[1])
+    assert (shown["digest"], shown["content_digest"]) == (task["digest"], task["content_digest"])
 
 
 def test_digest_of_nothing_is_refused(invoke, tmp_path):

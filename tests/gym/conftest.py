@@ -9,8 +9,8 @@ from cube.core import Action
 class Gym:
     """A task of a folder, and short ways to drive it."""
 
-    def __init__(self, folder, **settings):
-        benchmark = PackageBenchmarkConfig(paths=[str(folder)], sandbox="local", base_image="host", **settings)
+    def __init__(self, folder, sandbox, **settings):
+        benchmark = PackageBenchmarkConfig(paths=[str(folder)], sandbox=sandbox, base_image="host", **settings)
         (config,) = benchmark.get_task_configs()
         self.task = config.make()
 
@@ -30,12 +30,12 @@ class Gym:
 
 
 @pytest.fixture
-def gym():
-    """Makes gyms; each is closed after the test."""
+def gym(sandbox_name):
+    """Makes gyms, in memory unless a test is marked `sandbox`; each is closed after the test."""
     made = []
 
     def make(folder, **settings):
-        made.append(Gym(folder, **settings))
+        made.append(Gym(folder, sandbox_name, **settings))
         return made[-1]
 
     yield make

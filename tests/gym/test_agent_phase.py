@@ -5,8 +5,6 @@ import pytest
 from benchflow.errors import EnvironmentFailure
 from cube.core import Action
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gym")]
-
 CHECK = "echo 1 > /logs/verifier/reward.txt\n"
 LINKS = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"
 
@@ -20,6 +18,9 @@ def package(make_package):
     return make
 
 
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("gym")
 def test_the_network_is_the_agents_and_not_the_environments(gym, package):
     one = gym(package("environment: {network_mode: public}\nagent: {network_mode: no-network}\n"))
     one.reset()
@@ -50,6 +51,9 @@ def test_a_secret_that_is_required_and_missing_is_told_before_anything_starts(gy
 
 
 @pytest.mark.parametrize(("access", "seen"), [("none", "0\n"), ("installed", "1\n")])
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("gym")
 def test_skills_that_are_not_allowed_are_not_there(gym, package, access, seen):
     one = gym(
         package(

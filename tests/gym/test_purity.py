@@ -5,8 +5,6 @@ import pytest
 from benchflow.errors import UnsupportedError
 from benchflow.gym import UnscoredError
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gym")]
-
 CHECK = """\
 sleep 0.5
 if cmp -s answer.txt {folder}/expected.txt; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
@@ -50,6 +48,9 @@ def test_a_process_that_nobody_asked_to_live_on_neither_ends_nor_sees_anything(g
     assert one.bash("kill -0 $(cat /tmp/watcher) && echo watching") == "watching\n"
 
 
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("gym")
 def test_a_split_package_without_processes_is_scored_on_a_copy(gym, make_package):
     one = gym(make_package(SPLIT))
     one.reset()
@@ -72,6 +73,9 @@ port = 8123
 """
 
 
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("gym")
 def test_an_environment_with_services_is_neither_verified_nor_forked(gym, make_package):
     text = (
         "---\ntask: {name: acme/served}\nbenchflow: {environment: {manifest: environment.toml}}\n---\nSay the word.\n"

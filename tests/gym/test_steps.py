@@ -7,8 +7,6 @@ import pytest
 from benchflow.gym import PackageBenchmarkConfig, UnscoredError
 from cube.testing import check_task
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gym")]
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "packages" / "two-step-release"
 CHECK = "[ -e /app/{name}.txt ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
 
@@ -34,6 +32,9 @@ def oracle(one):
     return one.bash(one.task.get_privileged_info().data["oracle"]["solve.sh"])
 
 
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("gym")
 def test_the_oracle_goes_through_the_steps_of_the_example(gym):
     one = gym(EXAMPLE)
     assert one.reset().startswith("Write `/app/CHANGELOG.md`")
@@ -108,6 +109,9 @@ def test_a_step_that_cannot_begin_leaves_no_score(gym, package):
         one.act("next_step")
 
 
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("gym")
 def test_each_step_has_its_own_settings_files_and_no_processes_of_the_last(gym, package):
     folder = package(", agent: {network_mode: no-network}", **{"steps/two/workdir/given.txt": "here\n"})
     one = gym(folder)
@@ -126,7 +130,7 @@ def test_a_fork_goes_on_from_the_same_step(gym, package):
     one.act("next_step")
     copy = one.task.fork()
     try:
-        assert copy.get_status() == "running in local, step two"
+        assert copy.get_status() == "running in memory, step two"
         one.bash("touch two.txt")
         assert (one.task.evaluate()[0], copy.evaluate()[0]) == (1.0, 0.5)
     finally:

@@ -10,6 +10,7 @@ from benchflow.environment import Environment
 from benchflow.errors import AgentFailure, InfrastructureFailure, SandboxFailure
 from benchflow.record import SandboxPart, schema
 from benchflow.rollout import RolloutConfig, run_rollout
+from benchflow.testing import InMemoryBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -170,3 +171,31 @@ async def test_a_folder_that_cannot_be_written_is_told(backend, make_package, tm
     result = await run_rollout(RolloutConfig(make_package(OFFLINE), "nop", sandbox=backend), tmp_path / "file" / "out")
     assert result.status == "unscored"
     assert result.error.category == "infrastructure"
+
+
+async def test_a_sandbox_that_cannot_be_copied_is_refused_before_the_agent_works(make_package, tmp_path):
+    backend = InMemoryBackend(without=["fork"])
+    result = await run_rollout(RolloutConfig(make_package(OFFLINE), "oracle", sandbox=backend), tmp_path / "out")
+    assert (result.status, result.error.category) == ("unscored", "unsupported")
+    assert "fork" in result.error.message
+    assert backend.calls == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "matching", "phase"),
+    [
+        ("start", None, "environment"),
+        ("process", "solve.sh", "agent"),
+        ("fork", None, "verify"),
+        ("exec", "test.sh", "verify"),
+        ("download", "/logs/verifier", "verify"),
+    ],
+)
+async def test_trouble_of_the_sandbox_at_any_moment_is_no_score(
+    make_package, tmp_path, memory_backend, verb, matching, phase
+):
+    memory_backend.fail(verb, matching=matching)
+    config = RolloutConfig(make_package(OFFLINE), "oracle", sandbox=memory_backend)
+    result = await run_rollout(config, tmp_path / "out")
+    assert (result.status, result.reward) == ("unscored", None)
+    assert (result.error.category, result.error.code, result.error.phase) == ("sandbox", "scripted", phase)

@@ -306,3 +306,11 @@ def test_what_the_caller_knows_of_a_sandbox_wins_over_its_name() -> None:
     config = TaskConfig.model_validate({"environment": {"gpus": 1, "network_mode": "public"}})
     known = frozenset({"gpu", "network.public"})
     assert validate_task_runtime_support(config, sandbox="nameless", capabilities=known) == []
+
+
+def test_a_verifier_needs_a_copy_of_the_sandbox(make_package) -> None:
+    package = load_package(make_package())
+    everything = frozenset(CAPABILITIES)
+    assert validate_task_runtime_support(package, sandbox="x", capabilities=everything) == []
+    (feature,) = validate_task_runtime_support(package, sandbox="x", capabilities=everything - {"fork"})
+    assert (feature.path, feature.reason) == ("verifier", "needs fork, which x does not have")

@@ -83,10 +83,10 @@ def _task_rows(counted: Sequence[Counted]) -> list[tuple[str, ...]]:
 
 def _estimate(estimate: Mapping[str, Any], sign: str = "") -> str:
     value = f"{estimate['value']:{sign}.3f}"
+    counts = f"{_count(estimate['tasks'], 'task')}, {_count(estimate['results'], 'result')}"
     if estimate["low"] is None:
-        return f"{value}  ({_count(estimate['results'], 'result')}, no interval)"
-    interval = f"[{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"
-    return f"{value}  95 % {interval}, {_count(estimate['tasks'], 'task')}, {_count(estimate['results'], 'result')}"
+        return f"{value}  (interval not known: {counts})"
+    return f"{value}  95 % [{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}], {counts}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -16,7 +16,7 @@ from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, Rollout
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
 from benchflow.rollout.readiness import require_finished
 from benchflow.sandbox.protocol import NetworkPolicy
-from benchflow.sandbox.task_policy import Phase, in_step, network_policy
+from benchflow.sandbox.task_policy import Scope, in_step, network_policy
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
 from benchflow.task.document.prompt_plan import UserContract, compile_task_prompt_plan
 from benchflow.task.package import TaskPackage
@@ -202,7 +202,7 @@ def _step(package: TaskPackage, config: RolloutConfig, index: int, step: StepVie
     if not prompt and config.agent not in (ORACLE, NOP) and config.prompts is None:
         where = f"steps/{step.config.name}/instruction.md" if step is not None else "the task"
         raise PackageError(f"{where} has no prompt.", code="missing-prompt", path="prompt")
-    phase: Phase = "oracle" if config.agent == ORACLE else "agent"
+    phase: Scope = "oracle" if config.agent == ORACLE else "agent"
     timeout = config.agent_timeout_sec or agent.timeout_sec
     if config.agent == ORACLE and config.agent_timeout_sec is None:
         timeout = view.config.oracle.timeout_sec or timeout

@@ -425,7 +425,7 @@ class SandboxBackend(ABC):
         raise UnsupportedError(f"The sandbox '{self.name}' builds no images.", path="build.dockerfile", file=file)
 
     async def resolve(self, image: str) -> Image:
-        """A named image, or an `EnvironmentFailure` that says which command makes it known."""
+        """A named image, or an `EnvironmentFailure` that says which command provides it."""
         raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
 
     async def compose(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from benchflow.task.config.task_config import EnvironmentConfig, HealthcheckConfig
     from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
-Phase = Literal["environment", "agent", "verifier", "oracle"]
+Scope = Literal["environment", "agent", "verifier", "oracle"]
+"""Whose part of a task a policy is for."""
 
 DEFAULT_WORKDIR: Final = "/app"
 _MODES: Final[Mapping[str, NetworkMode]] = {
@@ -41,7 +42,7 @@ def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
     return replace(view, config=view.config.replace(agent=agent))
 
 
-def network_policy(view: TaskRuntimeView, phase: Phase) -> NetworkPolicy:
+def network_policy(view: TaskRuntimeView, phase: Scope) -> NetworkPolicy:
     """How far the sandbox reaches in a phase: the most specific declaration wins.
 
     What neither the phase nor the environment declares is the policy's `task_default`. The two kinds of egress that are
@@ -94,7 +95,7 @@ def needed_capabilities(view: TaskRuntimeView) -> dict[str, str]:
         )
         if name in declared
     }
-    phases: tuple[Phase, ...] = ("environment", "agent", "verifier")
+    phases: tuple[Scope, ...] = ("environment", "agent", "verifier")
     for phase in phases:
         needed.setdefault(f"network.{network_policy(view, phase).mode}", f"the network of the {phase} phase")
     if view.manifest is not None:
@@ -134,7 +135,7 @@ def safe_workdir(path: str) -> str:
     return "/" + "/".join(parts)
 
 
-def asset_mounts(view: TaskRuntimeView, phase: Phase) -> tuple[Mount, ...]:
+def asset_mounts(view: TaskRuntimeView, phase: Scope) -> tuple[Mount, ...]:
     """Files of the package that are mounted read-only in a phase.
 
     An asset of the environment phase is there for all phases, one of the agent phase for the agent only;

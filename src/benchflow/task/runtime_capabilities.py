@@ -193,7 +193,9 @@ class _Gate:
             self.refuse("benchflow.oracle.path", f"only {folder}/ is read")
 
     def layout(self, package: TaskPackage) -> None:
-        """Judge what the files ask for: a Dockerfile, a compose file, the selected strategy."""
+        """Judge what the files ask for: a verifier, a Dockerfile, a compose file, the selected strategy."""
+        if package.verifier_dir is not None or package.step_verifiers:
+            self.demand("verifier", "fork")  # a verifier runs on a copy of what the agent left
         config = package.config
         image = config.environment.docker_image if config is not None else None
         builds = ["environment/Dockerfile"] if image is None else []

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from benchflow.testing.backend_conformance import BackendReport, check_backend, check_promise
     from benchflow.testing.backend_promises import PROMISES, BackendFault
-    from benchflow.testing.conformance import BackendReport, check_backend, check_promise
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
     from benchflow.testing.memory.memory_sandbox import InMemorySandbox
     from benchflow.testing.memory.shell import Call, Program
@@ -34,7 +34,7 @@ _WHERE: Final = {
         "benchflow.testing.replies",
     ),
     "BackendFault": "benchflow.testing.backend_promises",
-    "BackendReport": "benchflow.testing.conformance",
+    "BackendReport": "benchflow.testing.backend_conformance",
     "Call": "benchflow.testing.memory.shell",
     "InMemoryBackend": "benchflow.testing.memory.memory_backend",
     "InMemorySandbox": "benchflow.testing.memory.memory_sandbox",
@@ -44,8 +44,8 @@ _WHERE: Final = {
     "PROMISES": "benchflow.testing.backend_promises",
     "Program": "benchflow.testing.memory.shell",
     "SandboxCall": "benchflow.testing.memory.memory_backend",
-    "check_backend": "benchflow.testing.conformance",
-    "check_promise": "benchflow.testing.conformance",
+    "check_backend": "benchflow.testing.backend_conformance",
+    "check_promise": "benchflow.testing.backend_conformance",
 }
 
 __all__ = [

@@ -254,6 +254,26 @@ async def test_a_machine_without_memory_is_trouble_of_the_sandbox(backend: Local
                     await anyio.sleep(0.1)
 
 
+async def test_whoever_kills_the_starter_of_commands_gets_their_results_all_the_same(backend: LocalBackend) -> None:
+    """A command that is just being started looks like its starter, and may be hit itself."""
+    killer = """
+import os
+own = os.getpid()
+while True:
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and int(name) not in (1, own) and b"serve" in open(f"/proc/{name}/cmdline", "rb").read():
+                os.kill(int(name), 9)
+        except OSError:
+            pass
+"""
+    async with backend.create(SandboxSpec(limits=LIMITS)) as box:
+        process = await box.process(["/usr/bin/python3", "-c", killer], user="root")
+        codes = [(await box.exec("true", timeout=30)).exit_code for _ in range(60)]
+        assert set(codes) <= {0, 137}
+        await process.kill()
+
+
 async def test_timeouts_and_ends_by_the_driver_are_no_kills_from_outside(box: LocalSandbox) -> None:
     assert (await box.exec("sleep 100", timeout=0.2)).timed_out
     process = await box.process("sleep 100")

@@ -16,7 +16,7 @@ COMMANDS = {
     "roundtrip": Lazy(
         "benchflow.cli.tasks.roundtrip:roundtrip", "Test that split packages survive conversion to task.md and back."
     ),
-    "digest": Lazy("benchflow.cli.tasks.digest:digest", "Print the content digest of packages."),
+    "digest": Lazy("benchflow.cli.tasks.digest:digest", "Print the digest of packages."),
     "pin": Lazy("benchflow.cli.tasks.pin:pin", "Write the SHA-256 pins of evidence, task.md and verifier."),
 }
 

@@ -1,4 +1,4 @@
-"""`bench tasks digest`: the content digest of packages, valid or not."""
+"""`bench tasks digest`: the digest of packages, valid or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchflow.task.workers import ordered_map
 @package_paths
 @json_option
 def digest(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Print the content digest of packages, one 'sha256:<hex>  <path>' per line.
+    """Print the digest of packages, one 'sha256:<hex>  <path>' per line.
 
     The digest covers every regular file of a package and the profiles it refers to.
     """

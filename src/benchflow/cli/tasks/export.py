@@ -11,7 +11,7 @@ import click
 from benchflow.cli.arguments import PATH, json_option, package_path
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
-from benchflow.cli.tasks.rendering import counted, failure_issues
+from benchflow.cli.tasks.rendering import counted, emit_issues, failed, failure_issues
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import PackageError, UsageError
 from benchflow.task.discovery import FoundPackage, find_packages
@@ -68,17 +68,17 @@ def _place(out: Path, path: Path, package: FoundPackage) -> Path:
 def _export(found: FoundPackage, place: Path | None, target: str, *, overwrite: bool) -> dict[str, Any]:
     from benchflow.task.interop.split_export import build_compatibility_export_report, export_task_to_split_layout
 
-    base: dict[str, Any] = {"path": str(found.path), "output": None if place is None else str(place)}
+    output = None if place is None else str(place)
     if found.problem is not None:
-        return {**base, "status": "failed", "issues": [found.problem.to_dict()]}
+        return {**failed(found.path, found.problem), "output": output}
     try:
         if place is None:
             report = build_compatibility_export_report(found.path, target=target)
         else:
             report = export_task_to_split_layout(found.path, place, target=target, overwrite=overwrite)
     except (PackageError, OSError) as error:
-        return {**base, "status": "failed", "issues": [issue.to_dict() for issue in failure_issues(error)]}
-    return {**base, **report.to_dict()}
+        return {**failed(found.path, *failure_issues(error)), "output": output}
+    return {"path": str(found.path), "output": output, **report.to_dict()}
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -96,7 +96,4 @@ def _print(report: dict[str, Any]) -> None:
         emit(f"     {counted(len(report['restored_extension_paths']), 'foreign key')} restored")
     for collision in report.get("alias_collisions", ()):
         emit(f"     {style('error', 'red')}: {printable(collision)} differ; the export would be refused")
-    for issue in report.get("issues", ()):
-        place = ":".join(str(part) for part in (issue["file"], issue["line"]) if part is not None)
-        where = f"{printable(place)}: " if place else ""
-        emit(f"     {where}{style(issue['severity'], 'red')}: {printable(issue['message'])} [{issue['code']}]")
+    emit_issues(report)

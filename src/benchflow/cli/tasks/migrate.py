@@ -11,7 +11,7 @@ import click
 from benchflow.cli.arguments import json_option, package_paths
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
-from benchflow.cli.tasks.rendering import counted, failure_issues, issue_lines
+from benchflow.cli.tasks.rendering import counted, emit_issues, failed, failure_issues
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import Issue, PackageError, UsageError
 from benchflow.task.discovery import PACKAGE_MARKERS, TERMINAL_BENCH_MARKER, FoundPackage, find_packages
@@ -30,10 +30,9 @@ def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
     found = find_packages(paths, markers=(*PACKAGE_MARKERS, TERMINAL_BENCH_MARKER))
     results: list[dict[str, Any]] = []
     for package in Progress("Migrating packages:", len(found)).over(found):
-        result, issues = _migrate(package, remove_legacy=remove_legacy)
-        results.append({**result, "issues": [issue.to_dict() for issue in issues]})
+        results.append(_migrate(package, remove_legacy=remove_legacy))
         if not as_json:
-            _print(result, issues)
+            _print(results[-1])
     counts = Counter(result["status"] for result in results)
     summary = {"total": len(results), **{status: counts[status] for status in ("migrated", "skipped", "failed")}}
     if as_json:
@@ -44,30 +43,28 @@ def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
     return FAILED if counts["failed"] else GOOD
 
 
-def _migrate(found: FoundPackage, *, remove_legacy: bool) -> tuple[dict[str, Any], tuple[Issue, ...]]:
+def _migrate(found: FoundPackage, *, remove_legacy: bool) -> dict[str, Any]:
     from benchflow.task.interop.migration import migrate_task_to_task_md
 
-    base = {"path": str(found.path)}
     if found.problem is not None:
-        return {**base, "status": "failed"}, (found.problem,)
+        return failed(found.path, found.problem)
     if (found.path / "task.md").exists():
         if not found.named:
-            return {**base, "status": "skipped"}, ()
+            return {"path": str(found.path), "status": "skipped", "issues": []}
         message = "the package already has a task.md; there is nothing to migrate"
-        return {**base, "status": "failed"}, (Issue("already-native", "error", "", message, "task.md"),)
+        return failed(found.path, Issue("already-native", "error", "", message, "task.md"))
     try:
         done = migrate_task_to_task_md(found.path, remove_legacy=remove_legacy)
     except (PackageError, UsageError, OSError) as error:
-        return {**base, "status": "failed"}, failure_issues(error)
-    return {**done.to_dict(), **base, "status": "migrated"}, done.issues
+        return failed(found.path, *failure_issues(error))
+    return {**done.to_dict(), "status": "migrated"}
 
 
-def _print(result: dict[str, Any], issues: tuple[Issue, ...]) -> None:
+def _print(result: dict[str, Any]) -> None:
     words = {
         "migrated": style("migrated", "green"),
         "skipped": style("skipped ", "dim"),
         "failed": style("FAILED  ", "red"),
     }
     emit(f"{words[result['status']]} {printable(result['path'])}")
-    for line in issue_lines(issues, result["path"]):
-        emit(line)
+    emit_issues(result)

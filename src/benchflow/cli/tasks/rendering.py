@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from benchflow.cli.terminal import printable, style
+from benchflow.cli.terminal import emit, printable, style
 from benchflow.errors import BenchflowError, Issue
 
 
@@ -16,6 +18,17 @@ def issue_lines(issues: Iterable[Issue], folder: str, *, indent: str = "     ") 
         severity = style(issue.severity, "red" if issue.severity == "error" else "yellow")
         where = f"{printable(place)}{line}"
         yield f"{indent}{where}: {severity}: {printable(issue.message)} {style(f'[{issue.code}]', 'dim')}"
+
+
+def failed(path: Path, *issues: Issue) -> dict[str, Any]:
+    """The JSON entry of a package that a command could not process."""
+    return {"path": str(path), "status": "failed", "issues": [issue.to_dict() for issue in issues]}
+
+
+def emit_issues(entry: Mapping[str, Any]) -> None:
+    """Print the issues of a JSON entry."""
+    for line in issue_lines((Issue(**issue) for issue in entry.get("issues", ())), entry["path"]):
+        emit(line)
 
 
 def failure_issues(error: BenchflowError | OSError) -> tuple[Issue, ...]:

@@ -11,9 +11,9 @@ import click
 from benchflow.cli.arguments import json_option, package_paths
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
-from benchflow.cli.tasks.rendering import counted, failure_issues
+from benchflow.cli.tasks.rendering import counted, emit_issues, failed, failure_issues
 from benchflow.cli.terminal import emit, emit_json, printable, style
-from benchflow.errors import PackageError, UsageError
+from benchflow.errors import Issue, PackageError, UsageError
 from benchflow.task.discovery import FoundPackage, find_packages
 from benchflow.task.workers import ordered_map
 
@@ -48,20 +48,18 @@ def roundtrip(paths: tuple[Path, ...], as_json: bool) -> int:
 def _convert(found: FoundPackage) -> dict[str, Any]:
     from benchflow.task.interop.roundtrip_report import build_harbor_roundtrip_conformance_report
 
-    base: dict[str, Any] = {"path": str(found.path)}
     if found.problem is not None:
-        return {**base, "status": "failed", "issues": [found.problem.to_dict()]}
+        return failed(found.path, found.problem)
     if (found.path / "task.md").exists():
         if not found.named:
-            return {**base, "status": "skipped"}
+            return {"path": str(found.path), "status": "skipped"}
         message = "the package has a task.md; only split packages can be tested"
-        error = PackageError(message, code="already-native", file="task.md")
-        return {**base, "status": "failed", "issues": [error.issue().to_dict()]}
+        return failed(found.path, Issue("already-native", "error", "", message, "task.md"))
     try:
         report = build_harbor_roundtrip_conformance_report(found.path)
     except (PackageError, UsageError, OSError) as error:
-        return {**base, "status": "failed", "issues": [issue.to_dict() for issue in failure_issues(error)]}
-    return {**base, **report.to_dict()}
+        return failed(found.path, *failure_issues(error))
+    return {"path": str(found.path), **report.to_dict()}
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -69,5 +67,4 @@ def _print(report: dict[str, Any]) -> None:
     emit(f"{style(report['status'].ljust(8), colour)} {printable(report['path'])}")  # type: ignore[arg-type]  # names of colours
     for mismatch in report.get("mismatches", ()):
         emit(f"     {printable(mismatch['path'])}: {printable(mismatch['reason'])}")
-    for issue in report.get("issues", ()):
-        emit(f"     {issue['severity']}: {printable(issue['message'])} [{issue['code']}]")
+    emit_issues(report)

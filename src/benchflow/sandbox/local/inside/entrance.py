@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.accounts import IDS, Account
-from benchflow.sandbox.local.inside import calls, kill_watch
+from benchflow.sandbox.local.inside import calls, kill_watch, process_tree
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.box_plan import Identity, Plan
 from benchflow.sandbox.local.inside.calls import Calls, Part, Rule
@@ -190,6 +190,7 @@ class Entrance:
         door = self._door
         if door is None:
             return 0
+        asked = False
         tag = os.open("/proc/self/ns/uts", os.O_RDONLY | os.O_CLOEXEC)
         try:
             with _Listing(inside, words) as listing:
@@ -198,16 +199,15 @@ class Entrance:
                     self._number(door)
                     self._joined = True
                 wire.send_descriptors(door, (listing.fd, *streams[:3], tag))
-        except OSError:  # it was ended by someone inside: nothing has been started
+            asked = True
+            return max(self._number(door), 0)
+        except OSError:  # it was ended by someone inside, whom that must not spare a result
             self._dismiss()
+            if asked:  # the command may run already, unknown to us: it starts once more, and only once
+                process_tree.kill_tagged(os.fstat(tag).st_ino, {})
             return 0
         finally:
             os.close(tag)
-        try:
-            return max(self._number(door), 0)
-        except OSError as error:
-            self._dismiss()
-            raise OSError(error.errno, "The command could not be started: its starter process ended.") from error
 
     @staticmethod
     def _number(door: socket.socket) -> int:

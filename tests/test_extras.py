@@ -1,0 +1,86 @@
+"""Extras name what is used and nothing else, and each of them installs at its lowest versions and imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+TOOLS = {"dev", "docs", "mutate"}
+"""Extras for working on this project; programs of theirs are run and not imported."""
+USED_BY_OTHERS = {"models": {"mcp"}}
+"""What is imported by another requirement of the same extra and not declared by it."""
+PART_OF = {"mcp_types": {"mcp"}}
+"""Modules that are distributed apart and come with a requirement."""
+MODULES = {
+    "images": ["PIL.Image", "cube.core"],
+    "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools"],
+    "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
+    "models": ["litellm", "benchflow.models.chat"],
+}
+"""What must be importable with an extra."""
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The distributions of requirements, as the index spells them."""
+    return {re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
+
+
+def imported() -> Iterator[str]:
+    """The top-level names that the source imports."""
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+def distributions(modules: set[str]) -> dict[str, set[str]]:
+    """The distributions that provide the modules which are not of Python or this project."""
+    known = packages_distributions()
+    outside = modules - sys.stdlib_module_names - {"cube", "benchflow"}
+    return {module: {name.lower().replace("_", "-") for name in known.get(module, [])} for module in outside}
+
+
+def test_what_the_source_imports_is_a_dependency_or_in_an_extra():
+    declared = names(PROJECT["dependencies"]).union(*(names(EXTRAS[extra]) for extra in EXTRAS.keys() - TOOLS))
+    found = distributions(set(imported()))
+    assert {module: of for module, of in found.items() if not (of | PART_OF.get(module, set())) & declared} == {}
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - TOOLS))
+def test_an_extra_names_only_what_the_source_imports(extra):
+    used = set().union(*distributions(set(imported())).values())
+    assert names(EXTRAS[extra]) - used - USED_BY_OTHERS.get(extra, set()) == set()
+    assert extra in MODULES, "say what must be importable with it"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("extras")
+@pytest.mark.parametrize("extra", sorted(MODULES))
+def test_an_extra_installs_at_its_lowest_versions_and_imports(extra, tmp_path):
+    uv = shutil.which("uv")
+    assert uv is not None, "uv makes the environment of this test: pip install uv"
+    python = tmp_path / "env" / "bin" / "python"
+    made = subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "env"], check=False)
+    assert made.returncode == 0, "the environment cannot be made"
+    command = [uv, "pip", "install", "--quiet", "--python", python, "--resolution", "lowest-direct", f"{ROOT}[{extra}]"]
+    installed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert installed.returncode == 0, f"the extra {extra} cannot be installed:\n{installed.stderr}"
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    shown = subprocess.run(
+        [python, "-c", code, *MODULES[extra]], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
