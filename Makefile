@@ -51,8 +51,8 @@ format: $(DEV)  ## format the code
 bench: $(DEV)  ## run the benchmarks and print the tables
 	@missed=0; for script in benchmarks/*.py; do $(BIN)/python $$script || missed=1; done; exit $$missed
 
-# Which modules, and with which tests: [tool.mutmut] in pyproject.toml. MODULES="benchflow.rewards.*" takes some of them.
-mutate: $(DEV)  ## change the code in small ways and list the changes that no test notices (long)
+# [tool.mutmut] in pyproject.toml lists modules and tests; MODULES="benchflow.rewards.*" runs some of the modules.
+mutate: $(DEV)  ## list small changes of the code that no test notices (long)
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(INSTALL) -e '.[mutate]'
 	@$(BIN)/python scripts/mutate.py $(MODULES)
 

@@ -57,8 +57,9 @@ def test_a_folder_of_something_else_is_never_taken_for_a_job(tmp_path, file):
     path = tmp_path / "job" / file
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(UsageError, match="is not a job; choose another name"):
+    with pytest.raises(UsageError, match="is not a job; choose another name") as caught:
         JobStore.create(tmp_path, record())
+    assert caught.value.code == "job-exists"
     assert not (tmp_path / "job" / "job.json").exists()
 
 
@@ -124,8 +125,18 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, result, damag
 
 def test_a_job_of_that_name_is_refused_and_points_to_resume(tmp_path):
     JobStore.create(tmp_path, record()).close()
-    with pytest.raises(UsageError, match="bench eval resume job"):
+    with pytest.raises(UsageError, match="bench eval resume job") as caught:
         JobStore.create(tmp_path, record())
+    assert caught.value.code == "job-exists"
+
+
+def test_a_job_of_an_older_version_cannot_be_continued(tmp_path):
+    JobStore.create(tmp_path, record()).close()
+    old = Path(__file__).parent.parent / "record" / "data" / "job-v1" / "job.json"
+    (tmp_path / "job" / "job.json").write_bytes(old.read_bytes())
+    with pytest.raises(UsageError, match="version 0.1") as caught:
+        JobStore.open(tmp_path, "job")
+    assert caught.value.code == "job-outdated"
 
 
 def test_a_job_that_runs_elsewhere_is_refused(tmp_path):

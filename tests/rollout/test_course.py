@@ -81,6 +81,11 @@ def test_an_unscored_step_ends_the_course_and_decides_the_total():
     assert ended.records()[1].error.code == "reward-missing"
 
 
+def test_what_ends_the_step_under_way_ends_the_whole_in_its_name():
+    assert Course().ended_by(BROKEN) is BROKEN
+    assert course(None, None).after(Scored(1.0)).ended_by(BROKEN).reason == "step s1: It wrote no reward."
+
+
 def test_the_final_step_counts_alone_and_as_nothing_when_it_was_not_reached():
     both = course(0.1, None, strategy="final").after(Scored(0.2))
     assert both.after(Scored(0.9, metrics={"speed": 0.3})).total().record()["rewards"] == {
