@@ -19,7 +19,7 @@ from benchflow.testing.backend_promises import PROMISES, BackendFault, Subject
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """Which promises were checked and kept, and which do not apply for want of a capability."""
+    """Which promises were checked and kept, and which do not apply because a capability is missing."""
 
     kept: tuple[str, ...]
     left_out: tuple[str, ...]

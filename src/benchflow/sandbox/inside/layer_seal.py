@@ -25,7 +25,7 @@ def seal(folder: str) -> None:
 
 
 def is_whole(folder: str) -> bool:
-    """Whether there is a finished layer that nobody has changed since."""
+    """Whether there is a finished layer that was not changed since."""
     try:
         sealed = os.getxattr(folder, _ATTRIBUTE).decode("ascii", "replace")
     except OSError as error:

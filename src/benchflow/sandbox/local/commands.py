@@ -304,7 +304,7 @@ class LocalProcess(SandboxProcess):
                     self._trouble = error
                     self._started.reply.close()
                     raise
-                self._started.reply.close()  # not when the wait was cancelled: whoever ends the process waits again
+                self._started.reply.close()  # not when the wait was cancelled: ending the process waits again
             return self._code
 
     @property
