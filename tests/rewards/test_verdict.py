@@ -83,8 +83,9 @@ def test_a_verdict_is_scored_with_a_number_or_unscored_with_an_error(verdict: Sc
 
 @pytest.mark.parametrize("reward", [None, True, "1", float("nan"), float("inf"), 10**400])
 def test_nothing_but_a_finite_number_is_a_reward(reward: object) -> None:
-    with pytest.raises(RewardError, match="finite number"):
+    with pytest.raises(RewardError, match="finite number") as caught:
         Scored(reward)
+    assert caught.value.path == "reward"
 
 
 def test_a_verdict_cannot_be_changed() -> None:
