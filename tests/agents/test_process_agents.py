@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from benchflow.agents import create_agent
-from benchflow.agents.log import OutputLog
+from benchflow.agents.running import OutputLog
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, PackageError, UsageError
 from benchflow.files.redaction import MARK, NO_SECRETS, Redactor
 

@@ -1,4 +1,4 @@
-"""Rescoring for real: jobs scored again by changed verifiers, without the agent, with every earlier verdict kept."""
+"""Rescoring: jobs scored again by changed verifiers, without the agent, with every earlier verdict kept."""
 
 import contextlib
 import io
@@ -16,7 +16,8 @@ from benchflow.cli import main
 from benchflow.record import schema
 
 BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
+SANDBOX = ["local"]
+"""Where jobs of the running test are run: in memory, unless it is marked `sandbox`."""
 SAYS = "grep -q right /app/answer.txt && r=1 || r=0; echo $r > /logs/verifier/reward.txt"
 
 
@@ -26,6 +27,11 @@ def bench(*arguments, cwd):
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(autouse=True)
+def sandbox(sandbox_name):
+    SANDBOX[:] = [sandbox_name]
 
 
 def package(folder, name, verifier=SAYS, more="", files=None):
@@ -44,7 +50,18 @@ def package(folder, name, verifier=SAYS, more="", files=None):
 
 def run(cwd, *arguments, agent="oracle"):
     done = bench(
-        "eval", "run", "tasks", "--agent", agent, "--sandbox", "local", "--name", "job", "--json", *arguments, cwd=cwd
+        "eval",
+        "run",
+        "tasks",
+        "--agent",
+        agent,
+        "--sandbox",
+        SANDBOX[0],
+        "--name",
+        "job",
+        "--json",
+        *arguments,
+        cwd=cwd,
     )
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
@@ -190,6 +207,9 @@ def test_a_step_that_the_agent_never_reached_cannot_be_scored(tmp_path):
     assert len(lines(tmp_path)) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.xdist_group("jobs")
 def test_a_pass_that_is_killed_goes_on_and_repeats_nothing(tmp_path):
     for number in range(6):
         package(tmp_path / "tasks", f"t{number}")
@@ -239,7 +259,7 @@ def test_secrets_are_not_in_what_is_kept(tmp_path, monkeypatch):
     script = tmp_path / "agent.sh"
     script.write_text('echo "right $TASK_TOKEN" > answer.txt; touch "name-$TASK_TOKEN"\n')
     monkeypatch.setenv("TASK_TOKEN", "hush-hush-hush")
-    arguments = ["tasks", "--agent", f"script:{script}", "--sandbox", "local", "--name", "job", "--json"]
+    arguments = ["tasks", "--agent", f"script:{script}", "--sandbox", SANDBOX[0], "--name", "job", "--json"]
     done = bench("eval", "run", *arguments, cwd=tmp_path)
     assert json.loads(done.stdout)["scored"] == 1, done.stdout
     [archive] = tmp_path.rglob("workspace.tar.gz")

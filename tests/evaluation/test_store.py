@@ -48,8 +48,9 @@ def test_a_job_that_is_about_to_begin_is_not_taken(tmp_path):
     (tmp_path / "job").mkdir()
     with (tmp_path / "job" / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="another process"):
+        with pytest.raises(UsageError, match="another process") as caught:
             JobStore.create(tmp_path, record())
+    assert caught.value.code == "job-running"
 
 
 @pytest.mark.parametrize("file", ["notes.txt", "results.jsonl", "rollouts/a__1__00000000/result.json"])

@@ -98,6 +98,7 @@ def test_the_request_of_a_job_survives_its_record():
     assert document["schema"] == JOB_SCHEMA
     assert (document["name"], document["planned"], document["sources"]) == ("job", 6, ["a", "cube:b"])
     assert JobRecord.from_dict(document) == record
+    assert JobRecord.from_dict({**document, "upgraded": True}) == record
     settings = request.settings()
     assert (settings.agent, settings.model, settings.sandbox, settings.base_image) == ("script:x", "m", "local", "host")
     assert (settings.max_steps, settings.max_cost_usd) == (7, 1.5)
@@ -135,7 +136,7 @@ def test_jobs_are_listed_oldest_first_and_by_name_among_equals(tmp_path, make_jo
     assert list_jobs(tmp_path) == ["c", "a", "b"]
 
 
-@pytest.mark.parametrize("name", ["a", "a b", "x" * 200, "a.b", "ä"])
+@pytest.mark.parametrize("name", ["a", "X", "a b", "x" * 200, "a.b", "ä"])
 def test_a_plain_folder_name_can_be_a_jobs(name):
     assert safe_job_name(name) == name
 

@@ -103,6 +103,11 @@ SETTLED = {
         EpisodePolicy(),
         0.2,
     ),
+    "a response before a bundle of steps": (
+        [{"reward": 0.7, "is_valid": True}, {"events": [{"reward": 0.1, "type": "dense"}]}],
+        EpisodePolicy(),
+        0.7,
+    ),
     "a response known by its metadata": (
         [{"reward": 0.7, "metadata": {"space": "output"}}],
         EpisodePolicy(),
@@ -228,6 +233,22 @@ def test_an_episode_is_refused(case: str) -> None:
         settled(records, policy)
     assert caught.value.code == code
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "headline"),
+    [
+        ({"items": {"a": 0.5}}, 0.7),
+        ({"events": []}, 0.7),
+        ({"space": "output"}, 0.7),
+        ({"items": {}, "events": [], "space": "output"}, 0.7),
+        ({"other": 1}, None),
+        ({}, None),
+        ("items", None),
+    ],
+)
+def test_a_response_is_told_from_an_event_by_its_metadata(metadata: object, headline: float | None) -> None:
+    assert read_episode([{"reward": 0.7, "metadata": metadata}]).headline == headline
 
 
 def test_nothing_after_the_end_counts() -> None:

@@ -83,8 +83,9 @@ def test_a_verdict_is_scored_with_a_number_or_unscored_with_an_error(verdict: Sc
 
 @pytest.mark.parametrize("reward", [None, True, "1", float("nan"), float("inf"), 10**400])
 def test_nothing_but_a_finite_number_is_a_reward(reward: object) -> None:
-    with pytest.raises(RewardError, match="finite number"):
+    with pytest.raises(RewardError, match="finite number") as caught:
         Scored(reward)
+    assert caught.value.path == "reward"
 
 
 def test_a_verdict_cannot_be_changed() -> None:
@@ -107,6 +108,11 @@ def test_without_a_document_one_is_made_of_what_is_known() -> None:
         "metrics": {"a": 0.5},
         "rubric": [{"name": "style", "score": 0.5, "space": "output", "reason": "terse"}],
     }
+
+
+def test_an_item_without_a_reason_states_none() -> None:
+    verdict = Scored(0.5, items=(RewardItem("style", 0.5),))
+    assert verdict.document["rubric"] == [{"name": "style", "score": 0.5, "space": "output"}]
 
 
 def test_the_document_states_the_settled_reward_first() -> None:

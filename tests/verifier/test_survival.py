@@ -197,7 +197,11 @@ PLACES = {
     "a file instead of a folder above it": (PROGRAMS, Change("/data", "changed", "file"), "path"),
     "a tool that the environment built": (PROGRAMS, Change("/srv/tools/x", "changed", "file"), "path"),
     "a folder above the tools": (PROGRAMS, Change("/srv", "changed", "directory"), None),
-    "a link instead of the folder of modules": (RULES, Change("/node_modules", "added", "symlink", "/app/m"), "path"),
+    "a link instead of the folder of modules": (
+        RULES,
+        Change("/node_modules", "added", "symlink", target="/app/m"),
+        "path",
+    ),
     "a folder above the working folder": (Rules("/opt/a/b"), Change("/opt/a", "added", "directory"), None),
     "a folder beside the working folder": (Rules("/opt/a/b"), Change("/opt/a/c", "added", "directory"), "system"),
     "a file above the working folder": (Rules("/opt/a/b"), Change("/opt/a", "changed", "file"), "scope"),
@@ -226,7 +230,7 @@ PLACES = {
     "a setting in it": (Rules("/root"), Change("/root/.profile", "added", "file"), "home"),
     "its programs": (Rules("/root"), Change("/root/bin/cmp", "added", "file"), "home"),
     "a special file": (RULES, Change("/data/pipe", "added", "special"), "special"),
-    "a deleted link": (RULES, Change("/app/a", "deleted", "symlink", "/verifier"), None),
+    "a deleted link": (RULES, Change("/app/a", "deleted", "symlink", target="/verifier"), None),
 }
 
 
@@ -280,7 +284,7 @@ def test_a_file_that_acts_is_judged_by_its_name_and_folder(rules, path, reason):
 
 @pytest.mark.parametrize("target", ["/", "/proc/self/cwd", "/dev/fd", "/sys/kernel", "/logs/agent", "a\0b", "", ".."])
 def test_a_link_elsewhere_that_leads_into_what_is_not_data_is_withheld(target):
-    assert reasons([Change("/data", "added", "symlink", target)]) == {"/data": "link"}
+    assert reasons([Change("/data", "added", "symlink", target=target)]) == {"/data": "link"}
 
 
 RESOLVED = {
@@ -341,6 +345,8 @@ def test_a_resolved_link_is_where_the_kernel_would_go_without_other_links(target
 @given(st.text(max_size=5), st.text(max_size=5))
 def test_below_is_about_whole_names(folder, rest):
     assert below(f"/{folder}/{rest}", f"/{folder}") is True
+    assert below(f"/X/{rest}", "/X/")
+    assert not below("/data/b", "/dataX")
     assert below(f"/x{folder}", "/x") is (folder == "" or folder.startswith("/"))
 
 

@@ -11,9 +11,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from benchflow.agents.log import OutputLog
 from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
-from benchflow.agents.running import run_as_root, run_to_end
+from benchflow.agents.running import OutputLog, run_as_root, run_to_end
 from benchflow.errors import AgentFailure, EnvironmentFailure, PackageError, SandboxFailure
 
 FOLDER: Final = "/oracle"

@@ -10,9 +10,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from benchflow.agents.log import OutputLog
 from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
-from benchflow.agents.running import remove_inside, run_to_end
+from benchflow.agents.running import OutputLog, remove_inside, run_to_end
 from benchflow.errors import AgentFailure, UsageError
 from benchflow.files.bounded import RefusedFileError, read_regular
 

@@ -218,6 +218,6 @@ def list_jobs(jobs_dir: Path) -> list[str]:
 
 def safe_job_name(name: str) -> str:
     """The name, if it is a plain folder name."""
-    if not name or name in (".", "..") or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
+    if not name or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
         raise UsageError(f"'{name}' is not a valid job name: it must be a plain folder name.", code="job-name")
     return name

@@ -87,17 +87,17 @@ class AggregatePolicy:
 def parse_policy(value: object, *, path: str = "aggregate", file: str | None = None) -> AggregatePolicy:
     """Parse a policy; methods may be spelled with `_` or `-`. Raises `PackageError` with the key."""
 
-    def wrong(key: str, message: str) -> PackageError:
+    def wrong(message: str, key: str = "") -> PackageError:
         return PackageError(message, code="invalid-aggregate", path=f"{path}.{key}" if key else path, file=file)
 
     if not isinstance(value, Mapping):
-        raise wrong("", f"{path} must be a mapping, not {shown(value)}")
+        raise wrong(f"{path} must be a mapping, not {shown(value)}")
     unknown = sorted(str(key) for key in value if key not in _KEYS)
     if unknown:
-        raise wrong(unknown[0], f"{path} has an unknown key {unknown[0]!r}; known keys are {', '.join(sorted(_KEYS))}")
+        raise wrong(f"{path} has an unknown key {unknown[0]!r}; known keys are {', '.join(sorted(_KEYS))}", unknown[0])
     for key in ("field", "primary"):
         if value.get(key, "reward") != "reward":
-            raise wrong(key, f"{path}.{key} must be 'reward', not {shown(value[key])}")
+            raise wrong(f"{path}.{key} must be 'reward', not {shown(value[key])}", key)
     try:
         return AggregatePolicy(
             method=_method(value.get("method")),
@@ -107,7 +107,7 @@ def parse_policy(value: object, *, path: str = "aggregate", file: str | None = N
             fallback=_method(value.get("fallback")),
         )
     except _Wrong as error:
-        raise wrong("", f"{path}: {error}") from error
+        raise wrong(f"{path}: {error}") from error
 
 
 def aggregate(

@@ -18,8 +18,7 @@ from benchflow.task.verifier.declared_strategies import (
     HybridStrategy,
     LLMJudgeStrategy,
 )
-from benchflow.verifier.scope import Scope, scope_of
-from benchflow.verifier.verifier_env import verifier_variables
+from benchflow.verifier.scope import Scope, scope_of, verifier_variables
 
 if TYPE_CHECKING:
     from benchflow.models import ChatModel

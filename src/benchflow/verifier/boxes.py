@@ -1,28 +1,104 @@
-"""Opening the box that a verifier runs in, by the isolation that its package declares."""
+"""The boxes that verifiers run in: opened by the isolation that the package declares.
+
+A `Box` is a sandbox in verifier scope: commands of the verifier, what they print, and the files they leave.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.errors import Issue, UnsupportedError
-from benchflow.sandbox.protocol import NetworkPolicy, Sandbox
+from benchflow.errors import Issue, SandboxFailure, UnsupportedError, VerifierFailure
+from benchflow.files.atomic import write_unseen
+from benchflow.rewards import RewardError
+from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
+from benchflow.sandbox.inside.accounts import is_root
+from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.box import Box
-from benchflow.verifier.scope import Scope
+from benchflow.verifier.scope import Scope, VerifierVariables, pinned_variables
 from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
-from benchflow.verifier.verifier_env import VerifierVariables, pinned_variables
-from benchflow.verifier.verifier_tree import Staging
+from benchflow.verifier.verifier_tree import LOGS, Staging
+
+MAX_STDOUT: Final = 4 << 20
+MAX_LOG_BYTES: Final = 64 << 20
+MAX_LOG_FILES: Final = 10_000
+STDOUT: Final = "test-stdout.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a verifier runs. `live`: in the agent's own box, whose other processes continue."""
+
+    sandbox: Sandbox
+    user: str
+    env: Mapping[str, str] = field(repr=False)
+    live: bool = False
+
+    async def run(
+        self, command: str | Sequence[str], *, cwd: str, timeout: float, env: Mapping[str, str] | None = None
+    ) -> ExecResult:
+        """Run a command of the verifier to its end, both of its outputs as one.
+
+        Nothing it started outlives it, unless the box is live. A string is for the environment's shell.
+        """
+        words = () if isinstance(command, str) else command
+        shell = command if isinstance(command, str) else 'exec "$@"'
+        argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
+        result = await self.sandbox.exec(
+            argv, user=self.user, env={**self.env, **(env or {})}, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
+        )
+        if not self.live:
+            await self.sandbox.kill_processes()
+        return result
+
+    async def collect(self, target: Path) -> None:
+        """Copy `/logs/verifier` to a host folder. If it is too large, only the reward files are copied.
+
+        An invalid reward file raises `RewardError` (`reward-invalid`), an unreadable box `SandboxFailure`.
+        """
+        try:
+            await self.sandbox.download(LOGS, target, max_bytes=MAX_LOG_BYTES, max_files=MAX_LOG_FILES)
+        except SandboxFailure as error:
+            if error.code not in OF_THE_FILE:
+                raise
+            for name in (REWARD_TEXT, REWARD_JSON, REWARD_DETAILS):
+                await self._collect_file(name, target / name)
+
+    async def _collect_file(self, name: str, target: Path) -> None:
+        try:
+            data = await self.sandbox.read_file(f"{LOGS}/{name}", max_bytes=MAX_BYTES)
+        except SandboxFailure as error:
+            if error.code not in OF_THE_FILE:
+                raise
+            if error.code == NO_SUCH_FILE or name == REWARD_DETAILS:
+                return
+            raise RewardError(f"{name} cannot be used: {error}", code="reward-invalid", file=name) from error
+        await anyio.to_thread.run_sync(write_unseen, target, data)
+
+
+def timed_out(timeout: float) -> VerifierFailure:
+    """The verifier exceeded its time limit."""
+    return VerifierFailure(f"the verifier exceeded its limit of {timeout:g} s and was stopped", code="timeout")
+
+
+def keep_output(result: ExecResult, folder: Path, redact: Callable[[str], str]) -> None:
+    """Write the output of a verifier to `test-stdout.txt`, without secrets."""
+    text = redact(result.stdout.decode(errors="replace"))
+    if result.dropped_bytes:
+        text += f"\n[{result.dropped_bytes:,} bytes from the middle were dropped]\n"
+    write_unseen(folder / STDOUT, text)
+
 
 _OPEN_THE_WAY: Final = 'chmod a+rx / /logs "$1"; chmod 1777 /tmp; true'
 """For a verifier that is not root: an agent may have made parent folders unreadable, the working folder too."""
@@ -90,7 +166,7 @@ class BoxMaker:
         if tree is None:
             tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
-        if not live_box and not live.is_root(user):
+        if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         pinned = pinned_variables(config.pytest_plugins)

@@ -12,6 +12,7 @@ from typing import Final
 
 from benchflow.environment import Environment
 from benchflow.errors import Issue, SandboxFailure
+from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier.scope import Scope
@@ -21,7 +22,6 @@ from benchflow.verifier.verifier_tree import LOGS, TESTS, VERIFIER
 _TIMEOUT_SEC: Final = 60.0
 _AT_ONCE: Final = 500
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ROOT: Final = ("root", "0")
 _AGENT: Final = "agent"
 """The default user of a sandbox."""
 
@@ -32,10 +32,6 @@ def agent_users(sandbox: Sandbox, view: TaskRuntimeView) -> tuple[str, ...]:
     own = sandbox.spec.user or (image.user if image is not None else None) or _AGENT
     steps = [str(step.config.agent.user) for step in view.steps if step.config.agent.user is not None]
     return tuple(dict.fromkeys([own, *steps]))
-
-
-def is_root(user: str) -> bool:
-    return user.partition(":")[0] in _ROOT
 
 
 async def end_agent(sandbox: Sandbox, users: Iterable[str]) -> Issue | None:

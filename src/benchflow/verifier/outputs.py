@@ -13,7 +13,7 @@ from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards import AggregatePolicy, RewardError, parse_policy
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_JSON
 from benchflow.sandbox.protocol import ExecResult
-from benchflow.verifier.box import MAX_LOG_BYTES, Box
+from benchflow.verifier.boxes import MAX_LOG_BYTES, Box
 from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.verifier_tree import LOGS
 

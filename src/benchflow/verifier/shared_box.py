@@ -17,9 +17,8 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
-from benchflow.verifier.hooks import SECTION_FILES
 from benchflow.verifier.scope import Scope, words_of
-from benchflow.verifier.survival import SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.survival import SECTION_FILES, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
 _LARGEST_SETTING: Final = 1 << 20
 

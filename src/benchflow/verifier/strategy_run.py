@@ -11,10 +11,8 @@ from benchflow.environment import Environment
 from benchflow.rewards import Verdict
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.verifier.declared_strategies import Strategy
-from benchflow.verifier.box import Box
-from benchflow.verifier.boxes import BoxMaker, Findings
-from benchflow.verifier.scope import Scope
-from benchflow.verifier.verifier_env import VerifierVariables
+from benchflow.verifier.boxes import Box, BoxMaker, Findings
+from benchflow.verifier.scope import Scope, VerifierVariables
 
 Score = Callable[["Run"], Awaitable[Verdict]]
 """A strategy: returns a verdict, or raises an error of the tree that attributes the failure."""

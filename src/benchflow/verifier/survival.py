@@ -1,16 +1,89 @@
 """Which changes of an agent survive into verification: `withhold(changes, rules)`, pure.
 
-The verifier sees withheld paths as the environment was built, and everything else as the agent left it.
+The verifier sees withheld paths as the environment was built, and everything else as the agent left it. Withheld are,
+among others, files that act on programs run beside them: start-up code, test-runner hooks, bytecode, shadowing modules.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier import hooks
+
+PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
+"""Files that configure pytest as a whole."""
+
+SECTION_FILES: Final = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
+"""Files of which one section configures pytest."""
+
+_RUNNER_FILES: Final = re.compile(
+    r"(jest|vitest|playwright|karma)\.(config|conf)\.[a-z]+|\.mocharc(\.[a-z]+)?|\.rspec|phpunit\.xml(\.dist)?"
+    r"|\.coveragerc|\.nycrc(\.json)?|\.jasmine\.json"
+)
+_STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
+_MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
+_BYTECODE: Final = (".pyc", ".pyo")
+_METADATA: Final = (".dist-info", ".egg-info")
+_RUNNER_MODULES: Final = frozenset(
+    {
+        "_pytest", "attr", "attrs", "colorama", "coverage", "exceptiongroup", "hypothesis", "importlib_metadata",
+        "iniconfig", "nose", "numpy", "packaging", "pandas", "pip", "pkg_resources", "pluggy", "py", "pygments",
+        "pytest", "requests", "rewardkit", "setuptools", "six", "tomli", "typing_extensions", "xdist", "yaml", "zipp",
+    }
+)  # fmt: skip
+_ORDINARY: Final = frozenset({"test", "this", "antigravity", "turtledemo", "idlelib", "lib2to3"})
+"""Modules of the standard library whose names people use for their own files and that nothing else imports."""
+_SHADOWED: Final = (sys.stdlib_module_names | _RUNNER_MODULES) - _ORDINARY
+_HOME_FILES: Final = frozenset({"bin"})
+
+
+def is_startup(name: str) -> bool:
+    """Code that every Python interpreter runs at start."""
+    return name.endswith(".pth") or module_name(name) in _STARTUP_MODULES or name in _STARTUP_MODULES
+
+
+def is_program(name: str) -> bool:
+    """Code that makes a folder executable, so that running a script of the folder's name runs it."""
+    return module_name(name) == "__main__"
+
+
+def is_bytecode(name: str) -> bool:
+    return name == "__pycache__" or name.endswith(_BYTECODE)
+
+
+def is_runner_hook(parents: list[str], name: str) -> bool:
+    """Configuration and code that a test runner loads from its working folder."""
+    if name in PYTEST_FILES or _RUNNER_FILES.fullmatch(name):
+        return True
+    if name in ("config", "config.toml"):
+        return parents[-1:] == [".cargo"]
+    return name == "entry_points.txt" and bool(parents) and parents[-1].endswith(_METADATA)
+
+
+def is_repository_hook(parents: list[str], name: str) -> bool:
+    """A program that git runs on its own."""
+    return parents[-2:] == [".git", "hooks"] and not name.endswith(".sample")
+
+
+def module_name(name: str) -> str | None:
+    """The name of the module that this file defines, if it is one."""
+    found = _MODULE.fullmatch(name)
+    return found[1] if found else None
+
+
+def shadows(module: str | None) -> bool:
+    """Whether a module of this name shadows one that verifiers import."""
+    return module in _SHADOWED
+
+
+def is_home_setting(name: str) -> bool:
+    """Files that shells and tools read from a home folder."""
+    return name.startswith(".") or name in _HOME_FILES
+
 
 Reason = Literal["scope", "system", "path", "home", "startup", "hook", "bytecode", "shadow", "link", "special"]
 
@@ -126,17 +199,11 @@ def _lookup_reason(change: Change, rules: Rules, *, inside: bool) -> Reason | No
         return "home" if _is_home_setting(path, rules.workdir) else None
     if _is_system(path):
         return None if rules.workdir.startswith(path + "/") else "system"
-    return "home" if _is_home_setting(path, _home_of(path)) else None
+    return "home" if _is_home_setting(path, "/".join(path.split("/")[:3])) else None
 
 
 def _is_system(path: str) -> bool:
     return below(path, *SYSTEM)
-
-
-def _home_of(path: str) -> str:
-    """The home folder that holds `path`, if one does."""
-    parts = path.split("/")
-    return "/".join(parts[:3]) if len(parts) > 3 and parts[1] == "home" else ""
 
 
 def _is_home(folder: str) -> bool:
@@ -145,34 +212,34 @@ def _is_home(folder: str) -> bool:
 
 def _is_home_setting(path: str, home: str) -> bool:
     """Whether `path` is, or is inside, a setting directly in `home`; without a home there are none."""
-    return _is_home(home) and path != home and hooks.is_home_setting(path[len(home) + 1 :].partition("/")[0])
+    return _is_home(home) and path != home and is_home_setting(path[len(home) + 1 :].partition("/")[0])
 
 
 def _acting_reason(path: str, rules: Rules) -> Reason | None:
     *parents, name = path.split("/")[1:]
     folder = "/" + "/".join(parents)
-    if hooks.is_startup(name):
+    if is_startup(name):
         return "startup"
-    if hooks.is_bytecode(name):
+    if is_bytecode(name):
         return "bytecode"
-    if hooks.is_program(name) and not below(path, rules.workdir) and name not in rules.expected:
+    if is_program(name) and not below(path, rules.workdir) and name not in rules.expected:
         return "startup"
     if rules.keep_hooks:
         return None
-    if hooks.is_runner_hook(parents, name) and (name in hooks.PYTEST_FILES or name not in rules.expected):
+    if is_runner_hook(parents, name) and (name in PYTEST_FILES or name not in rules.expected):
         return "hook"
-    if hooks.is_repository_hook(parents, name) or (folder == "/" and name in hooks.SECTION_FILES):
+    if is_repository_hook(parents, name) or (folder == "/" and name in SECTION_FILES):
         return "hook"
     return "shadow" if _shadows(folder, name, rules) else None
 
 
 def _shadows(folder: str, name: str, rules: Rules) -> bool:
     """Whether a file is a module that shadows another; a folder is one through its `__init__`."""
-    module = hooks.module_name(name)
+    module = module_name(name)
     if module == "__init__":
         folder, _, module = folder.rpartition("/")
     importable = (folder or "/") in (rules.workdir, *rules.modules, *_PUBLIC) or _is_home(folder)
-    return importable and hooks.shadows(module) and f"{module}.py" not in rules.expected
+    return importable and shadows(module) and f"{module}.py" not in rules.expected
 
 
 def _link_reason(change: Change, rules: Rules, touched: frozenset[str], *, inside: bool) -> Reason | None:

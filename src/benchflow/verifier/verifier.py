@@ -25,11 +25,10 @@ from benchflow.task.config.task_config import VerifierConfig
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.scope import Scope, isolation_of, scope_of
+from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategies import load_strategy
 from benchflow.verifier.strategy_run import Run, Score
 from benchflow.verifier.survival import Withheld
-from benchflow.verifier.verifier_env import VerifierVariables, verifier_variables
 from benchflow.verifier.verifier_tree import Staging
 
 MAX_LISTED: Final = 200
@@ -189,10 +188,11 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                 )
-                if box is self.environment.sandbox:
+                has_services = box is self.environment.sandbox and self.environment.services is not None
+                if has_services:
                     findings.add(*await live.check_services(self.environment, scope))
                 verdict = await _scored_by(load_strategy(declared.type), run)
-                if box is self.environment.sandbox:
+                if has_services:
                     findings.add(*await live.check_services(self.environment, scope, verified=True))
                 if isinstance(verdict, Scored):
                     write_reward(folder, verdict, unseen=True)

@@ -18,8 +18,8 @@ from acp.connection import Connection
 from benchflow.agents.acp.acp_client import Client
 from benchflow.agents.acp.settings import Setting, choose_effort, choose_model, mcp_servers
 from benchflow.agents.acp.transport import ProcessTransport
-from benchflow.agents.log import OutputLog
 from benchflow.agents.protocol import AgentContext, AgentLimits, StopReason, TurnResult
+from benchflow.agents.running import OutputLog
 from benchflow.errors import AgentFailure, SandboxFailure
 from benchflow.sandbox.protocol import SandboxProcess
 

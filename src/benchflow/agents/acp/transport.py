@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from benchflow.agents.log import OutputLog
+from benchflow.agents.running import OutputLog
 from benchflow.errors import AgentFailure, SandboxFailure
 from benchflow.sandbox.protocol import SandboxProcess
 

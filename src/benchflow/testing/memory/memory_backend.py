@@ -6,7 +6,7 @@
     result = await run_rollout(RolloutConfig(package, "oracle", sandbox=backend), folder)
     assert backend.calls[-1].verb == "stop"
 
-Commands run in a small shell; see `benchflow.testing.memory.shell_commands` for its programs. More can be given as
+Commands run in a small shell; see `benchflow.testing.memory.program_table` for its programs. More can be given as
 `programs`. Nothing is isolated, and no limit is enforced: use a real sandbox for tests of those.
 """
 

@@ -1,7 +1,7 @@
 """The in-memory shell: runs the trees of `shell_syntax` on a `NodeTree`.
 
 A subset of POSIX sh that runs the scripts of small packages. Pipelines run one command after the other. Programs are
-those of `shell_commands`, those that the machine was given, and executable scripts of the tree.
+those of `program_table`, those that the machine was given, and executable scripts of the tree.
 """
 
 from __future__ import annotations
@@ -268,7 +268,8 @@ class Shell:
 
     async def call(self, words: list[str]) -> int:
         """Run a function, a program or a script by its name, in this shell."""
-        from benchflow.testing.memory.shell_commands import PROGRAMS
+        from benchflow.testing.memory import file_commands, shell_commands, text_commands  # noqa: F401 - each registers
+        from benchflow.testing.memory.program_table import PROGRAMS
 
         name = words[0]
         if name in self.functions:

@@ -16,7 +16,7 @@ from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards import Verdict
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.verifier.declared_strategies import LeaderboardStrategy
-from benchflow.verifier.box import timed_out
+from benchflow.verifier.boxes import timed_out
 from benchflow.verifier.inputs import gather
 from benchflow.verifier.strategies.script import finish
 from benchflow.verifier.strategy_run import Run

@@ -13,7 +13,7 @@ from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Criterion, RewardItem, Rubric, Scored, load_rubric
 from benchflow.sandbox.protocol import OF_THE_FILE
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy
-from benchflow.verifier.box import Box, timed_out
+from benchflow.verifier.boxes import Box, timed_out
 from benchflow.verifier.inputs import NotDelivered, Undelivered
 from benchflow.verifier.judging.answers import parse_answer
 from benchflow.verifier.judging.deliverables import FOLDERS, MAX_FILE_BYTES, Deliverable, matching, read_deliverables

@@ -12,7 +12,7 @@ from benchflow.errors import PackageError
 from benchflow.rewards import AggregatePolicy, Rubric, Scored, load_rubric, read_reward
 from benchflow.rewards.reward_files import REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.task.verifier.declared_strategies import RewardKitStrategy
-from benchflow.verifier.box import timed_out
+from benchflow.verifier.boxes import timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
 from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
 from benchflow.verifier.strategies.script import finish

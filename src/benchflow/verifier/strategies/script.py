@@ -9,7 +9,7 @@ from benchflow.rewards import Scored, read_reward
 from benchflow.sandbox.inside.beneath import is_plain
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.verifier.declared_strategies import ScriptStrategy
-from benchflow.verifier.box import keep_output, timed_out
+from benchflow.verifier.boxes import keep_output, timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
 from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
 from benchflow.verifier.strategy_run import Run
