@@ -76,7 +76,7 @@ def test_a_disk_without_any_room_is_one_sentence(tmp_path, command):
         (tmp_path / "jobs" / "ballast").write_bytes(b"x" * 4096)
         full = bench(*command, "--agent", "nop", "--sandbox", "local", cwd=tmp_path)
         assert full.returncode == 1
-        assert "space is left" in full.stdout + full.stderr
+        assert "No space" in full.stdout + full.stderr
         assert "Traceback" not in full.stderr
 
 
