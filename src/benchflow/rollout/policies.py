@@ -13,7 +13,7 @@ from typing import Final
 from benchflow.errors import AgentFailure, EnvironmentFailure, UnsupportedError
 from benchflow.record import ToolAudit
 from benchflow.rollout.redaction import SHORTEST_DECLARED, secret_values
-from benchflow.sandbox.envvars import referenced_variables
+from benchflow.sandbox.task_policy import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
 from benchflow.task.runtime_view import TaskRuntimeView
 
