@@ -50,9 +50,8 @@ if TYPE_CHECKING:
         WithheldChange,
         Workspace,
     )
-    from benchflow.record.reward_log import RewardLine, read_rewards
     from benchflow.record.schemas import schema
-    from benchflow.record.trajectory import Event, Trajectory, read_trajectory
+    from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
 __all__ = [
@@ -131,9 +130,8 @@ __getattr__ = lazy_names(
             "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
             "VerifierPart WithheldChange Workspace"
         ),
-        "benchflow.record.reward_log": "RewardLine read_rewards",
         "benchflow.record.schemas": "schema",
-        "benchflow.record.trajectory": "Event Trajectory read_trajectory",
+        "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },
 )

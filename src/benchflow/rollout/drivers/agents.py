@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from benchflow.record import AgentEnd, Artifact, Workspace
-from benchflow.record.reward_log import write_rewards
+from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.drivers.conversation import Conversation
