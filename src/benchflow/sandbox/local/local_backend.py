@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, UsageError
-from benchflow.sandbox.built_in import LOCAL
+from benchflow.sandbox.backends import LOCAL
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local.beside import host_profile as hostprofile
 from benchflow.sandbox.local.inside.box_plan import Identity
