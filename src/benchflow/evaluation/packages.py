@@ -21,7 +21,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
-from benchflow.sandbox.built_in import ENGINES
+from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
