@@ -48,7 +48,7 @@ from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.testing import NullBackend
-from benchflow.verifier.verifier_tree import Staging
+from benchflow.verifier.scope import Staging
 from cube.core import Action
 from lib.harbor_trials import IMAGE, PeerUnavailable, harbor_rate
 from lib.side_by_side import Row, compile_ours, print_table

@@ -14,7 +14,6 @@ TWICE = {
     "export": "a command of `bench tasks` and one of `bench eval`",
     "job": "the record of a job, and the job itself",
     "protocol": "the contract of the package it is in",
-    "redaction": "the redactor, and its use in a rollout",
     "registry": "what is installed, by name: benchmarks, agents",
     "rescore": "the command and what it does",
     "run": "`bench run` and `bench eval run`",

@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.agents import create_agent
 from benchflow.agents.acp.acp_launch import Launch
-from benchflow.agents.installed_agents import Installations
+from benchflow.agents.running import Installations
 from benchflow.errors import AgentFailure
 
 pytestmark = pytest.mark.anyio

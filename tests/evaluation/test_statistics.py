@@ -70,6 +70,11 @@ def test_wilson_intervals_agree_with_the_tables(share, size, low, high):
     assert wilson(share, size) == pytest.approx((low, high), abs=1e-6)
 
 
+def test_rounding_leads_no_interval_out_of_its_range():
+    assert max(wilson(1.0, size)[1] for size in range(1, 400)) == 1.0
+    assert min(wilson(0.0, size)[0] for size in range(1, 400)) == 0.0
+
+
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_a_rate_of_nothing_or_everything_counts_tasks_and_not_attempts(rate):
     estimate = proportion({str(task): [rate] * 50 for task in range(10)})

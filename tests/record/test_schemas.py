@@ -7,8 +7,8 @@ import pytest
 
 from benchflow.record import JobRecord, JobRequest, schema
 from benchflow.record.codec import plain
-from benchflow.record.reward_log import reward_lines
 from benchflow.record.schemas import DOCUMENTS, generated
+from benchflow.record.trajectory import reward_lines
 from benchflow.rewards import Scored
 
 

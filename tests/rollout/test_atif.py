@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchflow.errors import UsageError
 from benchflow.record import AgentPart
-from benchflow.record.reward_log import reward_lines
+from benchflow.record.trajectory import reward_lines
 from benchflow.rewards import Scored
 from benchflow.rollout.atif import export_atif, to_atif
 

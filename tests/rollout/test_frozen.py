@@ -11,11 +11,10 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.redaction import NO_SECRETS, Redactor
-from benchflow.record.package_parts import changed_parts, package_parts
 from benchflow.rollout.phases import keep
 from benchflow.rollout.phases.keep import keep_workspace
 from benchflow.rollout.phases.restore import restore_workspace
-from benchflow.task.package import load_package
+from benchflow.task.package import changed_parts, load_package, package_parts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("sandbox"), pytest.mark.sandbox]
 LISTED = (

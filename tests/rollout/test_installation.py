@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchflow.agents.installed_agents import Installations
+from benchflow.agents.running import Installations
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.rollout.redaction import looks_secret, make_redactor, redact_folder, secret_values
+from benchflow.files.redaction import looks_secret, make_redactor, redact_folder, secret_values
 
 
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "key_2"])

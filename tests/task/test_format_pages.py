@@ -11,9 +11,8 @@ import pytest
 
 from benchflow.task.config import evidence_config, interaction, namespace
 from benchflow.task.config import task_config as config
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import Field, InvalidValueError, Kind, Record, walk_models
+from benchflow.task.config.parsed_record import Field, InvalidValueError, IssueLog, Kind, Record, walk_models
 from benchflow.task.document import environment_manifest as manifest
 from benchflow.task.document.authoring import PRESETS
 from benchflow.task.verifier import declared_strategies as strategies

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.parsed_record import IssueLog
 from benchflow.task.document.authoring import PRESETS, expand_authoring
 from benchflow.task.document.task_document import TaskDocument, read_document
 from benchflow.task.package import load_package

@@ -1,25 +1,36 @@
 """One command of an agent inside its sandbox, run to its end. Its raw output is kept, redacted, up to a limit.
 
 The command is finished when its own process has ended. Processes that it left running are ended too, unless the package
-keeps them.
+keeps them. An agent is installed once per environment: the first rollout installs it, the others start from its
+snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
 from benchflow.agents.protocol import AgentContext, TurnResult
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.redaction import Redactor
-from benchflow.sandbox.protocol import Sandbox, SandboxProcess
+from benchflow.sandbox.protocol import (
+    Change,
+    Limits,
+    NetworkPolicy,
+    Sandbox,
+    SandboxBackend,
+    SandboxProcess,
+    SandboxSpec,
+    Snapshot,
+)
 
 LOG_LIMIT: Final = 8 << 20
 _TAIL: Final = 4096
+_PUBLIC: Final = NetworkPolicy("public")
 
 
 class OutputLog:
@@ -174,3 +185,60 @@ async def run_as_root(sandbox: Sandbox, command: Sequence[str], what: str) -> No
     if not done.ok:
         reason = done.stderr.decode(errors="replace").strip()[-300:] or "no reason given."
         raise SandboxFailure(f"{what} could not be removed from the sandbox: {reason}", code="removal-failed")
+
+
+class Installable(Protocol):
+    """The part of an agent that an installation uses."""
+
+    def install_key(self) -> str | None:
+        """What the installation depends on; None if there is nothing to install."""
+
+    async def install(self, sandbox: Sandbox) -> None:
+        """Install the agent in the environment."""
+
+
+class Installations:
+    """The installations made through one backend; kept until `close`."""
+
+    def __init__(self, backend: SandboxBackend) -> None:
+        self._backend = backend
+        self._made: dict[tuple[str, ...], Snapshot] = {}
+        self._brought: dict[str, frozenset[Change]] = {}
+        """The changes that an installation made, by the resulting state."""
+        self._locks: dict[tuple[str, ...], anyio.Lock] = {}
+
+    async def prepare(self, agent: Installable, spec: SandboxSpec) -> Snapshot | None:
+        """A state to start the sandbox of `spec` from, with the agent in it; None if it needs nothing there.
+
+        Concurrent callers wait for the same installation. The installation has network access regardless of the
+        policy of the task; the sandbox that starts from it does not.
+        """
+        wanted = agent.install_key()
+        if wanted is None:
+            return None
+        environment = spec.image.digest if spec.image else "host"
+        key = (environment, spec.workdir, spec.user or "", wanted)
+        async with self._locks.setdefault(key, anyio.Lock()):
+            if key not in self._made:
+                self._made[key] = await self._install(agent, spec)
+            return self._made[key]
+
+    async def _install(self, agent: Installable, spec: SandboxSpec) -> Snapshot:
+        bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=(), env={}, composition=None)
+        async with self._backend.create(bare) as sandbox:
+            await agent.install(sandbox)
+            await sandbox.kill_processes()
+            brought = frozenset(await sandbox.changes())
+            snapshot = await sandbox.snapshot()
+            self._brought[snapshot.reference] = brought
+            return snapshot
+
+    def brought(self, snapshot: Snapshot | None) -> frozenset[Change]:
+        """The differences between a state and the environment that come from installing an agent."""
+        return frozenset() if snapshot is None else self._brought.get(snapshot.reference, frozenset())
+
+    async def close(self) -> None:
+        """Discard every state."""
+        while self._made:
+            _, snapshot = self._made.popitem()
+            await self._backend.discard(snapshot)

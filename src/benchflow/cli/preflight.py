@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def note_markers(package: TaskPackage, path: str, agent: str) -> None:
     """Warn on stderr about an unfinished package, for agents that are allowed to run on it."""
     from benchflow.record import always_wins
-    from benchflow.rollout.readiness import markers_left
+    from benchflow.rollout.policies import markers_left
 
     found = markers_left(package) if always_wins(agent) else []
     if found:
@@ -44,7 +44,7 @@ def note_judges(packages: Sequence[TaskPackage], total: int) -> None:
 
 def _refusal(package: TaskPackage, steps: Sequence[str | None], strategy: str | None = None) -> JudgeFailure | None:
     """Why the judges of a package cannot be called; other problems are reported by the run."""
-    from benchflow.rollout import readiness
+    from benchflow.rollout import policies as readiness
 
     try:
         readiness.require_judges(readiness.judges(package.view, os.environ, steps, strategy=strategy))

@@ -19,10 +19,10 @@ from benchflow.agents.registry import create_policy
 from benchflow.errors import AgentFailure, UsageError
 from benchflow.evaluation.cube_driver import CLOSE_SEC, CubeDriver, OwnThread
 from benchflow.evaluation.work import TaskRef, WorkItem
+from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import AgentPart, JobRequest, Result, RolloutFolder, SandboxPart, TaskId, Trajectory
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.lifecycle import Draft, carry_out
-from benchflow.rollout.redaction import make_redactor, secret_values
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
 from cube.core import Action, ActionSchema, Observation
 from cube.episodes import DebugAgent

@@ -23,8 +23,8 @@ from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import JobSummary, job_summary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
+from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest
-from benchflow.rollout.redaction import make_redactor, secret_values
 from benchflow.task.package import TaskPackage
 
 

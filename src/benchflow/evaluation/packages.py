@@ -12,23 +12,22 @@ from typing import Final
 
 import anyio
 
-from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
+from benchflow.agents.running import Installations
 from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
-from benchflow.record.package_parts import VERIFIER, package_parts
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
-from benchflow.sandbox.built_in import ENGINES
+from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
-from benchflow.task.package import TaskPackage, load_package
+from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
-from benchflow.verifier.verifier_tree import Staging
+from benchflow.verifier.scope import Staging
 
 
 class PackageRunner:
@@ -108,7 +107,7 @@ class PackageRunner:
     async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         """Score the kept workspace; a failure before the verifier runs is the result of this try."""
         package: TaskPackage = item.task.payload
-        note = RescoreNote(package_parts(package)[VERIFIER], package.digest)
+        note = RescoreNote(package_parts(package)[VERIFIER_PART], package.digest)
         try:
             again = await self.rescore(package, folder, result, note)
         except NotRescoredError:

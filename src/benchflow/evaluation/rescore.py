@@ -30,14 +30,13 @@ from benchflow.record import (
     pair,
     write_document,
 )
-from benchflow.record.package_parts import VERIFIER, changed_parts, package_parts
 from benchflow.rollout.drivers.replay import (
     NotRescoredError,
     counts,
     discard_unfinished,
     why_not,
 )
-from benchflow.task.package import TaskPackage
+from benchflow.task.package import VERIFIER_PART, TaskPackage, changed_parts, package_parts
 
 _CUBE: Final = "cube:"
 
@@ -153,14 +152,14 @@ class Rescorer:
         """The item of a rollout; None if this pass has already done it."""
         number = self.report.number
         last = result.notes.rescore
-        if last is not None and last.pass_number == number and last.verifier_digest == parts[VERIFIER]:
+        if last is not None and last.pass_number == number and last.verifier_digest == parts[VERIFIER_PART]:
             return None
         before = _parts_then(self._store.places.rollout(rollout))
-        changed = [part for part in changed_parts(before, parts) if part != VERIFIER] if before else []
+        changed = [part for part in changed_parts(before, parts) if part != VERIFIER_PART] if before else []
         if changed:
             self.report.changed_packages[task.name] = changed
         same = key if before and not changed else None
-        note = RescoreNote(parts[VERIFIER], task.digest, tuple(changed), pass_number=number, key=same)
+        note = RescoreNote(parts[VERIFIER_PART], task.digest, tuple(changed), pass_number=number, key=same)
         return RescoreItem(task, result.attempt, result.key, rollout, result, note)
 
     def _keep(self, rollout: str, result: Result, reason: str) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.record.codec import FLAT, read
+from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
-from benchflow.record.json_files import encoded_line, whole_lines
 from benchflow.record.layout import JobPlaces
 from benchflow.record.result import Result
 

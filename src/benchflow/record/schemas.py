@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, get_type_hints
 from benchflow.record.job import JOB_SCHEMA, JobRecord
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
-from benchflow.record.reward_log import RewardLine
-from benchflow.record.trajectory import Event
+from benchflow.record.trajectory import Event, RewardLine
 
 Document = Literal["result", "job", "event", "reward"]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {

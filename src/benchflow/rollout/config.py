@@ -12,11 +12,11 @@ from benchflow.errors import UsageError
 from benchflow.record import Settings, TaskId, WorkKey, work_key
 
 if TYPE_CHECKING:
-    from benchflow.agents.installed_agents import Installations
+    from benchflow.agents.running import Installations
     from benchflow.rollout.users import BaseUser
     from benchflow.sandbox.protocol import SandboxBackend
     from benchflow.task.package import TaskPackage
-    from benchflow.verifier.verifier_tree import Staging
+    from benchflow.verifier.scope import Staging
 
 DEFAULT_ROUNDS: Final = 5
 DEFAULT_ROLE: Final = "agent"

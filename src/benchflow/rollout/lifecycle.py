@@ -18,7 +18,7 @@ from typing import Any, Final
 import anyio
 
 from benchflow.errors import UnsupportedError, UsageError
-from benchflow.files.redaction import NO_SECRETS, Redactor
+from benchflow.files.redaction import NO_SECRETS, Redactor, redact_folder
 from benchflow.record import (
     AgentEnd,
     AgentPart,
@@ -39,7 +39,6 @@ from benchflow.record.codec import cleaned
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
 from benchflow.rollout.course import Checkpoint, Course, Past
-from benchflow.rollout.redaction import redact_folder
 
 OnPhase = Callable[[str], None]
 _HARDLY_ANY: Final = 1 << 20

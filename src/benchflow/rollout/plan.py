@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.record import ALWAYS_WIN, always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
-from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, skills_folder
-from benchflow.rollout.readiness import require_finished
+from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, require_finished, skills_folder
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Scope, in_step, network_policy
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig

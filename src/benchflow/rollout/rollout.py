@@ -15,10 +15,11 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from benchflow.agents.installed_agents import Installations
 from benchflow.agents.protocol import Agent
+from benchflow.agents.running import Installations
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
+from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
     AgentPart,
@@ -32,21 +33,18 @@ from benchflow.record import (
     write_document,
 )
 from benchflow.record.codec import plain
-from benchflow.record.package_parts import package_parts
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute, attributed
 from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
 from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
-from benchflow.rollout.phases.begin import for_agents
+from benchflow.rollout.phases.step_bounds import for_agents
 from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
-from benchflow.rollout.readiness import judges, require_judges
-from benchflow.rollout.redaction import SHORTEST_GUESSED, make_redactor
-from benchflow.sandbox.envvars import resolve_variables
+from benchflow.rollout.policies import judges, require_judges
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
-from benchflow.sandbox.task_policy import asset_mounts
-from benchflow.task.package import TaskPackage
+from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
+from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
 
 START_SEC: Final = 900.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
-from benchflow.task.config.issues import MAX_ISSUES
+from benchflow.task.config.parsed_record import MAX_ISSUES
 
 KEEP_BYTES: Final = 256 << 10
 KEEP_TOTAL: Final = 16 << 20

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import Issue, PackageError
-from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.parsed_record import IssueLog
 from benchflow.task.config.task_config import HardeningConfig, TaskConfig
 from benchflow.task.document.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.document.task_document import PERSONA, TASK_MD, TaskDocument, read_document

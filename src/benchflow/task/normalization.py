@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, PackageError
 from benchflow.files import write_atomic
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import Kind, Record
+from benchflow.task.config.parsed_record import IssueLog, Kind, Record
 from benchflow.task.document.authoring import expand_authoring
 from benchflow.task.document.markdown import Body, escape_headings, split_sections
 from benchflow.task.document.prompt_plan import compile_task_prompt_plan

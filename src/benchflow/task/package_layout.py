@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import yaml
 
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.namespace import Asset, Namespace
+from benchflow.task.config.parsed_record import IssueLog
 from benchflow.task.document.markdown import MarkdownError, decode, split_frontmatter
 from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.filemap import FileMap, digest_of

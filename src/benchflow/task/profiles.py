@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue
 from benchflow.task.config.interaction import Agents
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.namespace import PROFILE_KEYS, DocumentRoot
-from benchflow.task.config.parsed_record import FrozenMap, Record, report_unknown
+from benchflow.task.config.parsed_record import FrozenMap, IssueLog, Record, report_unknown
 from benchflow.task.config.task_config import AgentConfig, EnvironmentConfig, VerifierConfig
 from benchflow.task.document.markdown import MarkdownError, decode
 from benchflow.task.document.merging import merge_below

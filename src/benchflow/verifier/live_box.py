@@ -15,9 +15,8 @@ from benchflow.errors import Issue, SandboxFailure
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.runtime_view import TaskRuntimeView
-from benchflow.verifier.scope import Scope
+from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope
 from benchflow.verifier.survival import Rules, Withheld, withhold
-from benchflow.verifier.verifier_tree import LOGS, TESTS, VERIFIER
 
 _TIMEOUT_SEC: Final = 60.0
 _AT_ONCE: Final = 500

@@ -1,24 +1,38 @@
-"""The input of a strategy: one verification of one scope, with access to boxes, inputs and other strategies."""
+"""One strategy at work: its input, the function that scores by its type, and the outputs that the document declares.
+
+A `Run` is one verification of one scope, with access to boxes, inputs and other strategies. The outputs are how metrics
+become one reward, and what else is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, cast
 
 from benchflow.environment import Environment
-from benchflow.rewards import Verdict
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.errors import Issue, SandboxFailure
+from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.files.strict_json import StrictJSONError, parse_json
+from benchflow.plugins import STRATEGIES
+from benchflow.rewards import AggregatePolicy, RewardError, Verdict, parse_policy
+from benchflow.rewards.reward_files import MAX_BYTES, REWARD_JSON
+from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.verifier.declared_strategies import Strategy
-from benchflow.verifier.boxes import Box, BoxMaker, Findings
-from benchflow.verifier.scope import Scope, VerifierVariables
+from benchflow.verifier.boxes import MAX_LOG_BYTES, Box, BoxMaker, Findings
+from benchflow.verifier.scope import LOGS, Scope, VerifierVariables
 
 Score = Callable[["Run"], Awaitable[Verdict]]
 """A strategy: returns a verdict, or raises an error of the tree that attributes the failure."""
 
 Again = Callable[[str, Path, Sandbox | None], Awaitable[Verdict]]
 """Score by another strategy of the same verifier into a folder, on this sandbox or another."""
+_INSTALL_MARKS: Final = (
+    "dependency install failed", "failed to download `", "failed to fetch:", "error sending request for url",
+    "failed to lookup address information", "no solution found", "could not find a version", "resolution impossible",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +61,76 @@ class Run:
     def box(self, extra: dict[str, bytes] | None = None) -> AbstractAsyncContextManager[Box]:
         """A box in verifier scope for the length of a block."""
         return self.maker.open(extra)
+
+
+def declared_policy(run: Run) -> AggregatePolicy | None:
+    """How the package combines metrics: by its aggregate policy, or else by the dimensions of its rubric."""
+    document = run.scope.document
+    if document is None:
+        return None
+    policy = document.outputs.aggregate_policy
+    if policy is not None:
+        return parse_policy(policy.to_declared_dict(), path="outputs.aggregate_policy")
+    rubric = document.rubric
+    if rubric.combine is None or _bare_metrics(run.output / REWARD_JSON) != frozenset(rubric.dimensions):
+        return None
+    weights = {name: item.weight for name, item in rubric.dimensions.items() if item.weight is not None}
+    return parse_policy({"method": rubric.combine, "weights": weights} if weights else {"method": rubric.combine})
+
+
+def _bare_metrics(file: Path) -> frozenset[str] | None:
+    """The names of the metrics in a `reward.json` that states neither a reward nor an aggregate."""
+    try:
+        found = parse_json(read_regular(file, max_bytes=MAX_BYTES))
+    except (OSError, RefusedFileError, StrictJSONError):
+        return None
+    if not isinstance(found, dict) or {"reward", "aggregate"} & found.keys():
+        return None
+    metrics = found.get("metrics")
+    return frozenset(metrics) if isinstance(metrics, dict) else None
+
+
+async def keep_artifacts(run: Run, box: Box) -> None:
+    """Copy what the verifier document declares as artifacts; files in `/logs/verifier` are already kept."""
+    document = run.scope.document
+    for path in document.outputs.artifacts if document is not None else ():
+        if not path.startswith("/") or path.startswith(f"{LOGS}/"):
+            continue
+        target = run.output / "artifacts" / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await box.sandbox.download(path, target, max_bytes=MAX_LOG_BYTES)
+        except SandboxFailure as error:
+            message = f"The artifact {path} could not be copied: {error}"
+            run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
+
+
+@contextmanager
+def missing_reward(run: Run, result: ExecResult) -> Iterator[None]:
+    """Read a reward in this block: the exit code explains a missing reward, and is noted if it failed despite one."""
+    try:
+        yield
+    except RewardError as error:
+        if error.code != "reward-missing" or not result.exit_code:
+            raise
+        message = f"The verifier ended with exit code {result.exit_code} and left no reward.{_hint(result)}"
+        raise RewardError(message, code=error.code) from error
+    if result.exit_code:
+        message = f"The verifier left a reward but ended with exit code {result.exit_code}."
+        run.findings.add(Issue("verifier-exit", "warning", "", message))
+
+
+def _hint(result: ExecResult) -> str:
+    """A fixed sentence for a common cause; never a part of the output."""
+    printed = result.stdout.decode(errors="replace").lower()
+    if any(mark in printed for mark in _INSTALL_MARKS):
+        return " It could not install its dependencies; see test-stdout.txt."
+    return ""
+
+
+def load_strategy(kind: str) -> Score:
+    """The function that scores by a strategy of this type."""
+    found = STRATEGIES.load(kind)
+    if not callable(found):
+        raise STRATEGIES.invalid(kind, "is not a function that scores")
+    return cast("Score", found)

@@ -25,11 +25,9 @@ from benchflow.task.config.task_config import VerifierConfig
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
-from benchflow.verifier.strategies import load_strategy
-from benchflow.verifier.strategy_run import Run, Score
+from benchflow.verifier.scope import Scope, Staging, VerifierVariables, isolation_of, scope_of, verifier_variables
+from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
-from benchflow.verifier.verifier_tree import Staging
 
 MAX_LISTED: Final = 200
 """How many of the changes that were not carried over a record lists; it counts all."""

@@ -12,7 +12,7 @@ from benchflow.errors import Issue
 from benchflow.task.checks.acceptance_level import check_evidence
 from benchflow.task.checks.pins import DEFAULT_PINS, build_pins, render_pins
 from benchflow.task.config.evidence_config import Evidence
-from benchflow.task.config.issues import IssueLog
+from benchflow.task.config.parsed_record import IssueLog
 
 
 def parsed(claims) -> Evidence:

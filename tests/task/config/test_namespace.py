@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.namespace import Namespace
+from benchflow.task.config.parsed_record import IssueLog
 from benchflow.task.document.environment_manifest import Readiness
 from benchflow.task.filemap import digest_of
 from benchflow.task.package import load_package

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchflow.task.config.issues import IssueLog
-from benchflow.task.config.parsed_record import FrozenMap, Record, split_unknown, walk_models
+from benchflow.task.config.parsed_record import FrozenMap, IssueLog, Record, split_unknown, walk_models
 from benchflow.task.config.task_config import TaskConfig, TaskConfigError
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from benchflow.record import AgentEnd, Artifact, Workspace
-from benchflow.record.reward_log import write_rewards
+from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.drivers.conversation import Conversation
 from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, confirms
 from benchflow.rollout.lifecycle import Draft, Driver
-from benchflow.rollout.phases.begin import begin, is_imported
-from benchflow.rollout.phases.freeze import collect, end_processes
 from benchflow.rollout.phases.keep import keep
+from benchflow.rollout.phases.step_bounds import begin, collect, end_processes, is_imported
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import audit
 

@@ -16,16 +16,15 @@ from typing import Final
 from benchflow.environment import Environment
 from benchflow.errors import RuntimeFailure
 from benchflow.files import staged_folder
-from benchflow.files.redaction import NO_SECRETS, Redactor
+from benchflow.files.redaction import NO_SECRETS, Redactor, make_redactor, redact_folder
 from benchflow.record import RescoreNote, Result, RolloutFolder, write_document
 from benchflow.record.layout import RESCORES
-from benchflow.record.reward_log import write_rewards
+from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Attributed, Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Driver, rescored
 from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.rollout.policies import gather_secrets
-from benchflow.rollout.redaction import make_redactor, redact_folder
 from benchflow.sandbox.factory import prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage

@@ -22,11 +22,10 @@ import anyio.to_thread
 from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.files.atomic import temporary_sibling, write_atomic
-from benchflow.files.redaction import Redactor
+from benchflow.files.redaction import Redactor, redact_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Workspace
-from benchflow.rollout.phases.freeze import keeps_processes
-from benchflow.rollout.redaction import redact_folder
+from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.sandbox.protocol import Change, Rights, Sandbox
 
 MANIFEST: Final = "workspace.json"

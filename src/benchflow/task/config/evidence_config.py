@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchflow.task.config import kinds
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import flag, integer, line, listing, number, relative_path, sha256, some_text, text
-from benchflow.task.config.parsed_record import InvalidValueError, Kind, Record, field, join
+from benchflow.task.config.parsed_record import InvalidValueError, IssueLog, Kind, Record, field, join
 
 ARTIFACT_KINDS: Final = (
     "screenshot",

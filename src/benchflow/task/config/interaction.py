@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any, Final, Self
 
 from benchflow.task.config import kinds
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import env, flag, integer, listing, name, some_text, text
-from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, Secret, describe, field
+from benchflow.task.config.parsed_record import (
+    FrozenMap,
+    InvalidValueError,
+    IssueLog,
+    Kind,
+    Record,
+    Secret,
+    describe,
+    field,
+)
 
 INTERACTION_MODES: Final = (
     "single-shot",

@@ -12,8 +12,7 @@ from math import inf, isfinite
 from string import ascii_letters
 from typing import Any, Final
 
-from benchflow.task.config.issues import IssueLog
-from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, Secret, describe
+from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, IssueLog, Kind, Record, Secret, describe
 
 _INTEGER: Final = r"[+-]?[0-9]{1,18}"
 _SHA256: Final = r"(?:sha256:)?[0-9a-f]{64}"

@@ -12,9 +12,8 @@ from typing import Any, Final
 from benchflow.task.config import kinds
 from benchflow.task.config.evidence_config import ARTIFACT_KINDS, Evidence
 from benchflow.task.config.interaction import Agents, Interaction, Nudges, PromptPolicy, Scene, Team, User
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import flag, hosts, listing, relative_path, sha256, some_text, text
-from benchflow.task.config.parsed_record import FrozenMap, Record, field
+from benchflow.task.config.parsed_record import FrozenMap, IssueLog, Record, field
 from benchflow.task.config.task_config import TaskConfig, network_mode
 
 VISIBILITIES: Final = (

@@ -11,9 +11,8 @@ from typing import Any, Final, Self
 
 from benchflow.errors import IssuesError
 from benchflow.task.config import kinds
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import check_network, env, flag, hosts, integer, listing, number, some_text, text, user
-from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, field, join
+from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, IssueLog, Kind, Record, field, join
 
 SCHEMA_VERSION: Final = "1.3"
 MAIN_SERVICE: Final = "main"

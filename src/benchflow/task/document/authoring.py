@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import unsafe_path
 from benchflow.task.config.namespace import DocumentRoot
-from benchflow.task.config.parsed_record import describe
+from benchflow.task.config.parsed_record import IssueLog, describe
 from benchflow.task.document.merging import merge_below
 
 _ROLE: Final = {

@@ -10,9 +10,17 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, PackageError
 from benchflow.task.config import kinds
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import flag, integer, listing, number, some_text
-from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, describe, field, join
+from benchflow.task.config.parsed_record import (
+    FrozenMap,
+    InvalidValueError,
+    IssueLog,
+    Kind,
+    Record,
+    describe,
+    field,
+    join,
+)
 from benchflow.task.document.markdown import MarkdownError, decode
 from benchflow.task.document.toml_source import parse_toml, toml_locator
 

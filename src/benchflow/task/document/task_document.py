@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, IssuesError
 from benchflow.task.config.interaction import Role, Scene, Turn, User
-from benchflow.task.config.issues import IssueLog, shorten
 from benchflow.task.config.namespace import DocumentRoot, Namespace
-from benchflow.task.config.parsed_record import FrozenMap
+from benchflow.task.config.parsed_record import FrozenMap, IssueLog, shorten
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.authoring import expand_authoring
 from benchflow.task.document.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from benchflow.errors import Issue, PackageError
-from benchflow.task.config.issues import IssueLog
-from benchflow.task.config.parsed_record import join, split_unknown
+from benchflow.task.config.parsed_record import IssueLog, join, split_unknown
 from benchflow.task.config.task_config import StepConfig, TaskConfig, TaskConfigError, VerifierConfig
 from benchflow.task.document.compat_extra import leaf_paths, merge_compat_extra
 from benchflow.task.document.harbor_keys import express

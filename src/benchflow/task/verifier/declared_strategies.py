@@ -10,9 +10,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from benchflow.task.config import kinds
-from benchflow.task.config.issues import IssueLog
 from benchflow.task.config.kinds import listing, mapping, number, relative_path, some_text, text
-from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Kind, Record, describe, field, join
+from benchflow.task.config.parsed_record import (
+    FrozenMap,
+    InvalidValueError,
+    IssueLog,
+    Kind,
+    Record,
+    describe,
+    field,
+    join,
+)
 
 DEFAULT_ORS_INPUT: Final = "trajectory/ors-rewards.jsonl"
 

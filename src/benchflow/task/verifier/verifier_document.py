@@ -14,9 +14,8 @@ from typing import Any, Final
 from benchflow.errors import Issue, IssuesError
 from benchflow.task.config import kinds
 from benchflow.task.config import parsed_record as rec
-from benchflow.task.config.issues import IssueLog, shorten
 from benchflow.task.config.kinds import listing, mapping, number, relative_path, some_text, text
-from benchflow.task.config.parsed_record import FrozenMap, Kind, Record
+from benchflow.task.config.parsed_record import FrozenMap, IssueLog, Kind, Record, shorten
 from benchflow.task.document.markdown import Body, MarkdownError, decode, normalise, split_frontmatter, split_sections
 from benchflow.task.document.merging import merge_below
 from benchflow.task.document.yaml_source import YamlError, YamlSource

@@ -18,10 +18,10 @@ from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.verifier.declared_strategies import LeaderboardStrategy
 from benchflow.verifier.boxes import timed_out
 from benchflow.verifier.inputs import gather
+from benchflow.verifier.scope import LOGS, VERIFIER
 from benchflow.verifier.strategies.script import finish
 from benchflow.verifier.strategy_run import Run
 from benchflow.verifier.submission import BUNDLE, MAX_RECORD, RECORD, judge_record, pending, write_bundle
-from benchflow.verifier.verifier_tree import LOGS, VERIFIER
 
 INSIDE: Final = "/logs/submission"
 _TEMPFAIL: Final = 75

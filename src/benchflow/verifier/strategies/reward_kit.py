@@ -14,10 +14,9 @@ from benchflow.rewards.reward_files import REWARD_DETAILS, REWARD_JSON, REWARD_T
 from benchflow.task.verifier.declared_strategies import RewardKitStrategy
 from benchflow.verifier.boxes import timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
-from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
+from benchflow.verifier.scope import LOGS, VERIFIER
 from benchflow.verifier.strategies.script import finish
-from benchflow.verifier.strategy_run import Run
-from benchflow.verifier.verifier_tree import LOGS, VERIFIER
+from benchflow.verifier.strategy_run import Run, declared_policy, keep_artifacts, missing_reward
 
 MANIFEST: Final = "reward-kit-manifest.json"
 _PYTHON: Final = 'if command -v python3 >/dev/null 2>&1; then exec python3 "$@"; else exec python "$@"; fi'

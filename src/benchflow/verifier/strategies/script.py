@@ -11,9 +11,8 @@ from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.verifier.declared_strategies import ScriptStrategy
 from benchflow.verifier.boxes import keep_output, timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
-from benchflow.verifier.outputs import declared_policy, keep_artifacts, missing_reward
-from benchflow.verifier.strategy_run import Run
-from benchflow.verifier.verifier_tree import VERIFIER
+from benchflow.verifier.scope import VERIFIER
+from benchflow.verifier.strategy_run import Run, declared_policy, keep_artifacts, missing_reward
 
 
 async def score(run: Run) -> Scored:
