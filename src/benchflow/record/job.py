@@ -27,7 +27,7 @@ class JobRequest:
     """The request of a job."""
 
     sources: tuple[str, ...]
-    """Paths of packages or folders above them, and `cube:NAME`."""
+    """Paths of packages or folders above them as they were given, and `cube:NAME`."""
     agent: str
     model: str | None = None
     attempts: int = 1
@@ -40,6 +40,8 @@ class JobRequest:
     """The deadline of a whole rollout."""
     keep_workspace: bool = True
     """Whether workspaces are kept, so that rollouts can be rescored."""
+    directory: str = ""
+    """Where relative sources begin; empty for the working directory."""
 
     def settings(self) -> Settings:
         """What besides the task and the attempt decides an outcome."""
