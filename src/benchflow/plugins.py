@@ -102,9 +102,9 @@ SANDBOXES: Final = PluginGroup(
     "sandbox",
     "unknown-sandbox",
     {
-        "local": "benchflow.sandbox.built_in:LOCAL",
-        "docker": "benchflow.sandbox.built_in:DOCKER",
-        "podman": "benchflow.sandbox.built_in:PODMAN",
+        "local": "benchflow.sandbox.backends:LOCAL",
+        "docker": "benchflow.sandbox.backends:DOCKER",
+        "podman": "benchflow.sandbox.backends:PODMAN",
     },
 )
 """Each is a subclass of `SandboxBackend` that is made without arguments; a built-in one a `BuiltIn` that makes it."""

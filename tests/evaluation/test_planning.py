@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from benchflow.evaluation.job import plan_job
+from benchflow.evaluation.job import create_job, plan_job
 from benchflow.evaluation.work import plan_items
-from benchflow.record import JobRequest
+from benchflow.record import Job, JobRequest
 from benchflow.task.package import load_package
 
 TASK = "---\nschema_version: '1.3'\ntask: {name: t/p}\n---\nDo it.\n"
@@ -49,6 +49,29 @@ def test_the_same_package_in_two_sources_is_one_task_and_copies_are_two(tmp_path
     shutil.copytree(one, tmp_path / "two" / "p")
     assert len(planned(tmp_path / "one", tmp_path / "one")[0]) == 1
     assert [task.id.ordinal for task in planned(tmp_path / "one", tmp_path / "two")[0]] == [1, 2]
+
+
+def test_a_cube_given_twice_counts_once():
+    assert [task.name for task in planned("cube:counter-cube", "cube:counter-cube")[0]] == [
+        task.name for task in planned("cube:counter-cube")[0]
+    ]
+
+
+def test_a_path_is_recorded_as_it_was_given_also_when_the_job_is_resumed_elsewhere(tmp_path, monkeypatch):
+    for place in ("one", "two/x", "three"):
+        package(tmp_path / place / "p")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    sources = ("../two", str(tmp_path / "one"), "../three/./p", "../one")
+    request = JobRequest(sources, "nop")
+    _, tasks = plan_job(request)
+    assert [task.path for task in tasks] == ["../two/x/p", f"{tmp_path}/one/p", "../three/p"]
+    store = create_job(tmp_path / "jobs", "job", request, tasks)
+    store.close()
+    monkeypatch.chdir(tmp_path)
+    kept = Job(store.folder).record.request
+    assert kept.sources == sources
+    assert [task.path for task in plan_job(kept)[1]] == [task.path for task in tasks]
 
 
 EVIDENCE = (

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,57 @@ def test_a_step_that_the_agent_never_reached_cannot_be_scored(tmp_path):
     assert "Step two was not reached by the agent" in report["not_rescored"][0]["reason"]
     assert report["summary"]["mean_reward"]["value"] == 0.0
     assert len(lines(tmp_path)) == 1
+
+
+def gives(reward):
+    return f"echo {reward} > /logs/verifier/reward.txt"
+
+
+def test_the_rollouts_of_a_package_that_is_gone_are_not_scored_by_another_of_its_name(tmp_path):
+    for place, reward in (("x", 0.25), ("y", 0.5)):
+        package(tmp_path / "tasks" / place, "p", gives(reward))
+    run(tmp_path)
+    shutil.rmtree(tmp_path / "tasks/x")
+    package(tmp_path / "tasks/y", "p", gives(0.75))
+    done, report = rescore(tmp_path)
+    assert done.returncode == 1
+    assert [(item["before"]["reward"], item["after"]["reward"]) for item in report["rescored"]] == [(0.5, 0.75)]
+    assert [item["reason"] for item in report["not_rescored"]] == [
+        "Its package is no longer in the sources of the job."
+    ]
+    (tmp_path / "tasks/y").rename(tmp_path / "tasks/x")
+    _, report = rescore(tmp_path)
+    assert report["rescored"] == []
+    assert len(report["not_rescored"]) == 2
+
+
+def test_packages_of_one_name_that_changed_places_keep_their_own_rollouts(tmp_path):
+    for place, reward in (("x", 0.25), ("y", 0.5)):
+        package(tmp_path / "tasks" / place, "p", gives(reward))
+    run(tmp_path)
+    for before, after in (("x", "z"), ("y", "x"), ("z", "y")):
+        (tmp_path / "tasks" / before).rename(tmp_path / "tasks" / after)
+    done, report = rescore(tmp_path)
+    assert done.returncode == 0
+    assert [item["before"] for item in report["rescored"]] == [item["after"] for item in report["rescored"]]
+    shutil.rmtree(tmp_path / "tasks/y")
+    _, report = rescore(tmp_path)
+    assert [item["after"]["reward"] for item in report["rescored"]] == [0.5]
+    assert [item["reason"] for item in report["not_rescored"]] == ["Another package is at tasks/x/p now."]
+
+
+def test_of_two_equal_packages_the_one_that_changed_is_scored_as_it_is_now(tmp_path):
+    for place in ("x", "y"):
+        package(tmp_path / "tasks" / place, "p", gives(0.25))
+    run(tmp_path)
+    package(tmp_path / "tasks/x", "p", gives(0.75))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = bench("eval", "rescore", tmp_path / "jobs/job", "--json", cwd=elsewhere)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["not_rescored"]) == (0, [])
+    after = {line["task"]["path"]: line["reward"] for line in report["summary"]["results"]}
+    assert after == {"tasks/x/p": 0.75, "tasks/y/p": 0.25}
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from benchflow import errors
 from benchflow.rewards import Attributed, RewardError, attribute, attributed
-from benchflow.rewards.attribution import MAX_REASON
-from benchflow.rewards.verdict import CATEGORIES, PHASES
+from benchflow.rewards.verdict import CATEGORIES, MAX_REASON, PHASES
 
 OWN = {
     errors.UsageError("x"): ("package", "usage"),

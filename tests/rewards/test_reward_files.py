@@ -12,8 +12,7 @@ import pytest
 
 from benchflow.errors import InfrastructureFailure, Issue, PackageError
 from benchflow.rewards import AggregatePolicy, RewardError, RewardRange, Scored, read_reward, write_reward
-from benchflow.rewards.reward_files import MAX_BYTES
-from benchflow.rewards.reward_map import PRESERVED
+from benchflow.rewards.reward_files import MAX_BYTES, PRESERVED
 
 MEAN = AggregatePolicy("mean")
 KIT = AggregatePolicy("weighted_mean", weights={"a": 3.0, "b": 1.0}, criteria=("a", "b"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchflow.rewards import AggregatePolicy, RewardError, Scored, read_reward, write_reward
 from benchflow.rewards.aggregate import METHODS
-from benchflow.rewards.reward_map import PRESERVED, STRUCTURAL
+from benchflow.rewards.reward_files import PRESERVED, STRUCTURAL
 
 numbers = st.floats() | st.integers(-2, 2) | st.floats(0, 1) | st.booleans()
 json_values = st.recursive(

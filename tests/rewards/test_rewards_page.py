@@ -14,7 +14,7 @@ import yaml
 from benchflow.rewards import AggregatePolicy, RewardError, parse_hybrid, parse_rubric, settle
 from benchflow.rewards.aggregate import METHODS
 from benchflow.rewards.ors import AGGREGATIONS
-from benchflow.rewards.reward_map import PRESERVED, STRUCTURAL, parse_reward_map
+from benchflow.rewards.reward_files import PRESERVED, STRUCTURAL, parse_reward_map
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from benchflow.agents.protocol import Agent, TurnResult
-from benchflow.record.json_files import read_lines
+from benchflow.record.codec import read_lines
 from benchflow.rollout import RolloutConfig, run_rollout
 
 VERIFIER = "if grep -q done /app/answer.txt 2>/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchflow.rollout.phases.freeze import collect
+from benchflow.rollout.phases.step_bounds import collect
 from benchflow.sandbox.protocol import SandboxSpec
 from benchflow.task.config.task_config import ArtifactConfig
 

@@ -6,7 +6,7 @@ import sys
 import textwrap
 
 from benchflow.files.redaction import Redactor
-from benchflow.record.json_files import read_lines
+from benchflow.record.codec import read_lines
 from benchflow.record.trajectory import MAX_TEXT, Trajectory, tool_name, tool_names
 
 

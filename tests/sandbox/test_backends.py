@@ -8,7 +8,7 @@ import pytest
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.plugins import SANDBOXES
 from benchflow.sandbox import backends
-from benchflow.sandbox.built_in import BuiltIn
+from benchflow.sandbox.backends import BuiltIn
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, SandboxBackend
 

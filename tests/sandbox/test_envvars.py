@@ -3,7 +3,7 @@
 import pytest
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.envvars import forward_variables, referenced_variables, resolve_variables
+from benchflow.sandbox.task_policy import forward_variables, referenced_variables, resolve_variables
 
 MACHINE = {"TOKEN": "secret", "EMPTY": ""}
 

@@ -47,7 +47,7 @@ def test_loading_a_package_imports_no_runtime(make_package) -> None:
         "import sys; from benchflow.task import load_package;"
         "load_package(sys.argv[1], sandbox='local').to_dict();"
         "bad = ('pydantic', 'anyio', 'asyncio', 'click', 'rich', 'importlib.metadata');"
-        "light = ('benchflow.sandbox', 'benchflow.sandbox.built_in');"
+        "light = ('benchflow.sandbox', 'benchflow.sandbox.backends');"
         "print([name for name in sys.modules if name in bad or name.startswith(light[0]) and name not in light])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(make_package())], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.failures import GOOD
 from benchflow.cli.terminal import emit, emit_json, printable
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.sandbox.built_in import ENGINES
+from benchflow.sandbox.backends import ENGINES
 
 if TYPE_CHECKING:
     from benchflow.sandbox.images import ImageRecord, ImageRegistry

@@ -22,8 +22,8 @@ from benchflow.agents.protocol import Policy
 from benchflow.errors import Category, EnvironmentFailure, RuntimeFailure
 from benchflow.record import AgentEnd, JobRequest, Trajectory
 from benchflow.rewards import Attributed, RewardError, Scored, Unscored, attributed
-from benchflow.rewards.attribution import MAX_REASON
 from benchflow.rewards.numbers import finite, shown
+from benchflow.rewards.verdict import MAX_REASON
 from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.plan import time_for_agents

@@ -45,9 +45,8 @@ def plan_job(request: JobRequest) -> tuple[Sources, list[TaskRef]]:
 def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[TaskRef]) -> JobStore:
     """The store of a new job, its request kept for a later resume; a request that holds a secret is refused."""
     _refuse_secrets(request, tasks)
-    sources = [source if source.startswith("cube:") else str(Path(source).absolute()) for source in request.sources]
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    kept = replace(request, sources=tuple(sources))
+    kept = replace(request, directory=str(Path.cwd()))
     return JobStore.create(jobs_dir, JobRecord(name, kept, len(tasks) * request.attempts, started))
 
 

@@ -21,7 +21,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
-from benchflow.sandbox.built_in import ENGINES
+from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
@@ -31,10 +31,13 @@ from benchflow.verifier.scope import Staging
 
 
 class PackageRunner:
-    """Runs packages. An invalid one is run too: its rollout reports why it cannot be scored."""
+    """Runs packages below paths as they were given. An invalid one is run too: its rollout reports why."""
 
     def __init__(self, paths: Sequence[Path], request: JobRequest) -> None:
-        self._paths: Final = list(paths)
+        self._given: Final[dict[Path, Path]] = {}
+        """The paths as given, by where they are; of two spellings the first."""
+        for path in paths:
+            self._given.setdefault(Path(request.directory, path), path)
         self._request: Final = request
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
@@ -50,7 +53,7 @@ class PackageRunner:
 
         An unknown agent or sandbox, and an agent that cannot start, are a `UsageError`.
         """
-        if not self._paths:
+        if not self._given:
             return []
         agent = create_agent(self._request.agent, self._request.model)
         if self._request.sandbox != AUTO:
@@ -61,8 +64,12 @@ class PackageRunner:
         return tasks
 
     def packages(self) -> list[TaskRef]:
-        """Every package below the paths, regardless of the agent."""
-        return numbered([_task(found.path) for found in find_packages(self._paths)])
+        """Every package below the paths, regardless of the agent.
+
+        The path of a task is spelled as given, so that it is the same when the job is resumed from another folder.
+        """
+        found = find_packages(self._given)
+        return numbered([_task(one.path, self._given[one.root] / one.path.relative_to(one.root)) for one in found])
 
     async def prepare(self, task: TaskRef) -> None:
         """Build the environment; a failure recurs in the rollout, which reports it."""
@@ -157,8 +164,8 @@ class PackageRunner:
         self._staging.close()
 
 
-def _task(path: Path) -> TaskRef:
-    package = load_package(path)
+def _task(folder: Path, path: Path) -> TaskRef:
+    package = load_package(folder)
     identity = TaskId(package.name, package.content_digest)
     return TaskRef(identity, str(path), package.digest, _environment_key(package), payload=package)
 

@@ -7,6 +7,7 @@ interrupted pass is continued: what it has scored with the current verifier is n
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,9 +26,7 @@ from benchflow.record import (
     RescoreNote,
     Result,
     RolloutFolder,
-    TaskId,
     WorkKey,
-    pair,
     write_document,
 )
 from benchflow.rollout.drivers.replay import (
@@ -88,7 +87,8 @@ class Rescorer:
         self._store: Final = store
         self._request: Final = store.record.request
         paths = [Path(source) for source in self._request.sources if not source.startswith(_CUBE)]
-        self._packages: Final = PackageRunner([path for path in paths if path.exists()], self._request)
+        there = [path for path in paths if Path(self._request.directory, path).exists()]
+        self._packages: Final = PackageRunner(there, self._request)
         self.summary: JobSummary | None = None
         """Of the job, once it was run."""
         self.report: Final = RescoreReport(_pass_number(store.places.rescore))
@@ -205,22 +205,43 @@ class _Scorer:
 
 
 class _Known:
-    """The packages of a job as they are now."""
+    """The packages of a job as they are now. A result belongs to one by content, else by path; nothing is guessed."""
 
     def __init__(self, tasks: Sequence[TaskRef], results: Sequence[Result]) -> None:
-        now = {task.id: task for task in tasks}
-        then = dict.fromkeys(
-            part.id for part in sorted((result.task for result in results), key=lambda part: part.path)
-        )
-        pairs, _, _ = pair(then, now)
-        self._of: Final[dict[TaskId, TaskRef]] = {both.first: now[both.second] for both in pairs}
+        self._by_id: Final = {task.id: task for task in tasks}
+        self._by_path: Final = {task.path: task for task in tasks}
+        self._recorded: Final[dict[tuple[str, str | None], set[str]]] = defaultdict(set)
+        """The paths of the results, by the name and the digests of their packages, then and when last rescored."""
+        for part, rescore in ((result.task, result.notes.rescore) for result in results):
+            self._recorded[part.name, part.content_digest].add(part.path)
+            if rescore is not None:
+                self._recorded[part.name, rescore.package_digest].add(part.path)
         self._parts: dict[TaskRef, dict[str, str]] = {}
 
     def of(self, result: Result) -> TaskRef | str:
         """The package of a result, or why there is none."""
         if result.task.path.startswith(_CUBE):
             return "It is a task of a cube, whose state is gone after the episode."
-        return self._of.get(result.task.id, "Its package is no longer in the sources of the job.")
+        part = result.task
+        there, same = self._by_path.get(part.path), self._by_id.get(part.id)
+        if there is not None and (there.name, there.id.content_digest) == (part.name, part.content_digest):
+            return there
+        edited = False
+        if there is not None and there.name == part.name:
+            paths = self._paths_of(there)
+            edited = not paths or part.path in paths  # otherwise it was moved here from another path
+        if same is not None and not (edited and same.path in self._paths_of(same)):
+            return same  # it was moved
+        if there is not None and edited:
+            return there
+        if there is not None:
+            return f"Another package is at {part.path} now."
+        return "Its package is no longer in the sources of the job."
+
+    def _paths_of(self, task: TaskRef) -> set[str]:
+        """Where a package of this name and content was when its rollouts were made or rescored."""
+        digests = {task.id.content_digest, task.digest}
+        return set[str]().union(*(self._recorded.get((task.name, digest), ()) for digest in digests))
 
     def parts(self, task: TaskRef) -> dict[str, str]:
         if task not in self._parts:

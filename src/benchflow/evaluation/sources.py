@@ -20,8 +20,9 @@ class Sources:
     """The sources of a job as one runner; `async with` releases their resources."""
 
     def __init__(self, request: JobRequest) -> None:
-        cubes = [source.removeprefix(CUBE_PREFIX) for source in request.sources if source.startswith(CUBE_PREFIX)]
-        paths = [Path(source) for source in request.sources if not source.startswith(CUBE_PREFIX)]
+        sources = dict.fromkeys(request.sources)
+        cubes = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
+        paths = [Path(source) for source in sources if not source.startswith(CUBE_PREFIX)]
         self._runners: Final[list[PackageRunner | CubeRunner]] = [PackageRunner(paths, request)]
         if cubes:
             from benchflow.evaluation.cubes import CubeRunner  # brings in the gym layer, which packages do not need

@@ -21,8 +21,7 @@ from benchflow.files.scratch import scratch, scratch_folder
 from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
-from benchflow.rollout.phases.begin import begin, for_agents
-from benchflow.rollout.phases.freeze import end_processes
+from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.sandbox.factory import prepare

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from benchflow.record.codec import JsonLines, read_lines, write_document
     from benchflow.record.identity import (
         ALWAYS_WIN,
         Pair,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         work_key,
     )
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
-    from benchflow.record.json_files import JsonLines, read_lines, write_document
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
     from benchflow.record.result import (
@@ -122,7 +122,7 @@ __getattr__ = lazy_names(
             "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
         ),
         "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults list_jobs",
-        "benchflow.record.json_files": "JsonLines read_lines write_document",
+        "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
         "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",
         "benchflow.record.result": (

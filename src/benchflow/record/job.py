@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.record.codec import FLAT, read
+from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
-from benchflow.record.json_files import encoded_line, whole_lines
 from benchflow.record.layout import JobPlaces
 from benchflow.record.result import Result
 from benchflow.rewards.numbers import shown
@@ -29,7 +28,7 @@ class JobRequest:
     """The request of a job."""
 
     sources: tuple[str, ...]
-    """Paths of packages or folders above them, and `cube:NAME`."""
+    """Paths of packages or folders above them as they were given, and `cube:NAME`."""
     agent: str
     model: str | None = None
     attempts: int = 1
@@ -42,6 +41,8 @@ class JobRequest:
     """The deadline of a whole rollout."""
     keep_workspace: bool = True
     """Whether workspaces are kept, so that rollouts can be rescored."""
+    directory: str = ""
+    """Where relative sources begin; empty for the working directory."""
 
     def settings(self) -> Settings:
         """What besides the task and the attempt decides an outcome."""

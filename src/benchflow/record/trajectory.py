@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypedDict, cast
 
 from benchflow.files.redaction import Redactor
-from benchflow.record.codec import plain, read
-from benchflow.record.json_files import JsonLines, read_lines
+from benchflow.record.codec import JsonLines, plain, read, read_lines
 from benchflow.rewards import Scored, Verdict
 
 MAX_TEXT: Final = 1 << 18

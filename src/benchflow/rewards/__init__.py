@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 
 from benchflow.lazy_names import lazy_names
 from benchflow.rewards.aggregate import AggregatePolicy, aggregate, parse_policy
-from benchflow.rewards.attribution import Attributed, attribute, attributed
 from benchflow.rewards.numbers import UNIT, RewardRange
 from benchflow.rewards.reward_errors import RewardError
-from benchflow.rewards.reward_files import read_reward, write_reward
-from benchflow.rewards.reward_map import settle
-from benchflow.rewards.verdict import Factor, RewardEvent, RewardItem, Scored, Unscored, Verdict, verdict_from_dict
+from benchflow.rewards.reward_files import read_reward, settle, write_reward
+from benchflow.rewards.verdict import (
+    Attributed,
+    Factor,
+    RewardEvent,
+    RewardItem,
+    Scored,
+    Unscored,
+    Verdict,
+    attribute,
+    attributed,
+    verdict_from_dict,
+)
 
 if TYPE_CHECKING:
     from benchflow.rewards.gain_reward import Gain, gain, gain_verdict

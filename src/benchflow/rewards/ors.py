@@ -15,7 +15,7 @@ from benchflow.rewards.aggregate import aggregate
 from benchflow.rewards.numbers import UNIT, RewardRange, agree, shown
 from benchflow.rewards.ors_events import reward_event
 from benchflow.rewards.reward_errors import RewardError
-from benchflow.rewards.reward_map import parse_items
+from benchflow.rewards.reward_files import parse_items
 from benchflow.rewards.verdict import RewardEvent, RewardItem, Scored, Unscored, Verdict
 
 RewardAggregation = Literal["terminal", "last_non_null", "sum", "mean", "min", "max"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from benchflow.errors import AgentFailure, EnvironmentFailure, Issue, JudgeFailure, PackageError, UnsupportedError
 from benchflow.files.redaction import SHORTEST_DECLARED, secret_values
 from benchflow.record import ToolAudit
-from benchflow.sandbox.envvars import referenced_variables
+from benchflow.sandbox.task_policy import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_scaffold import MARKER

@@ -38,13 +38,12 @@ from benchflow.rollout.config import Role, RolloutConfig
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
 from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
-from benchflow.rollout.phases.begin import for_agents
+from benchflow.rollout.phases.step_bounds import for_agents
 from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import judges, require_judges
-from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
-from benchflow.sandbox.task_policy import asset_mounts
+from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
 

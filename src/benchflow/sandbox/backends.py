@@ -1,13 +1,63 @@
 """Sandbox backends by name: the built-in ones, and those of plugins in the entry-point group `benchflow.sandboxes`.
 
-A plugin's entry point is a `SandboxBackend` class that is made without arguments.
+A plugin's entry point is a `SandboxBackend` class that is made without arguments. Light: the gate reads what the
+built-in ones declare before anything starts, so the protocol is imported only when a backend is made.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from benchflow.plugins import SANDBOXES
-from benchflow.sandbox.built_in import BuiltIn
-from benchflow.sandbox.protocol import BackendStatus, SandboxBackend
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.protocol import BackendStatus, SandboxBackend
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A backend as long as nobody uses it."""
+
+    name: str
+    declared: frozenset[str]
+    """What its class declares; see `SandboxBackend.declared`."""
+    target: str
+    arguments: tuple[str, ...] = ()
+
+    def __call__(self) -> SandboxBackend:
+        module, _, attribute = self.target.partition(":")
+        made: SandboxBackend = getattr(import_module(module), attribute)(*self.arguments)
+        return made
+
+
+_EVERYWHERE: Final = frozenset(
+    {
+        "network.none",
+        "network.public",
+        "network.allowlist",
+        "limits.cpu",
+        "limits.memory",
+        "limits.pids",
+        "limits.disk",
+        "limits.time",
+        "users",
+        "build.dockerfile",
+        "image",
+        "services",
+        "healthcheck",
+        "mounts",
+        "fork",
+        "snapshot",
+    }
+)
+LOCAL: Final = BuiltIn("local", _EVERYWHERE, "benchflow.sandbox.local.local_backend:LocalBackend")
+ENGINE: Final = _EVERYWHERE | {"compose"}
+_ENGINE_BACKEND: Final = "benchflow.sandbox.engine.engine_backend:EngineBackend"
+DOCKER: Final = BuiltIn("docker", ENGINE, _ENGINE_BACKEND, ("docker",))
+PODMAN: Final = BuiltIn("podman", ENGINE, _ENGINE_BACKEND, ("podman",))
+ENGINES: Final = (DOCKER.name, PODMAN.name)
 
 
 def load_backend(name: str) -> SandboxBackend:
@@ -15,6 +65,8 @@ def load_backend(name: str) -> SandboxBackend:
     found = SANDBOXES.load(name)
     if isinstance(found, BuiltIn):
         return found()
+    from benchflow.sandbox.protocol import SandboxBackend
+
     if not (isinstance(found, type) and issubclass(found, SandboxBackend)):
         raise SANDBOXES.invalid(name, "is not a subclass of SandboxBackend")
     try:
@@ -28,6 +80,8 @@ def load_backend(name: str) -> SandboxBackend:
 
 async def all_statuses() -> list[BackendStatus]:
     """What each backend supports on this machine, by testing it; a broken one is reported without affecting others."""
+    from benchflow.sandbox.protocol import BackendStatus
+
     found = []
     for name in SANDBOXES.names():
         try:

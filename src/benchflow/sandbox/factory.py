@@ -1,33 +1,32 @@
 """From a task to a sandbox: the gate first, then the image, then the spec.
 
 `choose_backend` finds the backend, `prepare` refuses what it does not support before anything starts and returns
-everything a sandbox of the task is made from.
+everything a sandbox of the task is made from. What a compose file adds to the sandbox is at the end.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
 from benchflow.record import Fidelity
-from benchflow.sandbox.backends import load_backend
-from benchflow.sandbox.built_in import ENGINES
-from benchflow.sandbox.composing import composed, require_services
-from benchflow.sandbox.envvars import resolve_variables
-from benchflow.sandbox.protocol import Composition, Healthcheck, Image, SandboxBackend, SandboxSpec
+from benchflow.sandbox.backends import ENGINES, load_backend
+from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.services import ServicesPlan, plan_services
 from benchflow.sandbox.task_policy import (
     asset_mounts,
     healthcheck_of,
     needed_capabilities,
     network_policy,
+    resolve_variables,
     sandbox_limits,
     working_folder,
 )
+from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.runtime_capabilities import (
     COMPOSE_FILES,
@@ -39,6 +38,7 @@ from benchflow.task.runtime_view import TaskRuntimeView
 
 AUTO: Final = "auto"
 HOST: Final = "host"
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ async def prepare(
     )
     check = healthcheck_of(environment.healthcheck) or (image.healthcheck if image is not None else None)
     if composition is not None:
-        spec = composed(spec, composition, workdir=environment.workdir)
+        spec = _composed(spec, composition, workdir=environment.workdir)
         check = healthcheck_of(environment.healthcheck) or composition.healthcheck or composition.image.healthcheck
     return Preparation(view, spec, check, services)
 
@@ -187,7 +187,7 @@ async def _composition(
         except BenchflowError as error:
             error.file = f"environment/{error.file}" if error.file else None
             raise
-    require_services(view, composition.services if composition is not None else (), file)
+    _require_services(view, composition.services if composition is not None else (), file)
     return composition
 
 
@@ -230,3 +230,61 @@ async def _named_image(name: str, backend: SandboxBackend, base_image: str | Non
     if base_image == HOST:
         return Image(reference=HOST, digest=HOST, base=HOST, fidelity="substituted")
     return replace(await backend.resolve(base_image), fidelity="substituted")
+
+
+def _composed(spec: SandboxSpec, composition: Composition, *, workdir: str | None) -> SandboxSpec:
+    """The spec with what the file says of `main` where the package says nothing; of two limits the smaller one holds.
+
+    `workdir` is the folder that the package declares.
+    """
+    image = composition.image
+    return replace(
+        spec,
+        image=image,
+        limits=_narrower(spec.limits, composition.limits),
+        env={**composition.env, **spec.env},
+        workdir=working_folder(workdir, composition.workdir or image.workdir),
+        user=spec.user or composition.user,
+        labels={**composition.labels, **spec.labels},
+        composition=composition,
+    )
+
+
+def _narrower(one: Limits, other: Limits) -> Limits:
+    """Both limits at once. A compose file can declare how many processes there may be, a task only has the default."""
+    return replace(
+        one,
+        cpus=_smaller(one.cpus, other.cpus),
+        memory_mb=_smaller(one.memory_mb, other.memory_mb),
+        pids=one.pids if other.pids is None else other.pids,
+    )
+
+
+def _smaller(one: _Number | None, other: _Number | None) -> _Number | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _require_services(view: TaskRuntimeView, services: Sequence[str], file: str | None) -> None:
+    """Every service that the task names is `main` or among `services`; else a `PackageError` with its path."""
+    for path, name in _named_services(view):
+        if name != MAIN_SERVICE and name not in services:
+            known = ", ".join((MAIN_SERVICE, *services))
+            where = f"{file} has only {known}" if file else "the package has no compose file"
+            raise PackageError(f"{path} names the service '{name}', but {where}.", code="unknown-service", path=path)
+
+
+def _named_services(view: TaskRuntimeView) -> Iterator[tuple[str, str]]:
+    """The services that verifiers, collect hooks and artifacts name, each with its path."""
+    config = view.config
+    scopes = [("", config.verifier, config.artifacts)]
+    scopes += [
+        (f"steps[{index}].", step.config.verifier, step.config.artifacts) for index, step in enumerate(view.steps)
+    ]
+    for prefix, verifier, artifacts in scopes:
+        yield f"{prefix}verifier.service", verifier.service
+        for index, hook in enumerate(verifier.collect):
+            yield f"{prefix}verifier.collect[{index}].service", hook.service
+        for index, artifact in enumerate(artifacts):
+            yield f"{prefix}artifacts[{index}].service", artifact.service

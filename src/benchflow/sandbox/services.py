@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
-from benchflow.sandbox.envvars import forward_variables, resolve_variables
 from benchflow.sandbox.protocol import Image, Sandbox, SandboxProcess
 from benchflow.sandbox.ready_probes import Probe, http_probe, tcp_probe
+from benchflow.sandbox.task_policy import forward_variables, resolve_variables
 
 if TYPE_CHECKING:
     from benchflow.task.document.environment_manifest import EnvironmentManifest, Service

@@ -1,17 +1,19 @@
-"""What a task allows in each phase: network, user, mounts, tools of the agent.
+"""What a task allows in each phase: network, user, mounts, tools of the agent, variables of the machine.
 
-Pure functions from a task's runtime view; what they give goes into a `SandboxSpec` or to an agent.
+Pure functions from a task's runtime view; what they return goes into a `SandboxSpec` or to an agent. A value that is
+exactly `${NAME}` or `${NAME:-default}` is replaced by a variable of the machine; every other value is used unchanged.
+A variable that is neither set nor given a default stops the launch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.inside.beneath import is_name
 from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
 
@@ -23,6 +25,7 @@ Scope = Literal["environment", "agent", "verifier", "oracle"]
 """Whose part of a task a policy is for."""
 
 DEFAULT_WORKDIR: Final = "/app"
+_TEMPLATE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
 _MODES: Final[Mapping[str, NetworkMode]] = {
     "no-network": "none",
     "none": "none",
@@ -186,3 +189,39 @@ def mcp_servers(view: TaskRuntimeView, machine: Mapping[str, str]) -> list[dict[
 
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def resolve_variables(
+    values: Mapping[str, str], machine: Mapping[str, str], *, path: str = "environment.env"
+) -> dict[str, str]:
+    """`values` with the machine's variables filled in; a missing one is an `EnvironmentFailure`.
+
+    An empty variable counts as missing for `${NAME:-default}` only, as in a shell.
+    """
+    return {name: _resolve(value, machine, f"{path}.{name}") for name, value in values.items()}
+
+
+def _resolve(value: str, machine: Mapping[str, str], path: str) -> str:
+    match = _TEMPLATE.fullmatch(value)
+    if match is None:
+        return value
+    name, default = match[1], match[2]
+    if default is not None:
+        return machine.get(name) or default
+    if name not in machine:
+        message = f"{path} needs the variable {name}, which is not set on this machine."
+        raise EnvironmentFailure(message, code="variable-missing", path=path)
+    return machine[name]
+
+
+def referenced_variables(values: Mapping[str, str]) -> frozenset[str]:
+    """Names of the machine's variables that `values` take, for redaction and for asking before a run."""
+    matches = (_TEMPLATE.fullmatch(value) for value in values.values())
+    return frozenset(match[1] for match in matches if match)
+
+
+def forward_variables(
+    names: tuple[str, ...], machine: Mapping[str, str], *, path: str = "environment.forward_env"
+) -> dict[str, str]:
+    """The named variables of the machine; one that is not set is an `EnvironmentFailure`."""
+    return resolve_variables({name: f"${{{name}}}" for name in names}, machine, path=path)

@@ -23,6 +23,8 @@ class FoundPackage(NamedTuple):
     """A package folder: the path as given, joined with what was found below it."""
 
     path: Path
+    root: Path
+    """The given path at or below which it was found."""
     named: bool = False
     """Whether the user named this folder itself, not one above it."""
     problem: Issue | None = None
@@ -73,7 +75,7 @@ def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
         folder = pending.pop()
         named = folder == str(start)
         if any(os.path.lexists(os.path.join(folder, marker)) for marker in markers):  # noqa: PTH118 - ten thousand folders
-            yield FoundPackage(Path(folder), named)
+            yield FoundPackage(Path(folder), start, named)
             continue
         try:
             with os.scandir(folder) as entries:
@@ -83,7 +85,7 @@ def _walk(start: Path, markers: Sequence[str]) -> Iterator[FoundPackage]:
                     if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
                 )
         except OSError as error:
-            yield FoundPackage(Path(folder), named, _unreadable(error))
+            yield FoundPackage(Path(folder), start, named, _unreadable(error))
             continue
         pending.extend(os.path.join(folder, child) for child in reversed(children))  # noqa: PTH118 - as above
 

@@ -23,9 +23,8 @@ from benchflow.files.redaction import Redactor
 from benchflow.files.scratch import scratch_folder
 from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
-from benchflow.sandbox.envvars import referenced_variables, resolve_variables
 from benchflow.sandbox.protocol import NetworkPolicy
-from benchflow.sandbox.task_policy import network_policy
+from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
 from benchflow.task.config.task_config import ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy

@@ -19,9 +19,14 @@ import anyio.to_thread
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure, VerifierFailure
 from benchflow.files.scratch import scratch
-from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Image, NetworkPolicy, Sandbox, SandboxSpec
-from benchflow.sandbox.task_policy import asset_mounts, network_policy, sandbox_limits, working_folder
+from benchflow.sandbox.task_policy import (
+    asset_mounts,
+    network_policy,
+    resolve_variables,
+    sandbox_limits,
+    working_folder,
+)
 from benchflow.task.config.task_config import MAIN_SERVICE, EnvironmentConfig
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.survival import below

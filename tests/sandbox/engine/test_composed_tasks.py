@@ -7,7 +7,7 @@ import pytest
 from benchflow.environment import Environment
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.rewards import Scored
-from benchflow.rollout.phases.freeze import collect
+from benchflow.rollout.phases.step_bounds import collect
 from benchflow.sandbox.factory import choose_backend, task_package
 from benchflow.verifier import Verifier
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.built_in import ENGINE
+from benchflow.sandbox.backends import ENGINE
 from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mount_arguments
 from benchflow.sandbox.engine.box.record_transfer import Owner

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.inside.messages import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import SandboxSpec

@@ -11,7 +11,7 @@ import pytest
 from benchflow.sandbox.inside.accounts import IDS
 from benchflow.sandbox.local.beside import id_ranges
 from benchflow.sandbox.local.beside.id_ranges import IdRanges
-from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.inside.messages import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxSpec
 

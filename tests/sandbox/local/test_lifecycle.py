@@ -18,7 +18,7 @@ import pytest
 
 from benchflow.errors import EnvironmentFailure, InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.local import cgroups
-from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.inside.messages import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import BackendStatus, Limits, Mount, SandboxSpec
 
@@ -305,7 +305,7 @@ async def test_what_worked_on_this_machine_is_not_tried_again_by_the_next_comman
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = (await status_of(tmp_path / "store")).capabilities
-    monkeypatch.setattr("benchflow.sandbox.local.kernel_probe._works", lambda *_: pytest.fail("tried again"))
+    monkeypatch.setattr("benchflow.sandbox.local.local_backend._works", lambda *_: pytest.fail("tried again"))
     assert (await status_of(tmp_path / "store")).capabilities == tried
 
 
@@ -319,7 +319,7 @@ async def test_what_is_known_of_another_machine_counts_for_nothing(
     async def fails(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr("benchflow.sandbox.local.kernel_probe._works", fails)
+    monkeypatch.setattr("benchflow.sandbox.local.local_backend._works", fails)
     status = await status_of(tmp_path / "store")
     assert status.usable
     assert "network.allowlist" not in status.capabilities

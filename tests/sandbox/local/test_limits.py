@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import UnsupportedError
+from benchflow.sandbox.local.cgroups import Machine, restrain
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
-from benchflow.sandbox.local.machine_limits import Machine, restrain
 from benchflow.sandbox.protocol import Limits, SandboxSpec
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import pytest
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.inside.accounts import IDS
 from benchflow.sandbox.local.beside import host_profile, id_ranges
-from benchflow.sandbox.local.inside.box_plan import Identity
+from benchflow.sandbox.local.inside.messages import Identity
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import Limits, Mount, SandboxSpec

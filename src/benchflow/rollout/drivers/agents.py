@@ -17,9 +17,8 @@ from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.drivers.conversation import Conversation
 from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext, confirms
 from benchflow.rollout.lifecycle import Draft, Driver
-from benchflow.rollout.phases.begin import begin, is_imported
-from benchflow.rollout.phases.freeze import collect, end_processes
 from benchflow.rollout.phases.keep import keep
+from benchflow.rollout.phases.step_bounds import begin, collect, end_processes, is_imported
 from benchflow.rollout.plan import StepPlan, make_user
 from benchflow.rollout.policies import audit
 

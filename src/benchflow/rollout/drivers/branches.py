@@ -20,7 +20,7 @@ from benchflow.record import BranchOption, BranchRecord, NoOutcome, outcome_of
 from benchflow.rewards import attribute
 from benchflow.rollout.drivers.conversation import BranchPoint, Conversation
 from benchflow.rollout.drivers.turns import Gatekeeper, OpenAgents, TurnContext
-from benchflow.rollout.phases.freeze import keeps_processes
+from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.rollout.plan import StepPlan
 from benchflow.sandbox.protocol import Sandbox
 

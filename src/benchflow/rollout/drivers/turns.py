@@ -21,11 +21,10 @@ from benchflow.files.redaction import Redactor
 from benchflow.record import AgentEnd, Event, JsonLines, RolloutFolder, Trajectory
 from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
-from benchflow.rollout.phases.freeze import keeps_processes
+from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
-from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.protocol import Change, Sandbox
-from benchflow.sandbox.task_policy import mcp_servers
+from benchflow.sandbox.task_policy import mcp_servers, resolve_variables
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
 

@@ -25,7 +25,7 @@ from benchflow.files.atomic import temporary_sibling, write_atomic
 from benchflow.files.redaction import Redactor, redact_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Workspace
-from benchflow.rollout.phases.freeze import keeps_processes
+from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.sandbox.protocol import Change, Rights, Sandbox
 
 MANIFEST: Final = "workspace.json"

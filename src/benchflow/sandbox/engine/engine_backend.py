@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
-from benchflow.sandbox.built_in import ENGINE
+from benchflow.sandbox.backends import ENGINE
 from benchflow.sandbox.engine.composed.compose_file import Build, Service, read_compose
 from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox, EngineComposition, Part
 from benchflow.sandbox.engine.container_changes import SnapshotNotes

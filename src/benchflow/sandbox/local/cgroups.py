@@ -1,4 +1,4 @@
-"""Control groups: what this machine lets us limit, and one group per sandbox and controller.
+"""Limits: what this machine can limit, one control group per sandbox and controller, and what holds without groups.
 
 Version 2 and version 1 hierarchies are found from the mount table. The supervisor stays outside of the groups; its
 children join through descriptors that were opened here, with the driver's permissions.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -16,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from benchflow.sandbox.local.inside.box_plan import group_prefix
+from benchflow.errors import UnsupportedError
+from benchflow.sandbox.local.inside.messages import SHM_BYTES, group_prefix
 from benchflow.sandbox.protocol import Limits
 
 Controller = Literal["memory", "pids", "cpu", "cpuset"]
@@ -25,6 +28,7 @@ _MEMBERS: Final = {1: "tasks", 2: "cgroup.procs"}
 """A joining process has one thread. Moving only that, as version 1 can, does not make the kernel stop all others."""
 _PERIOD: Final = 100_000
 _REMOVAL_SECONDS: Final = 2.0
+_turn: Final = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +251,66 @@ def _remove(folder: Path) -> None:
             pause *= 2
         else:
             return
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Processors and control groups."""
+
+    cpus: tuple[int, ...]
+    hierarchies: tuple[Hierarchy, ...]
+
+    @classmethod
+    def find(cls) -> Machine:
+        return cls(tuple(sorted(os.sched_getaffinity(0))), find_hierarchies())
+
+    @property
+    def controllers(self) -> frozenset[Controller]:
+        return available(self.hierarchies)
+
+
+@dataclass(frozen=True, slots=True)
+class Restraints:
+    """A sandbox's limits as this machine enforces them."""
+
+    cpus: tuple[int, ...] = ()
+    pin_cpus: bool = False
+    rlimits: tuple[tuple[str, int], ...] = ()
+    memory_watch: int = 0
+    shm_bytes: int = SHM_BYTES
+
+
+def restrain(limits: Limits, machine: Machine) -> Restraints:
+    """How the limits are kept where no control group keeps them; an `UnsupportedError` where nothing can."""
+    controllers = machine.controllers
+    rlimits: dict[str, int] = {"CORE": 0}
+    watch = 0
+    if limits.gpus:
+        raise UnsupportedError("The local sandbox has no GPUs.", path="environment.gpus")
+    if limits.pids is not None and "pids" not in controllers:
+        rlimits["NPROC"] = limits.pids
+    if limits.memory_mb is not None and "memory" not in controllers:
+        watch = limits.memory_mb << 20
+        rlimits["DATA"] = watch
+    chosen: tuple[int, ...] = ()
+    if limits.cpus is not None:
+        if limits.cpus <= 0:
+            raise UnsupportedError(f"A sandbox cannot have {limits.cpus:g} cpus.", path="environment.cpus")
+        if "cpu" not in controllers and limits.cpus != int(limits.cpus):
+            raise UnsupportedError(
+                f"Without control groups only whole numbers of cpus are supported, not {limits.cpus:g}.",
+                path="environment.cpus",
+            )
+        chosen = _choose(machine.cpus, math.ceil(limits.cpus))
+    shared = SHM_BYTES
+    if limits.memory_mb is not None:  # files there count as memory and outlive their process
+        shared = min(shared, limits.memory_mb << 19)
+    return Restraints(chosen, bool(chosen) and "cpuset" not in controllers, tuple(rlimits.items()), watch, shared)
+
+
+def _choose(cpus: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Some processors, each sandbox beginning at the next one, so that they spread."""
+    if count >= len(cpus):
+        return cpus
+    start = next(_turn) * count
+    return tuple(sorted(cpus[(start + index) % len(cpus)] for index in range(count)))

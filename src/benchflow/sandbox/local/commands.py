@@ -20,8 +20,7 @@ from anyio.abc import TaskGroup
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.bounded_output import BoundedOutput, Stream
 from benchflow.sandbox.local.cgroups import Shortage
-from benchflow.sandbox.local.launcher import expect, next_message
-from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.local.link import Link, expect, next_message
 from benchflow.sandbox.protocol import ExecResult, OutputSink, SandboxProcess
 
 _CHUNK: Final = 1 << 16

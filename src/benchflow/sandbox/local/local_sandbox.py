@@ -18,12 +18,12 @@ from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local import local_transfer as transfer
 from benchflow.sandbox.local.beside.difference import Record
+from benchflow.sandbox.local.cgroups import Restraints, restrain
 from benchflow.sandbox.local.commands import LocalProcess, run_command, task_group
-from benchflow.sandbox.local.inside.box_plan import Attachment, Overlay, Plan
+from benchflow.sandbox.local.inside.messages import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
-from benchflow.sandbox.local.local_egress import Uplink
-from benchflow.sandbox.local.machine_limits import Restraints, restrain
+from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
     Change,
@@ -41,6 +41,7 @@ from benchflow.sandbox.protocol import (
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.local_backend import LocalBackend
+    from benchflow.sandbox.network.egress import Egress
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -363,3 +364,36 @@ def _as_changes(records: Iterable[Record]) -> list[Change]:
         Change(path, kind, type_, size, target or None, Rights(*rights))  # type: ignore[arg-type] # the task gives these words only
         for path, kind, type_, size, target, rights in records
     ]
+
+
+class Uplink:
+    """What a policy needs while a sandbox is up."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self.policy = policy
+        self._plan = plan_egress(policy)
+        self._egress: Egress | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables for every command."""
+        return self._plan.environment or {}
+
+    async def open(self, link: Link) -> None:
+        """Make the policy work inside; the sandbox has no other network."""
+        plan = self._plan
+        _, fds = await link.call({"op": "network", **plan.message(), "resolv_conf": plan.resolv_conf})
+        if not plan.listeners:
+            return
+        from benchflow.sandbox.network.addresses import permitted_networks
+        from benchflow.sandbox.network.egress import Egress  # what serves a network is loaded when there is one
+
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        self._egress = Egress(self.policy, permitted=permitted_networks())
+        await self._egress.start(zip([item.role for item in plan.listeners], sockets, strict=True))
+
+    async def close(self) -> None:
+        """End every connection; idempotent."""
+        egress, self._egress = self._egress, None
+        if egress is not None:
+            await egress.stop()

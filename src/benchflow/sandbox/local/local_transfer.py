@@ -24,8 +24,7 @@ import anyio.to_thread
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.inside import tree_stream
 from benchflow.sandbox.local.inside import messages
-from benchflow.sandbox.local.launcher import expect, next_message
-from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.local.link import Link, expect, next_message
 
 _F_SETPIPE_SZ: Final = 1031
 _BUFFER: Final = 1 << 20

@@ -18,9 +18,9 @@ from benchflow.errors import InfrastructureFailure, Issue, PackageError, Verifie
 from benchflow.files.atomic import write_atomic
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Scored, Unscored, Verdict, gain_verdict, verdict_from_dict
-from benchflow.sandbox.envvars import resolve_variables
 from benchflow.sandbox.local.layers.sandbox_store import default_store
 from benchflow.sandbox.protocol import Sandbox
+from benchflow.sandbox.task_policy import resolve_variables
 from benchflow.task.config.evidence_config import LiveCase
 from benchflow.task.verifier.declared_strategies import GainStrategy
 from benchflow.verifier.strategy_run import Run

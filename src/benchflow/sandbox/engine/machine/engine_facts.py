@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.sandbox.built_in import ENGINE
+from benchflow.sandbox.backends import ENGINE
 from benchflow.sandbox.protocol import Limits, Missing, SandboxSpec
 
 ALWAYS: Final = ENGINE - {"network.allowlist", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}

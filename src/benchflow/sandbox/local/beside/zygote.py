@@ -27,10 +27,10 @@ from benchflow.sandbox.local.beside import worker
 from benchflow.sandbox.local.beside.id_ranges import IdRanges
 from benchflow.sandbox.local.inside import children, rootfs
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
 from benchflow.sandbox.local.inside.kill_watch import KillWatch, build_watch
+from benchflow.sandbox.local.inside.messages import Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.namespaces import refused
 from benchflow.sandbox.local.inside.seccomp import build_filter
 from benchflow.sandbox.local.inside.supervisor import Supervisor, answer

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from benchflow.sandbox.inside import accounts, beneath, tree_stream
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.local.inside import confinement, messages
-from benchflow.sandbox.local.inside.box_plan import Plan
+from benchflow.sandbox.local.inside.messages import Plan
 from benchflow.sandbox.local.inside.namespaces import NamespacesRefused
 
 _BUFFER: Final = 1 << 20

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.local.inside.box_plan import Plan
+from benchflow.sandbox.local.inside.messages import Plan
 
 ROOT_CAPABILITIES: Final = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31})
 """What root inside keeps: files, identities, signals, low ports, chroot; no devices, no raw packets, no mounts."""

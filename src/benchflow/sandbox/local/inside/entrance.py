@@ -20,9 +20,9 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.accounts import IDS, Account
 from benchflow.sandbox.local.inside import calls, kill_watch, process_tree
 from benchflow.sandbox.local.inside import messages as wire
-from benchflow.sandbox.local.inside.box_plan import Identity, Plan
 from benchflow.sandbox.local.inside.calls import Calls, Part, Rule
 from benchflow.sandbox.local.inside.confinement import ROOT_CAPABILITIES
+from benchflow.sandbox.local.inside.messages import Identity, Plan
 
 _REQUEST: Final = 3
 _FIRST_GROUP: Final = 4

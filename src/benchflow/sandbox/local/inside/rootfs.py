@@ -16,7 +16,7 @@ from typing import Final
 
 from benchflow.sandbox.inside import accounts, beneath
 from benchflow.sandbox.inside import syscalls as sc
-from benchflow.sandbox.local.inside.box_plan import SHM_BYTES, Overlay, Plan
+from benchflow.sandbox.local.inside.messages import SHM_BYTES, Overlay, Plan
 
 HOLD: Final = "/sys"
 """Where the zygote keeps its mounts: a folder that exists everywhere and is never offered to a sandbox."""

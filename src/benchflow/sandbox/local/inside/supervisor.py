@@ -19,9 +19,9 @@ from typing import Final, NoReturn
 from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.accounts import Accounts
 from benchflow.sandbox.local.inside import children, kill_watch, messages, process_tree, requests
-from benchflow.sandbox.local.inside.box_plan import Plan
 from benchflow.sandbox.local.inside.entrance import Entrance
 from benchflow.sandbox.local.inside.kill_watch import KillWatch
+from benchflow.sandbox.local.inside.messages import Plan
 from benchflow.sandbox.local.inside.seccomp import build_filter
 
 _WATCH_MILLISECONDS: Final = 200

@@ -1,7 +1,9 @@
-"""Freeze: the work on a step is over. Its processes end, and declared artifacts are copied out as plain files.
+"""Begin and freeze: an environment before and after the work on a step.
 
-Collection never fails a rollout: what is missing, unsafe or too large is recorded as such. A path that was collected
-already, as itself or within another, is skipped.
+`for_agents` gives the sandbox what belongs to its scope only; `begin` places the files and the prompt of a step, runs
+its set-up, waits for its healthcheck and sets its network. When the work is over, its processes end (`end_processes`),
+and declared artifacts are copied out as plain files (`collect`). Collection never fails a rollout: what is missing,
+unsafe or too large is recorded as such. A path that was collected already, as itself or within another, is skipped.
 """
 
 from __future__ import annotations
@@ -9,26 +11,87 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import anyio.to_thread
 
 from benchflow.environment import Environment
-from benchflow.errors import SandboxFailure
+from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.record import Artifact
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.rollout.plan import StepPlan
+from benchflow.rollout.policies import Secrets, hidden_folders
+from benchflow.sandbox.factory import Preparation
+from benchflow.sandbox.healthcheck import wait_healthy
+from benchflow.sandbox.protocol import Mount, Sandbox
+from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier.live_box import agent_users, end_agent
 from benchflow.verifier.scope import config_of
 
+SETUP_SEC: Final = 600.0
+_LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 50_000
 CONVENTIONAL: Final = "/logs/artifacts"
 """Where imported packages leave what is always kept."""
 _EXISTS: Final = 'for path in "$@"; do if [ -e "$path" ]; then echo 1; else echo 0; fi; done'
+
+
+def for_agents(
+    preparation: Preparation, steps: Iterable[StepPlan], secrets: Secrets, nothing: Callable[[], Path]
+) -> Preparation:
+    """What the sandbox is made from: with the secrets of the environment, without skills that are not allowed.
+
+    `nothing` gives an empty folder, to be there as long as the sandbox, and is called when one is needed.
+    """
+    spec, view = preparation.spec, preparation.view
+    folders = [turn.role.skills_dir for step in steps for turn in step.turns]
+    hidden = hidden_folders(view, [view.config.environment.skills_dir, *folders])
+    empty = nothing() if hidden else Path()
+    mounts = (*spec.mounts, *(Mount(empty, folder) for folder in hidden))
+    return replace(preparation, spec=replace(spec, mounts=mounts, env={**spec.env, **secrets.of("environment")}))
+
+
+def is_imported(view: TaskRuntimeView) -> bool:
+    """Whether the package has the split layout, with its conventional folders."""
+    return view.entrypoint != "task.md"
+
+
+async def begin(environment: Environment, step: StepPlan) -> None:
+    """Make a started environment ready for a step."""
+    sandbox, view = environment.sandbox, environment.preparation.view
+    await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
+    if is_imported(view) and step.index == 0:
+        await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
+    if step.view is not None:
+        await _set_up(sandbox, step)
+        check = healthcheck_of(step.view.config.healthcheck)
+        if check is not None:
+            await wait_healthy(sandbox, check, user="root")
+    await environment.set_network(step.network)
+
+
+async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
+    """The step's own files go into the working folder, then its `setup.sh` runs there as the agent."""
+    folder = step.view.workdir_dir if step.view is not None else None
+    if folder is None:
+        return
+    workdir = sandbox.spec.workdir
+    user = str(step.agent.user) if step.agent.user is not None else None
+    who = await sandbox.exec(["id", "-un"], user=user, cwd="/", timeout=60)
+    await sandbox.upload(folder, workdir, owner=who.stdout.decode().strip() or None)
+    if not (folder / "setup.sh").is_file():
+        return
+    done = await sandbox.exec(["sh", "setup.sh"], user=user, cwd=workdir, timeout=SETUP_SEC)
+    if not done.ok:
+        lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
+        how = "took too long" if done.timed_out else f"ended with {done.exit_code}"
+        message = f"steps/{step.name}/workdir/setup.sh {how}. {lines[-1][:300] if lines else ''}".strip()
+        raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
 
 
 def keeps_processes(view: TaskRuntimeView, step: str | None) -> bool:
