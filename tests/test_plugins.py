@@ -68,6 +68,16 @@ def test_a_plugin_that_cannot_be_imported_is_one_sentence(group, installed, name
 
 
 @by_name
+def test_a_name_that_two_distributions_provide_is_refused_with_both(group, installed, tmp_path):
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group.group}]\ngood = plugin_other:it\n")
+    with pytest.raises(InfrastructureFailure, match=r"'good'.* exists more than once: plugin_good:it, plugin_other:it"):
+        group.load("good")
+
+
+@by_name
 def test_a_built_in_name_cannot_be_taken_over(group, installed):
     name = next(iter(group.built_in))
     assert group.load(name) != "good"

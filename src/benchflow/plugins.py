@@ -53,6 +53,9 @@ class PluginGroup:
         if point is None:
             known = ", ".join(self.names())
             raise UsageError(f"Unknown {self.what} '{name}'; choose one of {known}.", code=self.unknown)
+        rivals = sorted({each.value for each in self._points() if each.name == name})
+        if len(rivals) > 1:
+            raise self.invalid(name, f"exists more than once: {', '.join(rivals)}; uninstall all but one")
         try:
             found = point.load()
         except (Exception, SystemExit) as error:  # boundary: a plugin's code may raise anything when it is imported
@@ -66,9 +69,12 @@ class PluginGroup:
         return InfrastructureFailure(f"The {self.what} plugin '{name}'{where} {why}.", code="plugin-invalid")
 
     def _installed(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in self._points()}
+
+    def _points(self) -> list[EntryPoint]:
         from importlib.metadata import entry_points
 
-        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.built_in}
+        return [point for point in entry_points(group=self.group) if point.name not in self.built_in]
 
 
 def _reason(error: BaseException) -> str:

@@ -63,6 +63,15 @@ async def test_the_script_is_gone_after_its_phase_and_what_it_started_has_ended(
     assert await changed() == ["/app/where"]
 
 
+async def test_a_script_that_breaks_its_own_removal_has_ended_all_the_same(opened, script, sandbox):
+    agent = script("echo done > /app/out\n")
+    breaks = "for f in /bin/rm /usr/bin/rm; do cp /bin/false $f.new && mv -f $f.new $f; done"
+    moved = await sandbox.exec(breaks, user="root")
+    assert moved.ok
+    [result] = await opened(agent, "Do it.")
+    assert (result.stop_reason, result.exit_code) == ("exited", 0)
+
+
 async def test_what_a_script_started_lives_on_where_the_package_wants_it(opened, script, inside):
     agent = script("echo begun; sleep 1000 & echo done\n")
     await opened(agent, "Do it.", keep_processes=True)

@@ -19,6 +19,14 @@ def test_a_place_that_can_be_no_folder_is_refused_before_the_sandbox_starts(benc
     assert f"--out {out} cannot be created" in line
 
 
+@pytest.mark.parametrize("command", [["run", "hello"], ["eval", "run", "hello"]])
+def test_an_unknown_agent_is_wrong_usage_also_for_an_unfinished_package(bench, tmp_path, command):
+    assert bench("tasks", "init", "hello").returncode == 0
+    line = refused(bench(*command, "--agent", "nobody"))
+    assert "Unknown agent 'nobody'" in line
+    assert not (tmp_path / "jobs").exists()
+
+
 @pytest.mark.parametrize("agent", ["oracle", "nop", "script:x.sh"])
 @pytest.mark.parametrize("command", [["run", "tasks/a"], ["eval", "run", "tasks"]])
 def test_a_model_for_an_agent_that_has_none_is_refused(bench, make_package, tmp_path, command, agent):

@@ -79,6 +79,66 @@ def test_a_line_that_names_no_rollout_is_damaged(tmp_path, make_job, make_result
     assert len(list(results)) == 1
 
 
+@pytest.fixture
+def damage(tmp_path, make_job, make_result):
+    """Writes changed copies of a sound line behind it; gives the reasons why they are damaged."""
+
+    def run(*changes):
+        make_job(tmp_path, results=[make_result()])
+        path = tmp_path / "job" / "results.jsonl"
+        document = json.loads(path.read_bytes())
+        with path.open("ab") as stream:
+            for change in changes:
+                line = change if isinstance(change, bytes) else json.dumps({**document, **change}).encode()
+                stream.write(line + b"\n")
+        results = Job.find(tmp_path, "job").results
+        assert [line.number for line in results.damaged] == list(range(2, len(changes) + 2))
+        assert len(list(results)) == results.lines == 1
+        return [line.reason for line in results.damaged]
+
+    return run
+
+
+@pytest.mark.parametrize("rollout", ["", ".", "..", "../../x", "/tmp/x", "a/b", "a\\b", "a\0b", ".hidden", "x" * 300])
+def test_a_rollout_that_is_not_a_plain_folder_name_is_damaged(damage, rollout):
+    [reason] = damage({"rollout": rollout})
+    assert reason.startswith("rollout: ")
+    assert reason.endswith(" is not a plain folder name")
+
+
+def test_a_key_that_is_missing_is_named(damage):
+    [reason] = damage({"rollout": "r", "agent": {"name": "a"}})
+    assert reason == "agent: the key 'model' is missing"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"usage": {"tokens": 10**400}}, "is not a finite number"),
+        ({"timing": {"total": 10**400}}, "is not a finite number"),
+        ({"attempt": 10**400}, "is not a finite number"),
+        ({"usage": {"tokens": float("nan")}}, "it has NaN, which is not a JSON number"),
+        ({"timing": {"total": float("inf")}}, "it has Infinity, which is not a JSON number"),
+        ({"agent": {"name": "\ud800"}}, "unpaired surrogate"),
+        (b"[" * 100_000, "it is nested deeper than 64 levels"),
+        (b'{"a":', "it is not JSON: Expecting value"),
+        ({"schema": "benchcube.result.v9"}, "it must be benchcube.result.v2 or benchcube.result.v1"),
+        ({"attempt": "one"}, "attempt: 'one' is not an integer"),
+    ],
+)
+def test_what_cannot_be_calculated_with_or_written_again_is_damaged(damage, change, reason):
+    [found] = damage(change)
+    assert reason in found
+    assert "line 1" not in found
+    assert "column" not in found
+
+
+@pytest.mark.parametrize("key", ["schema", "status", "attempt", "rollout", "task", "key", "timing"])
+def test_a_huge_value_makes_no_huge_message(damage, key):
+    [reason] = damage({key: ["x" * 1_000_000]})
+    assert len(reason) < 200
+
+
 def test_a_job_is_found_by_name_or_by_path(tmp_path, make_job):
     make_job(tmp_path, "one")
     make_job(tmp_path, "two")
@@ -105,7 +165,10 @@ def test_the_request_of_a_job_survives_its_record():
     assert (settings.agent_timeout_sec, settings.timeout_sec) == (30.0, 60.0)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"{}"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{", b"{}", b"[" * 100_000, b'{"schema": "\\ud800"}', b"NaN", b'{"schema": "benchcube.job.v9"}'],
+)
 def test_a_job_whose_record_is_damaged_is_one_sentence(tmp_path, make_job, content):
     make_job(tmp_path)
     (tmp_path / "job" / "job.json").write_bytes(content)

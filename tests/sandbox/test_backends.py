@@ -30,11 +30,22 @@ class Broken(LocalBackend):
 class Renamed(LocalBackend):
     pass
 
+class Boastful(LocalBackend):
+    name = "boastful"
+    declared = LocalBackend.declared | {"teleport"}
+
 def strange():
     return object()
 """
 
-PLUGINS = {"remote": "Remote", "broken": "Broken", "strange": "strange", "gone": "nothing", "renamed": "Renamed"}
+PLUGINS = {
+    "remote": "Remote",
+    "broken": "Broken",
+    "strange": "strange",
+    "gone": "nothing",
+    "renamed": "Renamed",
+    "boastful": "Boastful",
+}
 
 
 @pytest.fixture
@@ -64,7 +75,7 @@ def test_a_plugin_is_one_class(plugins):
     assert made.name == "remote"
 
 
-@pytest.mark.parametrize("name", ["broken", "strange", "gone", "renamed"])
+@pytest.mark.parametrize("name", ["broken", "strange", "gone", "renamed", "boastful"])
 def test_a_plugin_that_gives_no_backend_is_said(plugins, name):
     with pytest.raises(InfrastructureFailure, match=name) as caught:
         backends.load_backend(name)

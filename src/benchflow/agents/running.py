@@ -29,6 +29,7 @@ from benchflow.sandbox.protocol import (
 )
 
 LOG_LIMIT: Final = 8 << 20
+NOT_REMOVED: Final = "removal-failed"
 _TAIL: Final = 4096
 _PUBLIC: Final = NetworkPolicy("public")
 
@@ -165,16 +166,11 @@ async def end_for_sure(process: SandboxProcess) -> None:
             await process.wait()
 
 
-async def remove_inside(sandbox: Sandbox, *paths: str) -> None:
-    """Remove files and folders as root, also while the caller is being cancelled.
-
-    In a sandbox that is gone there is nothing to remove; files that cannot be removed are a `SandboxFailure`.
-    """
-    await run_as_root(sandbox, ["rm", "-rf", "--", *paths], ", ".join(paths))
-
-
 async def run_as_root(sandbox: Sandbox, command: Sequence[str], what: str) -> None:
-    """Run a command that removes something, as `remove_inside` does."""
+    """Remove something by a command as root, also while the caller is being cancelled.
+
+    In a sandbox that is gone there is nothing to remove; a command that fails is a `SandboxFailure` (`NOT_REMOVED`).
+    """
     with anyio.CancelScope(shield=True):
         try:
             done = await sandbox.exec(command, user="root", cwd="/", timeout=60.0)
@@ -183,8 +179,8 @@ async def run_as_root(sandbox: Sandbox, command: Sequence[str], what: str) -> No
                 return
             raise
     if not done.ok:
-        reason = done.stderr.decode(errors="replace").strip()[-300:] or "no reason given."
-        raise SandboxFailure(f"{what} could not be removed from the sandbox: {reason}", code="removal-failed")
+        reason = done.stderr.decode(errors="replace").strip()[-300:] or f"exit code {done.exit_code}."
+        raise SandboxFailure(f"{what} could not be removed from the sandbox: {reason}", code=NOT_REMOVED)
 
 
 class Installable(Protocol):

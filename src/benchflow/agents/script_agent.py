@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
-from benchflow.agents.running import OutputLog, remove_inside, run_to_end
-from benchflow.errors import AgentFailure, UsageError
+from benchflow.agents.running import NOT_REMOVED, OutputLog, run_as_root, run_to_end
+from benchflow.errors import AgentFailure, SandboxFailure, UsageError
 from benchflow.files.bounded import RefusedFileError, read_regular
 
 MAX_SCRIPT: Final = 8 << 20
@@ -53,8 +53,15 @@ class ScriptAgent(Agent):
 
     async def close(self) -> None:
         context, self._context = self._context, None
-        if context is not None:
-            await remove_inside(context.sandbox, self._folder)
+        if context is None:
+            return
+        try:
+            await run_as_root(context.sandbox, ["rm", "-rf", "--", self._folder], self._folder)
+        except SandboxFailure as error:
+            # The agent can break what removes its script (rm, libc, all of its memory), and the script is no secret:
+            # such a failure must not spare the agent its score.
+            if error.code != NOT_REMOVED:
+                raise
 
 
 def _read(path: Path) -> bytes:

@@ -30,7 +30,8 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
     except StrictJSONError:
         raise
     except json.JSONDecodeError as error:
-        raise StrictJSONError(f"is not JSON: {error.msg} (line {error.lineno})") from error
+        line = f" (line {error.lineno})" if "\n" in text.strip() else ""
+        raise StrictJSONError(f"is not JSON: {error.msg}{line}") from error
     except ValueError as error:  # an integer with too many digits for Python
         raise StrictJSONError("has a number with too many digits") from error
     except RecursionError as error:
@@ -45,7 +46,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise StrictJSONError(f"has the key {key!r} twice")
+                raise StrictJSONError(f"has the key {key[:60]!r} twice")
             seen.add(key)
     return mapping
 

@@ -21,12 +21,19 @@ from pathlib import Path
 from typing import Any, Final, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from benchflow.files.atomic import write_atomic
+from benchflow.rewards.numbers import finite, shown
 
 FLAT: Final = types.MappingProxyType({"flat": True})
 """Metadata of a field whose value is written between the other fields."""
 Reader = Callable[[Any], Any]
 Record = TypeVar("Record")
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_KINDS: Final[dict[Any, tuple[tuple[type, ...], str]]] = {
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+    int: ((int,), "an integer"),
+    float: ((int, float), "a number"),
+}
 _READERS: Final[dict[Any, Reader]] = {}
 _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 _LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -143,7 +150,7 @@ def _record_reader(kind: type) -> Reader:
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
             elif required:
-                raise ValueError(f"{name} is missing")
+                raise ValueError(f"the key '{name}' is missing")
         return kind(**given)
 
     return reader
@@ -191,18 +198,20 @@ def _mapped(read_item: Reader) -> Reader:
 
 
 def _scalar(kind: Any) -> Reader:
-    accepted = {str: (str,), bool: (bool,), int: (int,), float: (int, float)}[kind]
+    accepted, wanted = _KINDS[kind]
 
     def reader(value: Any) -> Any:
         if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
-            raise _wrong(value, f"a {kind.__name__}")
+            raise _wrong(value, wanted)
+        if kind in (int, float) and finite(value) is None:
+            raise _wrong(value, "a finite number")
         return value
 
     return reader
 
 
 def _wrong(value: Any, wanted: str) -> ValueError:
-    return ValueError(f"{str(value)[:60]!r} is not {wanted}")
+    return ValueError(f"{shown(value)} is not {wanted}")
 
 
 class JsonLines:
@@ -250,7 +259,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     for _, line in whole_lines(path):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record

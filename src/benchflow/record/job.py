@@ -7,17 +7,18 @@ is unknown, so it counts as missing work.
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
 from benchflow.record.layout import JobPlaces
 from benchflow.record.result import Result
+from benchflow.rewards.numbers import shown
 
 JOB_SCHEMA: Final = "benchcube.job.v2"
 
@@ -87,7 +88,7 @@ class JobRecord:
         if document.get("schema") != JOB_SCHEMA:
             from benchflow.record.version1 import upgraded_job
 
-            return replace(read(cls, upgraded_job(document)), upgraded=True)
+            return replace(read(cls, upgraded_job(document, JOB_SCHEMA)), upgraded=True)
         return replace(read(cls, document), upgraded=False)
 
 
@@ -137,16 +138,26 @@ def read_results(path: Path) -> JobResults:
     results = JobResults()
     for number, line in whole_lines(path):
         try:
-            document = json.loads(line)
+            document = parse_json(line)
             result = Result.from_dict(document)
-            rollout = document["rollout"]
-            if not isinstance(rollout, str):
-                raise ValueError("rollout is not a name")
-        except (ValueError, KeyError, RecursionError) as error:
+            rollout = _rollout_of(document)
+        except StrictJSONError as error:
+            results.damaged.append(DamagedLine(number, f"it {error}"))
+        except ValueError as error:
             results.damaged.append(DamagedLine(number, " ".join(str(error).split())))
         else:
             results.add(rollout, result)
     return results
+
+
+def _rollout_of(document: dict[str, Any]) -> str:
+    """The name of the rollout's folder: never a path, since files are read and written there."""
+    if "rollout" not in document:
+        raise ValueError("the key 'rollout' is missing")
+    rollout = document["rollout"]
+    if not isinstance(rollout, str) or not is_folder_name(rollout):
+        raise ValueError(f"rollout: {shown(rollout)} is not a plain folder name")
+    return rollout
 
 
 class Job:
@@ -172,11 +183,17 @@ class Job:
         """The request; read once. Raises `InfrastructureFailure`."""
         if self._record is None:
             try:
-                self._record = JobRecord.from_dict(json.loads(self.places.job.read_bytes()))
-            except (OSError, ValueError) as error:
-                message = f"{self.places.job} cannot be read: {error}."
-                raise InfrastructureFailure(message, code="job-damaged") from error
+                self._record = JobRecord.from_dict(parse_json(self.places.job.read_bytes()))
+            except OSError as error:
+                raise self._damaged(error.strerror or str(error)) from error
+            except StrictJSONError as error:
+                raise self._damaged(f"it {error}") from error
+            except ValueError as error:
+                raise self._damaged(str(error)) from error
         return self._record
+
+    def _damaged(self, reason: str) -> InfrastructureFailure:
+        return InfrastructureFailure(f"{self.places.job} cannot be read: {reason}.", code="job-damaged")
 
     @property
     def results(self) -> JobResults:
@@ -200,7 +217,7 @@ class Job:
     def summary(self) -> dict[str, Any] | None:
         """`summary.json` as it was written last; None if there is no readable one."""
         try:
-            summary = json.loads(self.places.summary.read_bytes())
+            summary = parse_json(self.places.summary.read_bytes())
         except (OSError, ValueError):
             return None
         return summary if isinstance(summary, dict) else None
@@ -217,8 +234,13 @@ def list_jobs(jobs_dir: Path) -> list[str]:
     return [folder.name for folder in sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))]
 
 
+def is_folder_name(text: str) -> bool:
+    """Whether a text is the plain name of a visible folder, and never a path."""
+    return bool(text) and not text.startswith(".") and not any(c in text for c in "/\\\0") and len(text) <= 200
+
+
 def safe_job_name(name: str) -> str:
     """The name, if it is a plain folder name."""
-    if not name or name.startswith(".") or any(c in name for c in "/\\\0") or len(name) > 200:
+    if not is_folder_name(name):
         raise UsageError(f"'{name}' is not a valid job name: it must be a plain folder name.", code="job-name")
     return name

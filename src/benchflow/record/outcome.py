@@ -113,7 +113,7 @@ def _read_outcome(value: Any) -> Outcome:
         return read(Score, {"reward": value.get("reward"), "rewards": value.get("rewards", {})})
     if status == "unscored" and value.get("reward") is None:
         return read(ErrorRecord, value.get("error"))
-    raise ValueError(f"{status!r} is not an outcome: it is scored with a reward, or unscored with an error")
+    raise ValueError(f"status: {shown(status)} is not an outcome: scored with a reward, or unscored with an error")
 
 
 def _read_part_outcome(value: Any) -> PartOutcome:

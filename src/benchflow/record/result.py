@@ -275,5 +275,5 @@ class Result(HasOutcome):
         if document.get("schema") != RESULT_SCHEMA:
             from benchflow.record.version1 import upgraded_result
 
-            document = upgraded_result(document)
+            document = upgraded_result(document, RESULT_SCHEMA)
         return read(cls, document)

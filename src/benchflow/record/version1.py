@@ -1,13 +1,15 @@
 """Documents of version 0.1 (`benchcube.result.v1`, `benchcube.job.v1`) as documents of today.
 
 For display only: such a job is read unchanged and never written. Its keys hash different content than today's, so
-it cannot be gone on with.
+it cannot be resumed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+from benchflow.rewards.numbers import shown
 
 RESULT_V1: Final = "benchcube.result.v1"
 JOB_V1: Final = "benchcube.job.v1"
@@ -17,10 +19,10 @@ _OPT_OUTS: Final = (
 )
 
 
-def upgraded_result(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A result of version 1; raises `ValueError` for any other."""
+def upgraded_result(document: Mapping[str, Any], current: str) -> dict[str, Any]:
+    """A result of version 1; raises `ValueError` for any other, with the schema of today, `current`."""
     if document.get("schema") != RESULT_V1:
-        raise ValueError(f"schema is {document.get('schema')!r}")
+        raise _unknown(document, current, RESULT_V1)
     try:
         upgraded = dict(document)
         digest = document["task"]["digest"]
@@ -33,15 +35,24 @@ def upgraded_result(document: Mapping[str, Any]) -> dict[str, Any]:
         if "rescore" in document:
             upgraded["rescore"] = _rescore(document["rescore"])
         return upgraded
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is not a complete {RESULT_V1} document: {error}") from error
+    except KeyError as error:
+        raise ValueError(f"it is not a complete {RESULT_V1} document: the key {error} is missing") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"it is not a {RESULT_V1} document: a part is not an object") from error
 
 
-def upgraded_job(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A job of version 1; raises `ValueError` for any other."""
+def upgraded_job(document: Mapping[str, Any], current: str) -> dict[str, Any]:
+    """A job of version 1; raises `ValueError` for any other, with the schema of today, `current`."""
     if document.get("schema") != JOB_V1:
-        raise ValueError(f"schema is {document.get('schema')!r}")
+        raise _unknown(document, current, JOB_V1)
     return {"planned": 0, "created_at": "", **document}
+
+
+def _unknown(document: Mapping[str, Any], *known: str) -> ValueError:
+    expected = f"it must be {' or '.join(known)}"
+    if "schema" not in document:
+        return ValueError(f"the key 'schema' is missing; {expected}")
+    return ValueError(f"schema is {shown(document['schema'])}; {expected}")
 
 
 def _verifier(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,6 +148,8 @@ class Rollout:
         package = task_package(config.task)
         draft.task = _task_part(package, draft.task)
         draft.key = config.work_key(draft.task.id)
+        with attributed("agent", "plan"):  # an agent that does not exist is wrong usage, whatever the package is like
+            make_agent(config, config.agent, config.model, self._machine)
         plan = plan_rollout(package, config, self._machine)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
         with attributed("agent", "plan"):

@@ -65,7 +65,7 @@ def load_backend(name: str) -> SandboxBackend:
     found = SANDBOXES.load(name)
     if isinstance(found, BuiltIn):
         return found()
-    from benchflow.sandbox.protocol import SandboxBackend
+    from benchflow.sandbox.protocol import CAPABILITIES, SandboxBackend
 
     if not (isinstance(found, type) and issubclass(found, SandboxBackend)):
         raise SANDBOXES.invalid(name, "is not a subclass of SandboxBackend")
@@ -75,6 +75,9 @@ def load_backend(name: str) -> SandboxBackend:
         raise SANDBOXES.invalid(name, f"cannot be made: {error}") from error
     if made.name != name:
         raise SANDBOXES.invalid(name, f"calls itself '{made.name}'")
+    unknown = ", ".join(sorted(made.declared - CAPABILITIES.keys()))
+    if unknown:
+        raise SANDBOXES.invalid(name, f"declares capabilities that do not exist: {unknown}")
     return made
 
 

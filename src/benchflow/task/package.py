@@ -19,7 +19,7 @@ from benchflow.errors import Issue
 from benchflow.task.config.task_config import TaskConfig
 from benchflow.task.document.task_document import TASK_MD, TaskDocument
 from benchflow.task.filemap import FileMap
-from benchflow.task.package_layout import INSTRUCTION, TASK_TOML, content_digest, source_hashes
+from benchflow.task.package_layout import EVIDENCE, INSTRUCTION, TASK_TOML, content_digest, source_hashes
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
@@ -255,6 +255,7 @@ def _settings(package: TaskPackage) -> dict[str, Any]:
     view = package.view
     config = view.config.to_dict()
     namespace = view.namespace.to_dict()
+    namespace.pop(EVIDENCE, None)
     steps = config.pop("steps", None) or []
     own = [{"name": step["name"], "verifier": step.pop("verifier", None)} for step in steps]
     least = [step.pop("min_reward", None) for step in steps]

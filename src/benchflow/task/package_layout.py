@@ -40,6 +40,8 @@ _PARTS: Final = frozenset(
 )
 EVIDENCE: Final = "evidence"
 _NAMESPACE: Final = "benchflow"
+_MAP: Final = "tag:yaml.org,2002:map"
+_STR: Final = "tag:yaml.org,2002:str"
 _FILES: Final = frozenset({"task.md", "task.toml", "instruction.md"})
 SOURCE_FOLDERS: Final = ("environment", "oracle", "solution", "verifier", "tests", "prompts", "steps")
 
@@ -182,37 +184,100 @@ def content_digest(files: FileMap, outside: Mapping[str, str]) -> str:
 def without_evidence(data: bytes) -> bytes:
     """The bytes of a `task.md` without the lines of `benchflow.evidence`, all others as they are.
 
-    A text that cannot be read, or that writes the namespace in one line, is taken as it is.
+    The lines are left out only if the rest says exactly what the document says without that key. Otherwise (an anchor
+    in it is used elsewhere, the key shares a line with another, the text cannot be read) the document is taken whole.
     """
     try:
-        root = yaml.compose(split_frontmatter(decode(data)).yaml, Loader=yaml.CSafeLoader)
+        front = split_frontmatter(decode(data))
+        root = _composed(front.yaml)
+        lines = _evidence_lines(front.yaml, root)
+        if lines is None:
+            return data
+        all_lines = data.splitlines(keepends=True)  # of bytes: ends lines where `decode` does, and nowhere else
+        first, last = lines
+        while last > first and not all_lines[last].strip():
+            last -= 1
+        rest = b"".join(all_lines[:first] + all_lines[last + 1 :])
+        front_of_rest = split_frontmatter(decode(rest))
+        sound = front_of_rest.body == front.body and _same(_composed(front_of_rest.yaml), _expected(root))
     except (MarkdownError, yaml.YAMLError, RecursionError, ValueError):
         return data
+    return rest if sound else data
+
+
+def _composed(text: str) -> Any:
+    return yaml.compose(text, Loader=yaml.CSafeLoader)
+
+
+def _evidence_lines(text: str, root: Any) -> tuple[int, int] | None:
+    """The first and the last line of the evidence in its document, or of the namespace if it has nothing else.
+
+    Lines are counted by line feeds up to a position: YAML also counts U+0085, U+2028 and U+2029 as line breaks.
+    """
     namespace = _entry(root, _NAMESPACE)
     evidence = _entry(namespace[1], EVIDENCE) if namespace is not None else None
-    if namespace is None or evidence is None or namespace[1].flow_style:
-        return data
+    if namespace is None or evidence is None:
+        return None
     key, value = namespace if len(namespace[1].value) == 1 else evidence
-    lines = data.splitlines(keepends=True)
-    first = key.start_mark.line + 1  # the text that was read begins after the line that opens the frontmatter
-    last = max([first, *(line + 1 for line in _last_lines(value))])
-    while last > first and not lines[last].strip():
-        last -= 1
-    return b"".join(lines[:first] + lines[last + 1 :])
+    first = key.start_mark.index
+    last = max([first, *_ends(value)])
+    opening = 1  # the line that opens the frontmatter
+    return opening + text.count("\n", 0, first), opening + text.count("\n", 0, last)
 
 
 def _entry(node: Any, key: str) -> tuple[Any, Any] | None:
-    if not isinstance(node, yaml.MappingNode):
+    """The one entry of a plain mapping with this key."""
+    if not isinstance(node, yaml.MappingNode) or node.tag != _MAP:
         return None
-    return next(((name, value) for name, value in node.value if name.value == key), None)
+    found = [(name, value) for name, value in node.value if name.tag == _STR and name.value == key]
+    return found[0] if len(found) == 1 else None
 
 
-def _last_lines(node: Any) -> Iterator[int]:
-    """The lines on which the scalars and one-line collections of a value end; blocks end where the next key begins."""
+def _ends(node: Any) -> Iterator[int]:
+    """Where the scalars and flow collections of a value end; block collections end where the next key begins."""
     if isinstance(node, yaml.ScalarNode) or node.flow_style:
-        end = node.end_mark
-        yield end.line - (end.column == 0 and end.line > node.start_mark.line)
+        yield max(node.start_mark.index, node.end_mark.index - 1)
         return
     for item in node.value:
         for part in item if isinstance(item, tuple) else (item,):
-            yield from _last_lines(part)
+            yield from _ends(part)
+
+
+def _expected(root: Any) -> Any:
+    """The document without the evidence, and without the namespace if it has nothing else.
+
+    The nodes are new: what an alias repeats elsewhere is not evidence there and stays.
+    """
+    entries = []
+    for name, value in root.value:
+        kept = value
+        if name.tag == _STR and name.value == _NAMESPACE:
+            rest = [(key, item) for key, item in value.value if key.value != EVIDENCE]
+            if not rest:
+                continue
+            kept = yaml.MappingNode(value.tag, rest)
+        entries.append((name, kept))
+    return yaml.MappingNode(root.tag, entries)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two documents say the same. Repeated nodes are compared once, so aliases cannot make this slow."""
+    pending, seen = [(one, other)], set()
+    while pending:
+        left, right = pending.pop()
+        if (id(left), id(right)) in seen:
+            continue
+        seen.add((id(left), id(right)))
+        if type(left) is not type(right) or left.tag != right.tag:
+            return False
+        if isinstance(left, yaml.ScalarNode):
+            if (left.value, left.style) != (right.value, right.style):
+                return False
+        elif len(left.value) != len(right.value):
+            return False
+        elif isinstance(left, yaml.MappingNode):
+            for ours, theirs in zip(left.value, right.value, strict=True):
+                pending += zip(ours, theirs, strict=True)
+        else:
+            pending += zip(left.value, right.value, strict=True)
+    return True
