@@ -81,6 +81,18 @@ def test_everything_that_shows_jobs_shows_it_and_changes_nothing(jobs, invoke):
     assert contents(jobs) == before
 
 
+def test_no_hint_says_that_it_can_be_continued(jobs, invoke):
+    path = jobs / "old" / "job.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "planned": 9}))
+    _, out, _ = invoke("eval", "show", "old")
+    assert ("4 more planned\n" in out, "resume" in out) == (True, False)
+    package = jobs.parent / "tasks" / "p"
+    package.mkdir(parents=True)
+    (package / "task.md").write_text("---\ntask: {name: t/p}\n---\nDo it.\n")
+    code, _, err = invoke("eval", "run", "tasks", "--agent", "nop", "--name", "old")
+    assert (code, err) == (2, "bench: Job 'old' exists in jobs. It cannot be continued; choose another name.\n")
+
+
 @pytest.mark.parametrize("command", ["resume", "rescore"])
 def test_continuing_it_is_refused_with_one_sentence(jobs, invoke, command):
     before = contents(jobs)

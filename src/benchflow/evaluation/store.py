@@ -131,11 +131,20 @@ def _append_whole(stream: IO[bytes], data: bytes) -> None:
 def _require_free(folder: Path) -> None:
     """Refuse a place where there is a job, or anything that would be mixed up with one."""
     if JobPlaces(folder).job.exists():
-        continuing = f"bench eval resume {job_argument(folder)}"
-        message = f"Job '{folder.name}' exists in {folder.parent}. To continue it: {continuing}"
-        raise UsageError(message, code="job-exists")
+        next_step = f"To continue it: bench eval resume {job_argument(folder)}"
+        if not _can_continue(folder):
+            next_step = "It cannot be continued; choose another name."
+        raise UsageError(f"Job '{folder.name}' exists in {folder.parent}. {next_step}", code="job-exists")
     if os.path.lexists(folder) and not (folder.is_dir() and _never_began(folder)):
         raise UsageError(f"{folder} exists but is not a job; choose another name.", code="job-exists")
+
+
+def _can_continue(folder: Path) -> bool:
+    """Whether a job can be read and is not of an older version."""
+    try:
+        return not Job(folder).record.upgraded
+    except InfrastructureFailure:
+        return False
 
 
 def _never_began(folder: Path) -> bool:
