@@ -1,6 +1,7 @@
 """`bench eval list | show | compare` as users call them."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -130,6 +131,18 @@ def test_show_prints_the_summary(jobs):
     assert "judge/timeout" in text
     assert "5 more planned; to continue: bench eval resume two" in text
     assert "planned" not in bench("eval", "show", "one", cwd=jobs).stdout
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "."])
+def test_the_hint_to_resume_names_a_job_that_is_found(tmp_path, fill, place):
+    fill(tmp_path, "one", [("a", 1.0)], planned=2)
+    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / "jobs" / "one").rename(tmp_path / place / "o ne")
+    shown = bench("eval", "show", "o ne", "--jobs-dir", place, cwd=tmp_path).stdout
+    [hint] = [line for line in shown.splitlines() if "to continue" in line]
+    command = shlex.split(hint.partition("to continue: ")[2])
+    assert command[:3] == ["bench", "eval", "resume"]
+    assert bench("eval", "show", *command[3:], cwd=tmp_path).returncode == 0
 
 
 def test_compare_says_which_is_better_and_can_fail(jobs):

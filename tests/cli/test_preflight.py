@@ -126,7 +126,7 @@ def test_an_author_tries_an_unfinished_package_and_is_told_what_is_left(bench, p
 def test_a_finished_rollout_is_told_with_the_time_that_it_took(bench, package):
     done = bench("eval", "run", package("plain", SCRIPT), "--agent", "nop", "--json")
     [line] = json.loads(done.stdout)["results"]
-    assert done.stderr.splitlines() == [f"[1/1] acme/plain #1: 1 ({line['timing']['total']:.1f} s)"]
+    assert done.stderr.splitlines() == [f"[1/1] acme/plain, attempt 1: 1 ({line['timing']['total']:.1f} s)"]
 
 
 def test_a_marker_in_the_held_out_solution_keeps_no_agent_away(bench, package, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines
 from benchflow.evaluation.summary import job_summary
-from benchflow.record import ErrorRecord
+from benchflow.record import ErrorRecord, Notes, RescoreNote
 
 AWAY = ErrorRecord("judge", "timeout", "verify", "away")
 
@@ -100,3 +100,34 @@ def test_two_packages_of_one_name_are_two_tasks_in_a_summary(job):
     assert list(summary.statistics["pass_at_k"]) == ["1"], "nobody tried a task twice"
     lines = list(summary_lines(summary))
     assert [line.split()[0] for line in lines[1:3]] == ["p@xxxxxxxx", "p@yyyyyyyy"]
+
+
+def test_the_interval_of_a_difference_has_no_impossible_values(job):
+    result = compare("1", job({"a": [0.0], "b": [1.0]}), "2", job({"a": [1.0], "b": [1.0]})).difference
+    assert (result.value, result.low, result.high) == (0.5, -1.0, 1.0)
+    wide = compare("1", job({"a": [0.0], "b": [3.0]}), "2", job({"a": [1.0], "b": [1.0]})).difference
+    assert (wide.low, wide.high) == (-3.0, 3.0)
+
+
+def test_a_comparison_names_tasks_as_a_summary_does(job):
+    first = job({("p", "sha256:xxxxxxxxx", 1): [1.0], ("p", "sha256:yyyyyyyyy", 1): [None]})
+    result = compare("1", first, "2", job({("p", "sha256:xxxxxxxxx", 1): [1.0]}))
+    assert ([item.task for item in result.tasks], result.only_first) == (["p@xxxxxxxx"], ())
+
+
+def test_results_without_a_place_in_the_plan_are_left_out_and_counted(make_result, make_job, tmp_path):
+    note = RescoreNote("sha256:v", "sha256:p", key="new-b")
+    results = [
+        make_result("a", 0.0, key="old-a"),
+        make_result("a", 1.0, digest="sha256:1", key="new-a"),
+        make_result("b", 0.5, key="old-b", notes=Notes(rescore=note)),
+        make_result("b", 0.0, key="older-b", digest="sha256:2", notes=Notes(rescore=note)),
+        make_result("gone", 0.0, key="gone"),
+    ]
+    made = make_job(tmp_path, "job", results)
+    summary = job_summary(made, {"new-a", "new-b", "not-run-yet"})
+    assert [counted.result.key for counted in summary.counted] == ["new-a", "old-b"]
+    assert (summary.statistics["mean_reward"]["value"], summary.to_dict()["superseded"]) == (0.75, 3)
+    assert "3 results are of packages that have changed or are gone, and are left out" in list(summary_lines(summary))
+    everything = job_summary(made)
+    assert (len(everything.counted), "superseded" in everything.to_dict()) == (5, False)

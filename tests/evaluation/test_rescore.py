@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -257,6 +258,44 @@ def test_of_two_equal_packages_the_one_that_changed_is_scored_as_it_is_now(tmp_p
     assert (done.returncode, report["not_rescored"]) == (0, [])
     after = {line["task"]["path"]: line["reward"] for line in report["summary"]["results"]}
     assert after == {"tasks/x/p": 0.75, "tasks/y/p": 0.25}
+
+
+def test_attempts_and_packages_of_one_name_are_told_apart_in_every_line(tmp_path):
+    for place, reward in (("x", 0.25), ("y", 0.5)):
+        package(tmp_path / "tasks" / place, "p", gives(reward))
+    run(tmp_path)
+    table = bench("eval", "show", "job", cwd=tmp_path).stdout.splitlines()
+    names = {line.split()[0] for line in table if line.startswith("t/p@")}
+    shutil.rmtree(tmp_path / "tasks/x")
+    done = bench("eval", "rescore", "job", cwd=tmp_path)
+    progress = re.search(r"^\[1/1\] (t/p@\w{8}), attempt 1: 0.5 → 0.5$", done.stderr, re.MULTILINE)
+    kept = re.search(r"^(t/p@\w{8}), attempt 1 keeps its verdict: Its package", done.stdout, re.MULTILINE)
+    assert {progress[1], kept[1]} == names
+
+
+def test_resuming_a_job_whose_package_changed_ends_well_and_leaves_the_earlier_result_out(tmp_path):
+    package(tmp_path / "tasks", "a", gives(0.25))
+    package(tmp_path / "tasks", "b", gives(0.5))
+    run(tmp_path)
+    package(tmp_path / "tasks", "a", gives(0.75))
+    done = bench("eval", "resume", "job", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "2 of 2 rollouts scored, 2 tasks" in done.stdout
+    assert "mean reward 0.625" in done.stdout
+    assert "1 result is of a package that has changed or is gone, and is left out" in done.stdout
+    assert len(lines(tmp_path)) == 3
+
+
+def test_an_export_names_a_rollout_whose_folder_is_missing_and_has_the_others(tmp_path):
+    for name in ("a", "b"):
+        package(tmp_path / "tasks", name)
+    missing = run(tmp_path)["results"][0]["rollout"]
+    shutil.rmtree(tmp_path / "jobs/job/rollouts" / missing)
+    done = bench("eval", "export", "job", "out", "--json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["exported"], report["missing"]) == (1, 1, [missing])
+    assert f"{missing} is left out: " in done.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 1
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, result, damag
 
 def test_a_job_of_that_name_is_refused_and_points_to_resume(tmp_path):
     JobStore.create(tmp_path, record()).close()
-    with pytest.raises(UsageError, match="bench eval resume job") as caught:
+    with pytest.raises(UsageError, match=r"bench eval resume /.*/job") as caught:
         JobStore.create(tmp_path, record())
     assert caught.value.code == "job-exists"
 
@@ -195,7 +195,7 @@ def test_a_job_whose_record_cannot_be_written_leaves_nothing(tmp_path):
 def test_a_summary_that_cannot_be_written_is_one_sentence(tmp_path):
     store = JobStore.create(tmp_path, record())
     (tmp_path / "job" / "summary.json").mkdir()
-    with pytest.raises(InfrastructureFailure, match=r"Cannot write .*bench eval resume job$"):
+    with pytest.raises(InfrastructureFailure, match=r"Cannot write .*bench eval resume /.*/job$"):
         store.write_summary({"total": 1})
     store.close()
 
@@ -203,7 +203,7 @@ def test_a_summary_that_cannot_be_written_is_one_sentence(tmp_path):
 def test_a_full_disk_is_an_infrastructure_failure(tmp_path, result):
     store = JobStore.create(tmp_path, record())
     store._log = Path("/dev/full").open("r+b", buffering=0)  # noqa: SIM115  # closed with the store
-    with pytest.raises(InfrastructureFailure, match=r"No space left .*bench eval resume job$") as caught:
+    with pytest.raises(InfrastructureFailure, match=r"No space left .*bench eval resume /.*/job$") as caught:
         store.append(result(), "r")
     assert caught.value.code == "disk-full"
     store.close()
@@ -219,7 +219,7 @@ def test_half_a_line_is_taken_back_when_the_rest_cannot_be_written(tmp_path, res
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))
     try:
-        with pytest.raises(InfrastructureFailure, match="bench eval resume job") as caught:
+        with pytest.raises(InfrastructureFailure, match=r"bench eval resume /.*/job") as caught:
             store.append(result(2), "r2")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

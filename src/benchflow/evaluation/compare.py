@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from benchflow.evaluation.statistics import Estimate, mean
+from benchflow.evaluation.statistics import Estimate, mean, within
 from benchflow.record import Job, TaskId, labels, pair
 
 
@@ -67,8 +68,9 @@ def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_
     A task whose content differs is kept and marked, or dropped with `same_digest`.
     """
     left, right = _task_means(first), _task_means(second)
-    pairs, alone_left, alone_right = pair(_in_order_of_path(first), _in_order_of_path(second))
-    names_left, names_right = labels(left), labels(right)
+    order_left, order_right = _in_order_of_path(first), _in_order_of_path(second)
+    pairs, alone_left, alone_right = pair(order_left, order_right)
+    names_left, names_right = labels(order_left), labels(order_right)
     dropped = [both for both in pairs if same_digest and both.changed]
     kept = [both for both in pairs if both not in dropped]
     tasks = []
@@ -76,19 +78,24 @@ def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_
         if both.first in left and both.second in right:
             name = names_left[both.first]
             tasks.append(Compared(name, left[both.first], right[both.second], both.changed))
+    only_first = [*(both.first for both in kept if both.second not in right), *alone_left]
+    only_second = [*(both.second for both in kept if both.first not in left), *alone_right]
     return Comparison(
         first_name,
         second_name,
-        mean({item.task: [item.second - item.first] for item in tasks}),
+        _difference(tasks),
         tuple(tasks),
-        _scored_alone(names_left, alone_left, [both.first for both in kept if both.second not in right]),
-        _scored_alone(names_right, alone_right, [both.second for both in kept if both.first not in left]),
-        tuple(names_left.get(both.first, both.first.name) for both in dropped),
+        tuple(names_left[task] for task in only_first if task in left),
+        tuple(names_right[task] for task in only_second if task in right),
+        tuple(names_left[both.first] for both in dropped),
     )
 
 
-def _scored_alone(names: dict[TaskId, str], unpaired: list[TaskId], paired: list[TaskId]) -> tuple[str, ...]:
-    return tuple(names[task] for task in (*paired, *unpaired) if task in names)
+def _difference(tasks: Sequence[Compared]) -> Estimate:
+    """The mean difference; its interval has no impossible values: rewards are in [0, 1] unless some are outside."""
+    rewards = [reward for item in tasks for reward in (item.first, item.second)]
+    span = max([1.0, *rewards]) - min([0.0, *rewards])
+    return within(mean({item.task: [item.second - item.first] for item in tasks}), -span, span)
 
 
 def _in_order_of_path(job: Job) -> list[TaskId]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import JobSummary, job_summary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files.redaction import make_redactor, secret_values
-from benchflow.record import Job, JobRecord, JobRequest
+from benchflow.record import Job, JobRecord, JobRequest, WorkKey
 from benchflow.task.package import TaskPackage
 
 
@@ -88,8 +88,12 @@ async def run_job(
     concurrency: int,
     build_concurrency: int,
     observer: Observer,
+    planned: Collection[WorkKey] | None = None,
 ) -> tuple[bool, JobSummary]:
-    """Run items of a job; whether they came to their end, and the summary, which is written either way."""
+    """Run items of a job; whether they were completed, and the summary, which is written either way.
+
+    The summary is of the `planned` work; without a plan, of all results.
+    """
     engine = Engine(
         store,
         sources,
@@ -102,7 +106,7 @@ async def run_job(
         async with sources:
             completed = await run_until_stopped(engine, iter(items))
     finally:
-        summary = write_summary(store)
+        summary = write_summary(store, planned)
     return completed, summary
 
 
@@ -138,9 +142,9 @@ async def _stop_on_signal(scope: CancelScope) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def write_summary(store: JobStore) -> JobSummary:
+def write_summary(store: JobStore, planned: Collection[WorkKey] | None = None) -> JobSummary:
     """Summarise a job. On a full disk the summary is not written: it can be computed from the results at any time."""
-    summary = job_summary(store)
+    summary = job_summary(store, planned)
     with suppress(InfrastructureFailure):
         store.write_summary(summary.to_dict())
     return summary

@@ -28,6 +28,10 @@ def summary_lines(job: JobSummary) -> Iterator[str]:
     if summary["unscored"]:
         by = ", ".join(f"{count} {category}" for category, count in summary["unscored_by"].items())
         yield f"unscored {summary['unscored']}: {by}; with them the mean would be between {_bound(bounds)}"
+    if job.superseded == 1:
+        yield "1 result is of a package that has changed or is gone, and is left out"
+    elif job.superseded:
+        yield f"{job.superseded} results are of packages that have changed or are gone, and are left out"
     if summary["usage"]:
         yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary["usage"].items())
 

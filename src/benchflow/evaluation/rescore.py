@@ -27,6 +27,7 @@ from benchflow.record import (
     Result,
     RolloutFolder,
     WorkKey,
+    labels,
     write_document,
 )
 from benchflow.rollout.drivers.replay import (
@@ -89,6 +90,8 @@ class Rescorer:
         paths = [Path(source) for source in self._request.sources if not source.startswith(_CUBE)]
         there = [path for path in paths if Path(self._request.directory, path).exists()]
         self._packages: Final = PackageRunner(there, self._request)
+        self.labels: Final = labels(result.task.id for _, result in store.results)
+        """Of the tasks of the results."""
         self.summary: JobSummary | None = None
         """Of the job, once it was run."""
         self.report: Final = RescoreReport(_pass_number(store.places.rescore))
@@ -115,6 +118,10 @@ class Rescorer:
             else:
                 items.append(item)
         return items
+
+    def labels_of_rollouts(self) -> dict[str, str]:
+        """The label of the task of each rollout."""
+        return {rollout: self.labels[result.task.id] for rollout, result in self._store.results}
 
     async def run(self, items: Sequence[RescoreItem], *, concurrency: int, observer: Observer) -> RescoreReport:
         """Score the items; the summary of the job is rewritten, also after an interrupt."""
@@ -157,7 +164,7 @@ class Rescorer:
         before = _parts_then(self._store.places.rollout(rollout))
         changed = [part for part in changed_parts(before, parts) if part != VERIFIER_PART] if before else []
         if changed:
-            self.report.changed_packages[task.name] = changed
+            self.report.changed_packages[self.labels[result.task.id]] = changed
         same = key if before and not changed else None
         note = RescoreNote(parts[VERIFIER_PART], task.digest, tuple(changed), pass_number=number, key=same)
         return RescoreItem(task, result.attempt, result.key, rollout, result, note)

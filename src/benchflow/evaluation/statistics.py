@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean, variance
 from typing import Any
 
@@ -175,11 +175,15 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 def _within_range(estimate: Estimate, scored: Sequence[Sample]) -> Estimate:
     """The interval without impossible values: rewards are in [0, 1] unless some are outside."""
+    rewards = [outcome.reward for outcome in scored if outcome.reward is not None]
+    return within(estimate, min([0.0, *rewards]), max([1.0, *rewards]))
+
+
+def within(estimate: Estimate, low: float, high: float) -> Estimate:
+    """The estimate, its interval cut to the values that are possible."""
     if estimate.low is None or estimate.high is None:
         return estimate
-    rewards = [outcome.reward for outcome in scored if outcome.reward is not None]
-    low, high = max(estimate.low, min(0.0, *rewards)), min(estimate.high, max(1.0, *rewards))
-    return Estimate(estimate.value, low, high, estimate.tasks, estimate.results)
+    return replace(estimate, low=max(estimate.low, low), high=min(estimate.high, high))
 
 
 def _by_task(outcomes: Iterable[Sample], value: Any) -> dict[TaskId, list[float]]:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.record import Job, JobPlaces, JobRecord, Result, write_document
 from benchflow.record.job import result_line, safe_job_name
+
+DEFAULT_JOBS_DIR: Final = "jobs"
 
 
 class JobStore(Job):
@@ -89,7 +92,7 @@ class JobStore(Job):
     def _unwritable(self, error: OSError) -> InfrastructureFailure:
         code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "store-unwritable"
         message = f"Cannot write {self.folder}: {error.strerror}. Fix this, then run: bench eval resume"
-        return InfrastructureFailure(f"{message} {self.folder.name}", code=code)
+        return InfrastructureFailure(f"{message} {job_argument(self.folder)}", code=code)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         try:
@@ -103,6 +106,13 @@ class JobStore(Job):
             if stream is not None:
                 stream.close()
         self._log = self._lock = None
+
+
+def job_argument(folder: Path) -> str:
+    """What a command takes to find this job: its name if it is in the default folder, else its path."""
+    if folder.parent == Path(DEFAULT_JOBS_DIR):
+        return shlex.quote(folder.name)
+    return shlex.quote(str(folder) if "/" in str(folder) else f"./{folder}")
 
 
 def _append_whole(stream: IO[bytes], data: bytes) -> None:
@@ -121,7 +131,8 @@ def _append_whole(stream: IO[bytes], data: bytes) -> None:
 def _require_free(folder: Path) -> None:
     """Refuse a place where there is a job, or anything that would be mixed up with one."""
     if JobPlaces(folder).job.exists():
-        message = f"Job '{folder.name}' exists in {folder.parent}. To continue it: bench eval resume {folder.name}"
+        continuing = f"bench eval resume {job_argument(folder)}"
+        message = f"Job '{folder.name}' exists in {folder.parent}. To continue it: {continuing}"
         raise UsageError(message, code="job-exists")
     if os.path.lexists(folder) and not (folder.is_dir() and _never_began(folder)):
         raise UsageError(f"{folder} exists but is not a job; choose another name.", code="job-exists")

@@ -46,7 +46,7 @@ async def check_backend(backend: SandboxBackend, *, spec: SandboxSpec | None = N
             faults.append(f"{name.replace('_', ' ')}: {str(error) or type(error).__name__}")
     if faults:
         lines = "\n".join(f"- {fault}" for fault in faults)
-        raise BackendFault(f"The sandbox '{backend.name}' does not keep {len(faults)} promises:\n{lines}")
+        raise BackendFault(f"The sandbox '{backend.name}' fails {len(faults)} of the checks:\n{lines}")
     return BackendReport(tuple(kept), tuple(left_out))
 
 

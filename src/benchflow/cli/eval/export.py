@@ -9,7 +9,8 @@ import click
 
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
-from benchflow.cli.terminal import emit, emit_json
+from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.errors import UsageError
 from benchflow.files import staged_folder
 from benchflow.record import Job
 from benchflow.rollout.atif import export_atif
@@ -24,19 +25,30 @@ from benchflow.rollout.atif import export_atif
 @jobs_dir_option
 @json_option
 def export_command(job: str, out: Path, form: str, jobs_dir: Path, as_json: bool) -> int:
-    """Export the trajectory of every result that counts, with its rewards, to OUT, a new or empty folder."""
+    """Export the trajectory of every result that counts, with its rewards, to OUT, a new or empty folder.
+
+    A rollout whose files are missing or damaged is named and left out; the command then exits with 1.
+    """
     found = Job.find(jobs_dir, job)
     rollouts = [rollout for rollout, _ in readable(found).results]
+    missing: list[str] = []
     try:
         with staged_folder(out) as folder:
             for rollout in rollouts:
-                document = export_atif(found.places.rollout(rollout).path)
+                try:
+                    document = export_atif(found.places.rollout(rollout).path)
+                except UsageError as error:
+                    note(printable(f"{rollout} is left out: {error}"))
+                    missing.append(rollout)
+                    continue
                 text = json.dumps(document, indent=2, ensure_ascii=False)
                 (folder / f"{rollout}.{form}.json").write_text(text + "\n", encoding="utf-8")
     except FileExistsError as error:
         raise click.UsageError(f"{error}; choose a new or empty folder.") from error
+    exported = len(rollouts) - len(missing)
     if as_json:
-        emit_json({"job": found.folder.name, "format": form, "out": str(out), "exported": len(rollouts)})
+        counts = {"exported": exported, "missing": missing}
+        emit_json({"job": found.folder.name, "format": form, "out": str(out), **counts})
     else:
-        emit(f"Exported {len(rollouts)} {'trajectory' if len(rollouts) == 1 else 'trajectories'} to {out}")
-    return 0
+        emit(f"Exported {exported} {'trajectory' if exported == 1 else 'trajectories'} to {out}")
+    return 1 if missing else 0

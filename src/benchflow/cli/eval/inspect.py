@@ -12,13 +12,14 @@ from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines, table
+from benchflow.evaluation.store import DEFAULT_JOBS_DIR, job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 jobs_dir_option = click.option(
-    "--jobs-dir", type=PATH, metavar="DIR", default="jobs", show_default=True, help="Folder of the jobs."
+    "--jobs-dir", type=PATH, metavar="DIR", default=DEFAULT_JOBS_DIR, show_default=True, help="Folder of the jobs."
 )
 
 
@@ -121,7 +122,8 @@ def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
         emit(printable(line))
     missing = found.record.planned - len(summary.counted)
     if missing > 0 and not found.running:
-        emit(printable(f"{missing} more planned; to continue: bench eval resume {summary.job}"))
+        continuing = "" if found.record.upgraded else f"; to continue: bench eval resume {job_argument(found.folder)}"
+        emit(printable(f"{missing} more planned{continuing}"))
     emit(f"\nresults are in {found.folder}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,14 +12,14 @@ import click
 from benchflow.cli.arguments import json_option
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.run import INTERRUPTED, concurrency_option
-from benchflow.cli.eval.watching import Watching, shortened
+from benchflow.cli.eval.watching import Watching, attempt_name, shortened
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.rescore import RescoreItem, Rescorer, RescoreReport
-from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.evaluation.work import WorkItem
-from benchflow.record import Result
+from benchflow.record import Result, TaskId
 from benchflow.rollout.drivers.replay import counts
 
 _LISTED: Final = 20
@@ -39,7 +40,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
     try:
         rescorer = Rescorer(readable(store))
         items = rescorer.plan()
-        watching = _Changes(len(items))
+        watching = _Changes(len(items), rescorer.labels)
         try:
             report = anyio.run(lambda: rescorer.run(items, concurrency=concurrency, observer=watching))
         finally:
@@ -50,17 +51,20 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
     if as_json:
         emit_json({"job": summary.job, **report.to_dict(), "summary": summary.to_dict()})
     else:
-        for line in (*summary_lines(summary), "", *_report_lines(report)):
+        for line in (*summary_lines(summary), "", *_report_lines(report, rescorer.labels_of_rollouts())):
             emit(printable(line))
         emit(f"results are in {store.folder}")
     if not report.completed:
-        note(f"Interrupted. To continue: bench eval rescore {store.folder.name}")
+        note(f"Interrupted. To continue: bench eval rescore {job_argument(store.folder)}")
         return INTERRUPTED
     return 0 if not report.not_rescored and summary.statistics["unscored"] == 0 else 1
 
 
 class _Changes(Watching):
     """Shows the previous score of every rollout."""
+
+    def task(self, item: WorkItem) -> TaskId:
+        return item.result.task.id if isinstance(item, RescoreItem) else item.task.id
 
     def describe(self, item: WorkItem, result: Result) -> str:
         if not isinstance(item, RescoreItem) or not counts(result):
@@ -75,7 +79,7 @@ def _score(result: Result) -> str:
     return f"{result.reward:g}"
 
 
-def _report_lines(report: RescoreReport) -> list[str]:
+def _report_lines(report: RescoreReport, names: Mapping[str, str]) -> list[str]:
     different = sum(item["before"] != item["after"] for item in report.rescored)
     scored = len(report.rescored) + report.already
     rollouts = "1 rollout" if scored == 1 else f"{scored} rollouts"
@@ -85,7 +89,7 @@ def _report_lines(report: RescoreReport) -> list[str]:
     for task, parts in sorted(report.changed_packages.items()):
         lines.append(f"{task} has also changed in {', '.join(parts)} since its rollouts")
     lines += [
-        f"{item.task} #{item.attempt} keeps its verdict: {shortened(item.reason)}"
+        f"{attempt_name(names[item.rollout], item.attempt)} keeps its verdict: {shortened(item.reason)}"
         for item in report.not_rescored[:_LISTED]
     ]
     if len(report.not_rescored) > _LISTED:

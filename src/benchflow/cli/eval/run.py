@@ -17,9 +17,9 @@ from benchflow.errors import UsageError
 from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
 from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
-from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.work import TaskRef
-from benchflow.record import JobRequest
+from benchflow.evaluation.store import JobStore, job_argument
+from benchflow.evaluation.work import TaskRef, plan_items
+from benchflow.record import JobRequest, labels
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
@@ -149,13 +149,19 @@ def _run(
     *,
     as_json: bool,
 ) -> int:
-    planned = len(tasks) * request.attempts
+    planned = {item.key for item in plan_items(tasks, request.attempts, request.settings())}
     items = work_left(store, request, tasks)
-    watching = Watching(len(items))
+    watching = Watching(len(items), labels(task.id for task in tasks))
     try:
         completed, summary = anyio.run(
             lambda: run_job(
-                store, sources, items, concurrency=concurrency, build_concurrency=build_concurrency, observer=watching
+                store,
+                sources,
+                items,
+                concurrency=concurrency,
+                build_concurrency=build_concurrency,
+                observer=watching,
+                planned=planned,
             )
         )
     finally:
@@ -168,6 +174,6 @@ def _run(
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
-        note(f"Interrupted. To continue: bench eval resume {store.folder.name}")
+        note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
         return INTERRUPTED
-    return 0 if summary.statistics["scored"] == planned else 1
+    return 0 if summary.statistics["scored"] == len(planned) else 1

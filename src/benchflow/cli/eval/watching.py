@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 
 from benchflow.cli.terminal import is_terminal, note, printable, style
 from benchflow.evaluation.engine import Observer
 from benchflow.evaluation.work import WorkItem
-from benchflow.record import Result
+from benchflow.record import Result, TaskId
 
 _ERASE = "\r\x1b[2K"
 _INTERVAL = 0.1
@@ -18,8 +19,9 @@ _LONGEST = 200
 class Watching(Observer):
     """Shows running items and results on stderr."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, labels: Mapping[TaskId, str]) -> None:
         self._total = total
+        self._labels = labels
         self._began = time.monotonic()
         self._running = 0
         self._rewards: list[float] = []
@@ -39,8 +41,12 @@ class Watching(Observer):
             self._unscored += 1
         else:
             self._rewards.append(result.reward)
-        self._say(f"[{self._done}/{self._total}] {item.task.name} #{item.attempt}: {self.describe(item, result)}")
+        self._say(f"[{self._done}/{self._total}] {self._name(item)}: {self.describe(item, result)}")
         self._draw(force=True)
+
+    def task(self, item: WorkItem) -> TaskId:
+        """The task of an item, as it is labelled."""
+        return item.task.id
 
     def describe(self, item: WorkItem, result: Result) -> str:
         """How an item ended, in a few words."""
@@ -49,13 +55,16 @@ class Watching(Observer):
 
     def retrying(self, item: WorkItem, result: Result, delay: float) -> None:
         self._running -= 1
-        self._say(f"{item.task.name} #{item.attempt}: {self.describe(item, result)}; again in {delay:g} s")
+        self._say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
 
     def close(self) -> None:
         """Take the live line away."""
         if self._live:
             sys.stderr.write(_ERASE)
             sys.stderr.flush()
+
+    def _name(self, item: WorkItem) -> str:
+        return attempt_name(self._labels[self.task(item)], item.attempt)
 
     @property
     def _done(self) -> int:
@@ -82,6 +91,11 @@ class Watching(Observer):
             return f"0 of {self._total}"
         left = (now - self._began) / self._done * (self._total - self._done)
         return f"{self._done} of {self._total}, {int(left // 60)}:{int(left % 60):02} left"
+
+
+def attempt_name(label: str, attempt: int) -> str:
+    """One attempt at a task, as progress and reports name it."""
+    return f"{label}, attempt {attempt}"
 
 
 def shortened(sentence: str) -> str:
