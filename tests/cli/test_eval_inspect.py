@@ -47,6 +47,8 @@ def test_list_shows_state_and_score(jobs):
         ("job.json", b"{", "job.json cannot be read"),
         ("job.json", b"[]", "it is not a JSON object"),
         ("job.json", b'{"planned": "three"}', "cannot be read"),
+        ("job.json", b"[" * 100_000, "it is nested deeper than 64 levels"),
+        ("job.json", b'{"schema": "benchcube.job.v9"}', "it must be benchcube.job.v2 or benchcube.job.v1"),
     ],
 )
 def test_a_damaged_job_is_a_row_that_says_so_beside_the_others(jobs, file, content, why):
@@ -75,6 +77,38 @@ def test_a_damaged_line_is_named_on_stderr_and_the_rest_is_shown(jobs, damage):
     assert ([line["line"] for line in summary["damaged_lines"]], summary["total"]) == ([2], 2)
     compared = bench("eval", "compare", "one", "two", cwd=jobs)
     assert (compared.returncode, "line 2 is damaged" in compared.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"usage": {"tokens": 10**400}}, {"timing": {"total": float("nan")}}, {"key": "\ud800"}, {"rollout": "../../x"}],
+)
+def test_one_odd_line_stops_no_command(jobs, change):
+    path = jobs / "jobs" / "one" / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    odd = json.dumps({**json.loads(lines[1]), **change}).encode() + b"\n"
+    path.write_bytes(lines[0] + odd + lines[2])
+    for command in (["show", "one"], ["list"], ["compare", "one", "two"]):
+        shown = bench("eval", *command, cwd=jobs)
+        assert (shown.returncode, "results.jsonl, line 2 is damaged and left out: " in shown.stderr) == (0, True)
+
+
+def test_rewards_that_cannot_be_added_up_leave_the_other_jobs_in_the_list(jobs):
+    path = jobs / "jobs" / "one" / "results.jsonl"
+    huge = {"reward": 1.7e308, "rewards": {"reward": 1.7e308}}
+    lines = [json.dumps({**json.loads(line), **huge}) + "\n" for line in path.read_bytes().splitlines()]
+    path.write_text("".join(lines))
+    shown = bench("eval", "list", cwd=jobs)
+    assert (shown.returncode, "one is damaged: " in shown.stdout, "3/9" in shown.stdout) == (0, True, True)
+
+
+def test_show_mentions_a_torn_last_line_in_one_sentence(jobs):
+    path = jobs / "jobs" / "one" / "results.jsonl"
+    assert "incomplete" not in bench("eval", "show", "one", cwd=jobs).stderr
+    path.write_bytes(path.read_bytes()[:-9])
+    shown = bench("eval", "show", "one", cwd=jobs)
+    assert (shown.returncode, "2 of 2 rollouts scored" in shown.stdout) == (0, True)
+    assert shown.stderr.splitlines() == ["The last line of jobs/one/results.jsonl is incomplete and left out."]
 
 
 def test_a_file_is_no_folder_of_jobs(jobs):

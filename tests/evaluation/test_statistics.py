@@ -277,3 +277,8 @@ def test_a_rate_of_none_or_all_counts_tasks_and_not_attempts(value, tasks):
     often = proportion({str(task): [value] * 50 for task in range(tasks)})
     assert (often.low, often.high) == (once.low, once.high) == pytest.approx(wilson(value, tasks))
     assert often.high - often.low > 0.4
+
+
+def test_a_total_of_usage_too_large_for_json_is_left_out():
+    samples = [Sample(TaskId(task, None), 1.0, usage={"tokens": 1.7e308, "calls": 1}) for task in "ab"]
+    assert summarise(samples)["usage"] == {"calls": 2}

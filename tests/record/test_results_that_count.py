@@ -151,6 +151,26 @@ def test_a_job_is_found_by_name_or_by_path(tmp_path, make_job):
         Job.find(tmp_path / "elsewhere", "three")
 
 
+def test_a_path_that_is_not_a_job_is_named_as_it_is(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        Job.find(tmp_path / "jobs", f"{tmp_path}/nope")
+    assert str(caught.value) == f"{tmp_path}/nope is not a job: there is no such folder."
+    with pytest.raises(UsageError) as caught:
+        Job.find(tmp_path / "jobs", str(tmp_path))
+    assert str(caught.value) == f"{tmp_path} is not a job: it has no job.json."
+
+
+@pytest.mark.parametrize(("file", "read"), [("job.json", "record"), ("results.jsonl", "results")])
+def test_a_folder_in_place_of_a_file_of_a_job_is_one_sentence(tmp_path, make_job, make_result, file, read):
+    make_job(tmp_path, results=[make_result()])
+    path = tmp_path / "job" / file
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InfrastructureFailure) as caught:
+        getattr(Job.find(tmp_path, "job"), read)
+    assert str(caught.value) == f"{path} cannot be read: Is a directory."
+
+
 def test_the_request_of_a_job_survives_its_record():
     request = JobRequest(("a", "cube:b"), "script:x", "m", 3, "local", "host", 7, 1.5, 30.0, 60.0, keep_workspace=False)
     record = JobRecord("job", request, 6, "2026-01-01T00:00:00Z")

@@ -90,3 +90,11 @@ def test_a_folder_is_exported_whole(tmp_path, result):
 def test_a_folder_without_a_result_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no result"):
         export_atif(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema": "\\ud800"}', b"NaN"])
+def test_a_result_that_is_not_sound_json_is_refused_by_its_path(tmp_path, content):
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        export_atif(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}/result.json ")

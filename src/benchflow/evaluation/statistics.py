@@ -211,4 +211,4 @@ def _usage(outcomes: Sequence[Sample]) -> dict[str, float]:
     for outcome in outcomes:
         for name, value in outcome.usage.items():
             totals[name] += value
-    return dict(sorted(totals.items()))
+    return {name: total for name, total in sorted(totals.items()) if math.isfinite(total)}  # JSON has no infinity

@@ -7,6 +7,7 @@ is unknown, so it counts as missing work.
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -172,8 +173,12 @@ class Job:
     @classmethod
     def find(cls, jobs_dir: Path, name: str) -> Self:
         """The job by its name below `jobs_dir`, or by its path; an unknown one is a `UsageError`."""
-        folder = Path(name) if "/" in name else jobs_dir / safe_job_name(name)
-        if not JobPlaces(folder).job.is_file():
+        is_path = "/" in name
+        folder = Path(name) if is_path else jobs_dir / safe_job_name(name)
+        if not JobPlaces(folder).job.exists():
+            if is_path:
+                why = "it has no job.json" if folder.is_dir() else "there is no such folder"
+                raise UsageError(f"{folder} is not a job: {why}.", code="no-job")
             known = ", ".join(list_jobs(jobs_dir)) or "none"
             raise UsageError(f"{jobs_dir} has no job '{name}'; available: {known}.", code="no-job")
         return cls(folder)
@@ -185,22 +190,32 @@ class Job:
             try:
                 self._record = JobRecord.from_dict(parse_json(self.places.job.read_bytes()))
             except OSError as error:
-                raise self._damaged(error.strerror or str(error)) from error
+                raise _damaged(self.places.job, error.strerror or str(error)) from error
             except StrictJSONError as error:
-                raise self._damaged(f"it {error}") from error
+                raise _damaged(self.places.job, f"it {error}") from error
             except ValueError as error:
-                raise self._damaged(str(error)) from error
+                raise _damaged(self.places.job, str(error)) from error
         return self._record
-
-    def _damaged(self, reason: str) -> InfrastructureFailure:
-        return InfrastructureFailure(f"{self.places.job} cannot be read: {reason}.", code="job-damaged")
 
     @property
     def results(self) -> JobResults:
-        """The results that count; read once."""
+        """The results that count; read once. Raises `InfrastructureFailure`."""
         if self._results is None:
-            self._results = read_results(self.places.results)
+            try:
+                self._results = read_results(self.places.results)
+            except OSError as error:
+                raise _damaged(self.places.results, error.strerror or str(error)) from error
         return self._results
+
+    @property
+    def torn(self) -> bool:
+        """Whether the last line of the results was not written to its end, which is normal only while a job runs."""
+        try:
+            with self.places.results.open("rb") as stream:
+                stream.seek(-1, os.SEEK_END)
+                return stream.read(1) != b"\n" and not self.running
+        except OSError:  # no results, or not one byte of them
+            return False
 
     @property
     def running(self) -> bool:
@@ -221,6 +236,10 @@ class Job:
         except (OSError, ValueError):
             return None
         return summary if isinstance(summary, dict) else None
+
+
+def _damaged(path: Path, reason: str) -> InfrastructureFailure:
+    return InfrastructureFailure(f"{path} cannot be read: {reason}.", code="job-damaged")
 
 
 def result_line(rollout: str, result: Result) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import UsageError
+from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record import Event, Result, RewardLine, RolloutFolder, read_rewards, read_trajectory
 from benchflow.record.codec import plain
 from benchflow.record.trajectory import tool_name
@@ -31,7 +32,9 @@ def export_atif(folder: Path) -> dict[str, Any]:
     places = RolloutFolder(folder)
     newest = places.newest()
     try:
-        result = Result.from_dict(json.loads(newest.result.read_bytes()))
+        result = Result.from_dict(parse_json(newest.result.read_bytes()))
+    except StrictJSONError as error:
+        raise UsageError(f"{newest.result} {error}.", code="not-a-rollout") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} has no result of a rollout: {error}", code="not-a-rollout") from error
     return to_atif(result, read_trajectory(places.trajectory), read_rewards(newest.rewards), name=folder.name)

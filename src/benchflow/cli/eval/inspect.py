@@ -67,7 +67,14 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
         return _sound_row(jobs_dir, name)
     except BenchflowError as error:
         problem = str(error)
-    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:  # a document of another shape
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OSError,
+        ArithmeticError,
+    ) as error:  # a document of another shape
         problem = f"Its records cannot be read: {type(error).__name__}: {error}"
     nothing = dict.fromkeys(("agent", "model", "planned", "total", "scored", "mean_reward"))
     return {"job": name, **nothing, "state": "damaged", "problem": problem}
@@ -103,6 +110,8 @@ def _mean(value: object) -> str:
 def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
     """Show the results of a job; JOB is a name below the jobs folder, or a path."""
     found = readable(Job.find(jobs_dir, job))
+    if found.torn:
+        note(printable(f"The last line of {found.places.results} is incomplete and left out."))
     summary = job_summary(found)
     if as_json:
         emit_json(summary.to_dict())
