@@ -29,7 +29,7 @@ demo: $(INSTALLED)  ## set up, then evaluate the example packages
 
 # More workers than cores, because many tests wait for subprocesses. Bytecode is written, so that it is compiled once.
 test: WORKERS ?= 3
-unit: WORKERS ?= 2
+unit: WORKERS ?= 3
 test unit: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(DEV) system lint  ## set up, lint, check types and import rules, run all tests
