@@ -42,6 +42,12 @@ def test_a_multi_step_task_is_proven_lossless(steps):
     assert report.restored_extension_paths == ("steps[1].runner",)
 
 
+def test_an_empty_list_of_a_step_says_nothing(steps, tree):
+    toml = '[[steps]]\nname = "one"\n[steps.verifier]\npytest_plugins = []\n'
+    tree(steps, {"task.toml": toml, "steps/one/instruction.md": "Do it."})
+    assert build_harbor_roundtrip_conformance_report(steps).config_equal
+
+
 def test_native_settings_of_a_split_task_come_back(split, tree):
     verifier = '[verifier]\ntype = "llm-judge"\n[verifier.judge]\nmodel = "m"\n'
     toml = verifier + "[reward]\na = 1\n[oracle]\ntimeout_sec = 9\n"

@@ -130,7 +130,9 @@ def _as_shared_box(config: TaskConfig, problems: IssueLog) -> TaskConfig:
 
 def _step_keeping(step: StepConfig) -> StepConfig:
     """A step with verifier settings of its own gets this too; other steps use those of the task."""
-    says_how = step.verifier.declared - {"type", "service", "hardening"}
+    own = step.verifier.declared - {"type", "service", "hardening"}
+    # An empty list says nothing, and an export leaves it out.
+    says_how = [name for name in own if getattr(step.verifier, name) != ()]
     return step.replace(verifier=_keeping(step.verifier)) if says_how else step
 
 
