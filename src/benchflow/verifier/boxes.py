@@ -118,7 +118,8 @@ class Findings:
         self.notes.extend(note for note in notes if note not in self.notes)
 
     def withhold(self, items: list[Withheld]) -> None:
-        self.withheld.extend(item for item in items if item not in self.withheld)
+        known = frozenset(self.withheld)
+        self.withheld.extend(item for item in items if item not in known)
 
 
 @dataclass(frozen=True, slots=True)
