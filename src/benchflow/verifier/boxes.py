@@ -25,7 +25,8 @@ from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables, pinned_variables
+from benchflow.verifier.lookups import pinned_variables
+from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables
 from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
 
