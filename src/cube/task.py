@@ -121,7 +121,7 @@ class TaskExecutionInfo(TypedBaseModel):
 
 
 class UnscoredError(Exception):
-    """No score exists, and why. `evaluate` may raise it with details; any other exception of `evaluate` says the same."""
+    """No score exists, and why. `evaluate` may raise it with details; any other exception means the same."""
 
     def __init__(
         self, reason: str, *, category: str = "verifier", phase: str = "verify", code: str = "evaluate-failed"
