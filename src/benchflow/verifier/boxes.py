@@ -25,7 +25,8 @@ from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables, pinned_variables
+from benchflow.verifier.lookups import pinned_variables
+from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables
 from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
 
@@ -117,7 +118,8 @@ class Findings:
         self.notes.extend(note for note in notes if note not in self.notes)
 
     def withhold(self, items: list[Withheld]) -> None:
-        self.withheld.extend(item for item in items if item not in self.withheld)
+        known = frozenset(self.withheld)
+        self.withheld.extend(item for item in items if item not in known)
 
 
 @dataclass(frozen=True, slots=True)

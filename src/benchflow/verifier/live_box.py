@@ -15,7 +15,7 @@ from benchflow.errors import Issue, SandboxFailure
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.runtime_view import TaskRuntimeView
-from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope
+from benchflow.verifier.scope import GROUND, LOGS, TESTS, VERIFIER, Scope
 from benchflow.verifier.survival import Rules, Withheld, withhold
 
 _TIMEOUT_SEC: Final = 60.0
@@ -76,7 +76,7 @@ def _who_could_end_services(sandbox: Sandbox, scope: Scope) -> str | None:
 
 async def clear_place(sandbox: Sandbox) -> None:
     """Remove everything at the place of the verifier's files."""
-    command = f"for p in /logs {LOGS}; do [ ! -L $p ] || rm -f $p; done; rm -rf {VERIFIER} {TESTS} {LOGS}"
+    command = f"for p in /logs {LOGS}; do [ ! -L $p ] || rm -f $p; done; rm -rf {VERIFIER} {TESTS} {LOGS} {GROUND}"
     result = await _as_root(sandbox, command)
     if not result.ok:
         raise SandboxFailure("The place of the verifier's files could not be cleared.", code="cleanup-failed")

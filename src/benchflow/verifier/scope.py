@@ -2,8 +2,9 @@
 
 Its files are assembled on this machine and copied into a sandbox as one tree:
 
-/verifier         the files of the verifier       /tests          a link to it
-/logs/verifier    empty, the verifier's own
+/verifier             the files of the verifier       /tests          a link to it
+/logs/verifier        empty, the verifier's own
+/run/verifier-ground  what interpreters need to know what is as built
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowli
 VERIFIER: Final = "/verifier"
 TESTS: Final = "/tests"
 LOGS: Final = "/logs/verifier"
+GROUND: Final = "/run/verifier-ground"
+"""Files of ours in every box of a verifier; `lookups` says what they settle."""
 _EXECUTABLE: Final = 0o755
 
 
@@ -236,16 +239,6 @@ def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVari
     return VerifierVariables(values, secret)
 
 
-def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
-    """Variables of every verifier command: they disable code in repositories and set the allowed plugins."""
-    settings = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
-    pinned = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (key, value) in enumerate(settings.items()):
-        pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    allowed = " ".join(f"-p {name}" for name in plugins)
-    return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
-
-
 class Staging:
     """Trees to copy to the root of a sandbox, each created once, however many threads request it.
 
@@ -290,6 +283,7 @@ def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> No
         (files / relative).chmod(_EXECUTABLE)
     (root / TESTS[1:]).symlink_to(VERIFIER)
     (root / LOGS[1:]).mkdir(parents=True)
+    (root / GROUND[1:]).mkdir(parents=True)
 
 
 def _lay_over(source: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.scope import Scope, words_of
@@ -53,24 +54,25 @@ class Survivors:
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
-        known = [item.path for item in self.withheld]
+        known, folders = PathSet(item.path for item in self.withheld), PathSet(self.without_links)
         self.withheld += [
             Withheld(change.path, change.kind, "link")
             for change in changes
-            if change.type == "symlink" and below(change.path, *self.without_links) and not below(change.path, *known)
+            if change.type == "symlink" and folders.covers(change.path) and not known.covers(change.path)
         ]
         gone = [item.path for item in self.withheld]
         if not self.rules.keep_hooks:
-            self.sections = [change for change in changes if self._has_section(change, gone)]
+            left = PathSet(gone)
+            self.sections = [change for change in changes if self._has_section(change, left)]
         return gone
 
-    def _has_section(self, change: Change, gone: list[str]) -> bool:
+    def _has_section(self, change: Change, gone: PathSet) -> bool:
         return (
             change.path.rpartition("/")[2] in SECTION_FILES
             and change.type == "file"
             and change.kind != "deleted"
             and below(change.path, self.rules.workdir)
-            and not below(change.path, *gone)
+            and not gone.covers(change.path)
         )
 
 
