@@ -21,6 +21,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.rollout.proof import Proofs
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
@@ -43,6 +44,7 @@ class PackageRunner:
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
         self._staging: Final = Staging()
+        self._proofs: Final = Proofs()
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
@@ -103,6 +105,8 @@ class PackageRunner:
             keep_workspace=request.keep_workspace,
             durable=False,
             staging=self._staging,
+            isolation=request.isolation,
+            proofs=self._proofs,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
+    from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
     from benchflow.record.result import (
         AgentEnd,
         AgentPart,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         TaskPart,
         ToolAudit,
         VerifierPart,
+        WiderCheck,
         WithheldChange,
         Workspace,
     )
@@ -82,15 +84,19 @@ __all__ = [
     "Pair",
     "PartOutcome",
     "Phase",
+    "Proof",
+    "ProofKey",
     "RescoreNote",
     "Result",
     "RewardLine",
     "RolloutFolder",
     "Rung",
+    "RungOutcome",
     "SandboxPart",
     "Score",
     "Settings",
     "StepFolder",
+    "StepProof",
     "StepRecord",
     "StepVerifier",
     "TaskId",
@@ -98,6 +104,7 @@ __all__ = [
     "ToolAudit",
     "Trajectory",
     "VerifierPart",
+    "WiderCheck",
     "WithheldChange",
     "WorkKey",
     "Workspace",
@@ -128,8 +135,9 @@ __getattr__ = lazy_names(
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
             "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
-            "VerifierPart WithheldChange Workspace"
+            "VerifierPart WiderCheck WithheldChange Workspace"
         ),
+        "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",

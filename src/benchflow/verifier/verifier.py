@@ -18,12 +18,14 @@ import anyio
 from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
-from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
+from benchflow.files.scratch import scratch
+from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WiderCheck, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
+from benchflow.verifier.ladder import wider as wider_rung
 from benchflow.verifier.scope import Scope, Staging, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
@@ -47,6 +49,7 @@ class Verification:
     withheld: tuple[Withheld, ...] = ()
     duration_sec: float = 0.0
     step: str | None = None
+    wider: WiderCheck | None = None
 
     def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
@@ -59,6 +62,7 @@ class Verification:
             diagnostics=self.diagnostics,
             opt_outs=self.opt_outs,
             not_carried_over=NotCarriedOver(len(self.withheld), listed),
+            wider=self.wider,
         )
 
     @classmethod
@@ -105,28 +109,37 @@ class Verifier:
         strategy: str | None = None,
         sandbox: Sandbox | None = None,
         soft: bool = False,
+        isolation: Isolation | None = None,
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
-        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. Every
-        failure becomes an unscored verdict; only cancellation and wrong usage are raised.
+        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. `isolation`
+        replaces that of the environment. Every failure becomes an unscored verdict; only cancellation and wrong usage
+        are raised.
         """
         began = time.monotonic()
         try:
             scope = self._scope(step)
+            scope = replace(scope, isolation=isolation) if isolation is not None else scope
             name, declared = scope.strategy(strategy)
         except UsageError:
             raise
         except BenchflowError as error:
-            preparation = self.environment.preparation
-            isolation = isolation_of(preparation.view.config.verifier, preparation.isolation)
-            return Verification.refused(attribute(error, "package", "verify"), isolation, step)
+            seen = isolation or isolation_of(self.environment.preparation, step)
+            return Verification.refused(attribute(error, "package", "verify"), seen, step)
         findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
         if isinstance(verdict, Scored):
             findings.add(*verdict.diagnostics)
+        chosen = self.environment.preparation.chosen.get(step) if isolation is None else None
+        if chosen is not None and chosen.note is not None:
+            findings.add(chosen.note)
+        full = chosen.full if chosen is not None and not soft else None
+        wider = None
+        if full is not None and isinstance(verdict, Scored) and verdict.reward < full and _withheld(scope, findings):
+            wider = await self._wider(scope, name, sandbox, rollout)
         in_agents_box = self.environment.services is not None and sandbox in (None, self.environment.sandbox)
         return Verification(
             verdict=verdict,
@@ -139,7 +152,18 @@ class Verifier:
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
             step=step,
+            wider=wider,
         )
+
+    async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
+        """The same state at the next wider rung, so that an author sees whether an honest solution lost something."""
+        rung = wider_rung(scope.isolation.rung)
+        if rung is None:
+            return None
+        more = replace(scope, isolation=replace(scope.isolation, rung=rung))
+        with scratch("wider-") as folder:
+            verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False)
+        return WiderCheck(rung, verdict.reward if isinstance(verdict, Scored) else None)
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -218,7 +242,12 @@ class Verifier:
 
 
 def _scope(environment: Environment, step: str | None) -> Scope:
-    return scope_of(environment.preparation.view, step, environment.preparation.isolation)
+    return scope_of(environment.preparation.view, step, isolation_of(environment.preparation, step))
+
+
+def _withheld(scope: Scope, findings: Findings) -> bool:
+    """Whether the verifier did not see everything that the agent left."""
+    return bool(findings.withheld) or scope.isolation.rung == "separate"
 
 
 def _seen(isolation: Isolation, *, in_agents_box: bool) -> Isolation:
