@@ -22,7 +22,6 @@ from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.config.task_config import VerifierConfig
 from benchflow.verifier import blame
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
@@ -65,9 +64,9 @@ class Verification:
         )
 
     @classmethod
-    def refused(cls, verdict: Verdict, config: VerifierConfig, step: str | None) -> Verification:
+    def refused(cls, verdict: Verdict, isolation: Isolation, step: str | None) -> Verification:
         """A verdict that was reached before any verifier ran."""
-        return cls(verdict, "none", "", isolation_of(config), step=step)
+        return cls(verdict, "none", "", isolation, step=step)
 
 
 class Verifier:
@@ -125,8 +124,9 @@ class Verifier:
         except UsageError:
             raise
         except BenchflowError as error:
-            config = self.environment.preparation.view.config.verifier
-            return Verification.refused(attribute(error, "package", "verify"), config, step)
+            preparation = self.environment.preparation
+            isolation = isolation_of(preparation.view.config.verifier, preparation.isolation)
+            return Verification.refused(attribute(error, "package", "verify"), isolation, step)
 
         async def attempt() -> Verification:
             return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
@@ -155,10 +155,10 @@ class Verifier:
             verdict=verdict,
             strategy=declared.type,
             name=name,
-            isolation=isolation_of(scope.config, in_agents_box=in_agents_box),
+            isolation=_seen(scope.isolation, in_agents_box=in_agents_box),
             exit_code=findings.exit_code,
             diagnostics=tuple(findings.notes),
-            opt_outs=scope.opt_outs.names(),
+            opt_outs=scope.opt_outs,
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
             step=scope.step,
@@ -191,7 +191,7 @@ class Verifier:
         spec = preparation.spec
         image = spec.image.digest if spec.image is not None else preparation.base
         settings = (spec.limits, spec.network, spec.workdir, spec.user, frozenset(spec.env.items()))
-        own = (scope.step, name, isolation_of(scope.config).rung, frozenset(variables.values.items()))
+        own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
         return await blame.on_pristine(key, verify)
 
@@ -199,7 +199,7 @@ class Verifier:
         """The verifier of a step; its document is read once and reused."""
         found = self._scopes.get(step)
         if found is None:
-            found = self._scopes[step] = scope_of(self.environment.preparation.view, step)
+            found = self._scopes[step] = _scope(self.environment, step)
         return found
 
     async def _judge(
@@ -269,6 +269,16 @@ class Verifier:
             soft=soft,
             base_image=self._base_image,
         )
+
+
+def _scope(environment: Environment, step: str | None) -> Scope:
+    return scope_of(environment.preparation.view, step, environment.preparation.isolation)
+
+
+def _seen(isolation: Isolation, *, in_agents_box: bool) -> Isolation:
+    """The isolation, unless the verifier runs beside services of the environment, which nothing can be copied from."""
+    behind = isolation.rung in ("shared", "system")
+    return Isolation("open", "default", None) if in_agents_box and behind else isolation
 
 
 async def _scored_by(strategy: Score, run: Run) -> Verdict:
