@@ -22,6 +22,7 @@ from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WiderCheck, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
+from benchflow.verifier import blame
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
@@ -82,10 +83,12 @@ class Verifier:
         cache: Path | None = None,
         base_image: str | None = None,
         staging: Staging | None = None,
+        blames: bool = True,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
         that is not available. `staging` is shared with other verifiers of the same packages, and closed by its creator.
+        Without `blames` a failure is never the result of the state that was verified: for states that no agent made.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
@@ -93,6 +96,7 @@ class Verifier:
         self._base_image: Final = base_image
         self._staging: Final = Staging() if staging is None else staging
         self._owns_staging: Final = staging is None
+        self._blames: Final = blames
         self._scopes: Final[dict[str | None, Scope]] = {}
 
     def close(self) -> None:
@@ -115,31 +119,55 @@ class Verifier:
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
         read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. `isolation`
-        replaces that of the environment. Every failure becomes an unscored verdict; only cancellation and wrong usage
-        are raised.
+        replaces that of the environment. Every failure becomes an unscored verdict, or reward 0 if only the state of
+        the agent causes it (`blame`); only cancellation and wrong usage are raised.
         """
-        began = time.monotonic()
         try:
             scope = self._scope(step)
             scope = replace(scope, isolation=isolation) if isolation is not None else scope
-            name, declared = scope.strategy(strategy)
+            name, _ = scope.strategy(strategy)
         except UsageError:
             raise
         except BenchflowError as error:
             seen = isolation or isolation_of(self.environment.preparation, step)
             return Verification.refused(attribute(error, "package", "verify"), seen, step)
+        found = await self._verified(scope, name, output, sandbox, rollout, soft=soft)
+        chosen = self.environment.preparation.chosen.get(step) if isolation is None else None
+        if chosen is None:
+            return found
+        notes = (chosen.note,) if chosen.note is not None else ()
+        wider = None
+        if not soft and chosen.full is not None and _lost_something(found, chosen.full):
+            wider = await self._wider(scope, name, sandbox, rollout)
+        return replace(found, diagnostics=(*found.diagnostics, *notes), wider=wider)
+
+    async def _verified(
+        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+    ) -> Verification:
+        """Verify, and find out whose fault a failure is."""
+
+        async def attempt() -> Verification:
+            return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
+
+        found = await attempt()
+        if not self._blames or not blame.may_be_of_the_state(found.verdict):
+            return found
+        found = await blame.settle(found, attempt, lambda: self._on_pristine(scope, name, rollout))
+        if isinstance(found.verdict, Scored):
+            write_reward(output, found.verdict)
+        return found
+
+    async def _attempt(
+        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+    ) -> Verification:
+        """Verify once, into a new folder."""
+        began = time.monotonic()
+        _, declared = scope.strategy(name)
         findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
         if isinstance(verdict, Scored):
             findings.add(*verdict.diagnostics)
-        chosen = self.environment.preparation.chosen.get(step) if isolation is None else None
-        if chosen is not None and chosen.note is not None:
-            findings.add(chosen.note)
-        full = chosen.full if chosen is not None and not soft else None
-        wider = None
-        if full is not None and isinstance(verdict, Scored) and verdict.reward < full and _withheld(scope, findings):
-            wider = await self._wider(scope, name, sandbox, rollout)
         in_agents_box = self.environment.services is not None and sandbox in (None, self.environment.sandbox)
         return Verification(
             verdict=verdict,
@@ -151,8 +179,7 @@ class Verifier:
             opt_outs=scope.opt_outs,
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
-            step=step,
-            wider=wider,
+            step=scope.step,
         )
 
     async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
@@ -164,6 +191,39 @@ class Verifier:
         with scratch("wider-") as folder:
             verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False)
         return WiderCheck(rung, verdict.reward if isinstance(verdict, Scored) else None)
+
+    async def _on_pristine(self, scope: Scope, name: str, rollout: Path | None) -> Verdict:
+        """The verdict of the same verifier on the environment as built, in which no agent was."""
+        backend, preparation = self.environment.backend, self.environment.preparation
+        variables = verifier_variables(scope, self._machine)
+
+        async def verify() -> Verdict:
+            fresh = Environment(backend, preparation)
+            try:
+                await fresh.start()
+            except BenchflowError as error:
+                return attribute(error, "environment", "verify")
+            async with fresh:
+                verifier = Verifier(
+                    fresh,
+                    machine=self._machine,
+                    cache=self._cache,
+                    base_image=self._base_image,
+                    staging=self._staging,
+                    blames=False,
+                )
+                with scratch("pristine-") as folder:
+                    found = await verifier.verify(
+                        folder / "out", rollout=rollout, step=scope.step, strategy=name, isolation=scope.isolation
+                    )
+            return found.verdict
+
+        spec = preparation.spec
+        image = spec.image.digest if spec.image is not None else preparation.base
+        settings = (spec.limits, spec.network, spec.workdir, spec.user, frozenset(spec.env.items()))
+        own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
+        key = (backend.name, scope.view.content_digest, image, *settings, *own)
+        return await blame.on_pristine(key, verify)
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -245,9 +305,10 @@ def _scope(environment: Environment, step: str | None) -> Scope:
     return scope_of(environment.preparation.view, step, isolation_of(environment.preparation, step))
 
 
-def _withheld(scope: Scope, findings: Findings) -> bool:
-    """Whether the verifier did not see everything that the agent left."""
-    return bool(findings.withheld) or scope.isolation.rung == "separate"
+def _lost_something(found: Verification, full: float) -> bool:
+    """Whether the work scored below full, and the verifier did not see all of it."""
+    below = isinstance(found.verdict, Scored) and found.verdict.reward < full
+    return below and (bool(found.withheld) or found.isolation.rung == "separate")
 
 
 def _seen(isolation: Isolation, *, in_agents_box: bool) -> Isolation:
