@@ -18,9 +18,10 @@ FACES = {
     "benchflow.record": (
         "ALWAYS_WIN AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure Counted DamagedLine "
         "EarlierScore ErrorRecord Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
-        "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase RescoreNote Result "
-        "RewardLine RolloutFolder Rung SandboxPart Score Settings StepFolder StepRecord StepVerifier TaskId "
-        "TaskPart ToolAudit Trajectory VerifierPart WithheldChange WorkKey Workspace always_wins identify "
+        "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase Proof ProofKey RescoreNote Result "
+        "RewardLine RolloutFolder Rung RungOutcome SandboxPart Score Settings StepFolder StepProof StepRecord "
+        "StepVerifier TaskId "
+        "TaskPart ToolAudit Trajectory VerifierPart WiderCheck WithheldChange WorkKey Workspace always_wins identify "
         "labels list_jobs outcome_of pair read_lines read_rewards read_trajectory schema work_key "
         "write_document"
     ),

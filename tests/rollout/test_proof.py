@@ -9,9 +9,8 @@ import pytest
 
 from benchflow.record import Isolation, Proof
 from benchflow.record.proof import list_proofs, proofs_of
-from benchflow.rollout import RolloutConfig
-from benchflow.rollout import proof as proving
-from benchflow.rollout.proof import Proofs
+from benchflow.rollout import RolloutConfig, proving
+from benchflow.rollout.proving import Proofs
 from benchflow.rollout.rollout import proven_isolation
 from benchflow.task.package import load_package
 

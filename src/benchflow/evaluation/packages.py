@@ -21,7 +21,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
-from benchflow.rollout.proof import Proofs
+from benchflow.rollout.proving import Proofs
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend

@@ -13,7 +13,7 @@ from benchflow.record import Settings, TaskId, WorkKey, work_key
 
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations
-    from benchflow.rollout.proof import Proofs
+    from benchflow.rollout.proving import Proofs
     from benchflow.rollout.users import BaseUser
     from benchflow.sandbox.protocol import SandboxBackend
     from benchflow.task.package import TaskPackage

@@ -41,7 +41,7 @@ from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
 from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import judges, require_judges
-from benchflow.rollout.proof import Chosen, MakeVerifier, Proofs, chosen_without_proof, find_proof
+from benchflow.rollout.proving import Chosen, MakeVerifier, Proofs, chosen_without_proof, find_proof
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables

@@ -135,7 +135,7 @@ class Proofs:
 
     async def _prove(self, key: ProofKey, view: TaskRuntimeView, run: RunOracle) -> Chosen:
         climbs = [_Climb(view, step) for step in key.steps]
-        trouble = await _climb(climbs, run)
+        problem = await _climb(climbs, run)
         decided = {climb: climb.decision() for climb in climbs}
         steps = tuple(
             StepProof(climb.step, decision.rung, decision.full, tuple(climb.outcomes))
@@ -146,7 +146,7 @@ class Proofs:
         if all(decision.settled for decision in decided.values()):
             with suppress(OSError):  # it is proven all the same, and proven again next time
                 await anyio.to_thread.run_sync(remember_proof, self._folder, proof)
-        failed = {climb.step: _failed(decision, climb, trouble) for climb, decision in decided.items()}
+        failed = {climb.step: _failed(decision, climb, problem) for climb, decision in decided.items()}
         return {**_chosen(proof), **{step: chosen for step, chosen in failed.items() if chosen is not None}}
 
 
@@ -161,7 +161,7 @@ def _chosen(proof: Proof) -> Chosen:
     return chosen
 
 
-def _failed(decision: Decision, climb: _Climb, trouble: str | None) -> ChosenIsolation | None:
+def _failed(decision: Decision, climb: _Climb, problem: str | None) -> ChosenIsolation | None:
     """The isolation where nothing was proven, with the reason."""
     if decision.reason == "oracle-fails":
         best = max(item.reward for item in climb.outcomes if item.rung == OPEN and item.reward is not None)
@@ -171,7 +171,7 @@ def _failed(decision: Decision, climb: _Climb, trouble: str | None) -> ChosenIso
         )
         return _unproven("proof-oracle-fails", message)
     if decision.reason == "undecided":
-        why = f": {trouble}" if trouble else "."
+        why = f": {problem}" if problem else "."
         message = f"No isolation could be proven, so it is verified at 'open'; it is tried again next time{why}"
         return _unproven("proof-undecided", message)
     return None
@@ -183,7 +183,7 @@ def _unproven(code: str, message: str) -> ChosenIsolation:
 
 async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
     """Run the oracle until all steps are decided; the last problem in a sentence, if any."""
-    trouble = None
+    problem = None
     for number in range(1, MAX_RUNS + 1):
         if not any(isinstance(climb.next(), Try) for climb in climbs):
             break
@@ -195,10 +195,10 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
         for climb in climbs:
             climb.end(number)
         if result.error is not None:
-            trouble = result.error.message
+            problem = result.error.message
             if result.error.category in _STATED:
                 break
-    return trouble
+    return problem
 
 
 class _Climb:
