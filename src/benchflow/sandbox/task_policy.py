@@ -148,7 +148,7 @@ def asset_mounts(view: TaskRuntimeView, phase: Scope) -> tuple[Mount, ...]:
     for index, asset in enumerate(view.namespace.assets):
         if asset.target is None or asset.mount_phase not in ("environment", phase):
             continue
-        mounts.append(Mount(_inside(view.task_dir, asset.path, f"benchflow.assets[{index}].path"), asset.target))
+        mounts.append(Mount(_inside(view.files.root, asset.path, f"benchflow.assets[{index}].path"), asset.target))
     policy = view.namespace.runtime_policy
     for index, private in enumerate(policy.private_mounts if policy is not None else ()):
         if private.visibility == "agent" or phase in private.visibility:

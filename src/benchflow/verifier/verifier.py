@@ -22,10 +22,11 @@ from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldCh
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.config.task_config import VerifierConfig
+from benchflow.task.taken import require_intact
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.scope import Scope, Staging, VerifierVariables, isolation_of, scope_of, verifier_variables
+from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
 
@@ -78,24 +79,16 @@ class Verifier:
         machine: Mapping[str, str] | None = None,
         cache: Path | None = None,
         base_image: str | None = None,
-        staging: Staging | None = None,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
-        that is not available. `staging` is shared with other verifiers of the same packages, and closed by its creator.
+        that is not available.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
-        self._staging: Final = Staging() if staging is None else staging
-        self._owns_staging: Final = staging is None
         self._scopes: Final[dict[str | None, Scope]] = {}
-
-    def close(self) -> None:
-        """Remove prepared files; idempotent."""
-        if self._owns_staging:
-            self._staging.close()
 
     async def verify(
         self,
@@ -163,6 +156,7 @@ class Verifier:
         box = sandbox or self.environment.sandbox
         try:
             with attributed("verifier", "verify"):
+                require_intact(scope.view.files)
                 _, declared = scope.strategy(name)
                 variables = verifier_variables(scope, self._machine)
                 maker = self._maker(box, scope, variables, findings, soft=soft)
@@ -211,7 +205,6 @@ class Verifier:
             variables=variables,
             machine=self._machine,
             findings=findings,
-            staging=self._staging,
             soft=soft,
             base_image=self._base_image,
         )

@@ -68,9 +68,7 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
     await fresh.start()
     async with fresh:
         await _perform(run, fresh.sandbox, case)
-        verifier = Verifier(
-            fresh, machine=run.machine, cache=run.cache, base_image=run.maker.base_image, staging=run.maker.staging
-        )
+        verifier = Verifier(fresh, machine=run.machine, cache=run.cache, base_image=run.maker.base_image)
         found = await verifier.verify(run.output / end, step=run.scope.step, strategy=strategy.strategy)
     return found.verdict
 
