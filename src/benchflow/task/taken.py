@@ -12,7 +12,6 @@ outlived its process would have to be read again to be trusted.
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
 import shutil
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import InfrastructureFailure, PackageError
+from benchflow.files import copy_file
 from benchflow.files.scratch import scratch_folder
 from benchflow.task.filemap import FileMap, printable, scan
 from benchflow.task.package import TaskPackage
@@ -39,10 +39,8 @@ MOST_COPIES: Final = 512
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 _TICK_NS: Final = 100_000_000
 """File times have the resolution of the kernel's ticks, which are shorter than this."""
-_FICLONE: Final = 0x40049409
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_SMALL: Final = 1 << 20
+_REPLACED: Final = (None, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
+"""How opening a file fails that is gone, or is something else now; without a number it is a pipe or a device."""
 
 
 def stamp_of(folder: Path | str) -> Stamp:
@@ -243,41 +241,16 @@ def _mode(package: TaskPackage, path: str) -> int:
 
 
 def _copy_file(package: TaskPackage, path: str, target: Path) -> None:
+    source = package.path / path
     try:
-        source = os.open(package.path / path, _READ)
+        if source.lstat().st_size != package.files.files[path].size:
+            raise _changed(package, path)  # a file of any size may have taken its place
+        status = copy_file(source, target)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        raise _changed(package, path) from error
-    try:
-        found = os.fstat(source)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != package.files.files[path].size:
-            raise _changed(package, path)
-        created = os.open(target, _CREATE, 0o600)
-        try:
-            copy_bytes(source, created, found.st_size)
-            os.fchmod(created, stat.S_IMODE(found.st_mode) & 0o777 | 0o400)
-            os.utime(created, ns=(found.st_atime_ns, found.st_mtime_ns))
-        finally:
-            os.close(created)
-    finally:
-        os.close(source)
-
-
-def copy_bytes(source: int, target: int, size: int) -> None:
-    """Copy an open file of this size into another; the blocks are shared where the file system can do that."""
-    if size > _SMALL:
-        try:
-            fcntl.ioctl(target, _FICLONE, source)
-        except OSError:
-            pass
-        else:
-            return
-    while size > 0 and (data := os.read(source, min(size, _SMALL))):
-        size -= len(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(target, view) :]
+        if error.errno in _REPLACED:
+            raise _changed(package, path) from error
+        raise
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _link(package: TaskPackage, path: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from benchflow.errors import EnvironmentFailure, PackageError, UsageError
+from benchflow.files import copy_file
 from benchflow.files.redaction import Redactor
 from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
@@ -24,7 +25,7 @@ from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
 from benchflow.task.config.task_config import ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
-from benchflow.task.taken import Copy, copy_bytes
+from benchflow.task.taken import Copy
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
@@ -301,8 +302,6 @@ def _lay_over(source: Path, target: Path) -> None:
 def _copy_file(source: Path, place: Path) -> None:
     """A copy that everybody can read; a script can also be executed."""
     place.unlink(missing_ok=True)
-    with source.open("rb") as file, place.open("xb") as created:
-        status = os.fstat(file.fileno())
-        copy_bytes(file.fileno(), created.fileno(), status.st_size)
-        script = source.suffix == ".sh" or source.name == TEST_SCRIPT
-        os.fchmod(created.fileno(), _EXECUTABLE if script else stat.S_IMODE(status.st_mode) | 0o444)
+    status = copy_file(source, place)
+    script = source.suffix == ".sh" or source.name == TEST_SCRIPT
+    place.chmod(_EXECUTABLE if script else stat.S_IMODE(status.st_mode) | 0o444)
