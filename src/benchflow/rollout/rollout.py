@@ -39,7 +39,7 @@ from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
 from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
-from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
+from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import judges, require_judges
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
@@ -107,6 +107,7 @@ class Rollout:
             machine=self._machine,
             cache=config.judge_cache,
             base_image=config.base_image,
+            blames=config.agent not in (ORACLE, NOP),
         )
         with (
             closing(JsonLines(self._places.user_rounds)) as rounds,

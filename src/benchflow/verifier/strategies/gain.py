@@ -68,7 +68,13 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
     await fresh.start()
     async with fresh:
         await _perform(run, fresh.sandbox, case)
-        verifier = Verifier(fresh, machine=run.machine, cache=run.cache, base_image=run.maker.base_image)
+        verifier = Verifier(
+            fresh,
+            machine=run.machine,
+            cache=run.cache,
+            base_image=run.maker.base_image,
+            blames=False,
+        )
         found = await verifier.verify(run.output / end, step=run.scope.step, strategy=strategy.strategy)
     return found.verdict
 
