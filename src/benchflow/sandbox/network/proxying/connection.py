@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from contextlib import suppress
 from typing import Final, Self
 
 BLOCK: Final = 1 << 17
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class ProtocolError(Exception):
@@ -97,6 +99,12 @@ class Stream:
         """Close the socket; idempotent."""
         self._sock.close()
 
+    def abort(self) -> None:
+        """Close the socket so that the other side sees a failure and no regular end; idempotent."""
+        with suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self._sock.close()
+
     @property
     def local_address(self) -> tuple[str, int]:
         """Address and port that the other side dialled."""
@@ -110,28 +118,37 @@ class Stream:
         self.close()
 
 
-async def relay(one: Stream, other: Stream, *, idle: float) -> None:
-    """Copy both ways until both sides have ended, one breaks off, or both were silent for `idle` seconds."""
+async def relay(one: Stream, other: Stream, *, idle: float, after_end: float | None = None) -> bool:
+    """Copy both ways until both sides have ended, one breaks off, or both were silent for `idle` seconds; whether both
+    have ended. `after_end` is the patience once one of them has ended."""
     one.timeout = other.timeout = None
     loop = asyncio.get_running_loop()
-    last = loop.time()
+    last, patience = loop.time(), idle
 
     async def one_way(source: Stream, target: Stream) -> None:
-        nonlocal last
+        nonlocal last, patience
         while data := await source.read():
             last = loop.time()
             await target.write(data)
         target.end_writing()
+        last, patience = loop.time(), idle if after_end is None else after_end
+        watching.set()
 
     async def watch() -> None:
-        while (left := last + idle - loop.time()) > 0:  # noqa: ASYNC110 - it is the time that is waited for
-            await asyncio.sleep(left)
+        while (left := last + patience - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await watching.wait()
+            watching.clear()
         raise TimeoutError
 
+    watching, whole = asyncio.Event(), False
     try:
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(watch())
             await asyncio.wait([tasks.create_task(one_way(one, other)), tasks.create_task(one_way(other, one))])
             watcher.cancel()
+        whole = True
     except* OSError:
         pass  # one side broke off or both fell silent: both are closed by the caller
+    return whole
