@@ -132,8 +132,9 @@ async def test_a_service_is_reached_at_its_address(box: LocalSandbox, kind: str,
 
 async def test_a_plain_fork_reaches_nothing(box: LocalSandbox) -> None:
     await serve(box, "tcp", "127.0.0.1:8001")
-    async with await box.fork() as fork:
-        assert "refused" in await ask(fork, "tcp", "127.0.0.1:8001")
+    fork = await box.fork()
+    assert "refused" in await ask(fork, "tcp", "127.0.0.1:8001")
+    await fork.stop()
 
 
 async def test_an_address_for_both_families_serves_both(box: LocalSandbox) -> None:

@@ -30,8 +30,6 @@ _DATAGRAM: Final = 1 << 16
 _CONNECT_SEC: Final = 15.0
 _RETRY_SEC: Final = 0.05
 _IDLE_SEC: Final = 600.0
-_AFTER_END_SEC: Final = 60.0
-"""A server that never closes what its client has closed must not hold connections for ever."""
 
 
 class Forwarding:
@@ -63,7 +61,7 @@ class Forwarding:
                 client.abort()
                 return
             with server:
-                if not await relay(client, server, idle=_IDLE_SEC, after_end=_AFTER_END_SEC):
+                if not await relay(client, server, idle=_IDLE_SEC):
                     client.abort()
                     server.abort()
 

@@ -29,6 +29,8 @@ class Stream:
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout = timeout
+        self.ended = False
+        """Whether the other side sends no more."""
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._buffer = b""
@@ -83,6 +85,7 @@ class Stream:
         await asyncio.sleep(0)
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
+        self.ended = not data
         return bool(data)
 
     async def write(self, data: bytes) -> None:
@@ -118,31 +121,25 @@ class Stream:
         self.close()
 
 
-async def relay(one: Stream, other: Stream, *, idle: float, after_end: float | None = None) -> bool:
+async def relay(one: Stream, other: Stream, *, idle: float) -> bool:
     """Copy both ways until both sides have ended, one breaks off, or both were silent for `idle` seconds; whether both
-    have ended. `after_end` is the patience once one of them has ended."""
+    have ended."""
     one.timeout = other.timeout = None
     loop = asyncio.get_running_loop()
-    last, patience = loop.time(), idle
+    last, whole = loop.time(), False
 
     async def one_way(source: Stream, target: Stream) -> None:
-        nonlocal last, patience
+        nonlocal last
         while data := await source.read():
             last = loop.time()
             await target.write(data)
         target.end_writing()
-        last, patience = loop.time(), idle if after_end is None else after_end
-        watching.set()
 
     async def watch() -> None:
-        while (left := last + patience - loop.time()) > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await watching.wait()
-            watching.clear()
+        while (left := last + idle - loop.time()) > 0:  # noqa: ASYNC110 - it is the time that is waited for
+            await asyncio.sleep(left)
         raise TimeoutError
 
-    watching, whole = asyncio.Event(), False
     try:
         async with asyncio.TaskGroup() as tasks:
             watcher = tasks.create_task(watch())
