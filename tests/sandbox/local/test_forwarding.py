@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,6 +79,27 @@ elif not (kind == "datagram"):
     print(client.recv(65536).decode())
 """
 
+NEVER_CLOSES = """
+import socket
+server = socket.create_server(("127.0.0.1", 8001), backlog=512)
+open("/tmp/up", "w").close()
+kept = []
+while True:
+    kept.append(server.accept())
+"""
+MANY_CLIENTS = """
+import socket, time
+kept = [socket.create_connection(("127.0.0.1", 8001), 20) for _ in range(240)]
+print(len(kept), flush=True)
+time.sleep(60)
+"""
+MANY_PORTS = """
+import socket, time
+kept = [socket.create_server(("127.0.0.1", 9000 + number)) for number in range(140)]
+open("/tmp/up", "w").close()
+time.sleep(600)
+"""
+
 
 async def serve(box: LocalSandbox, kind: str, place: str, *more: str, user: str | None = None) -> None:
     """Start an echo service as an agent would: in the background, in a session of its own."""
@@ -88,9 +108,18 @@ async def serve(box: LocalSandbox, kind: str, place: str, *more: str, user: str 
     words = " ".join([kind, f"'{place}'", ready, *more])
     command = f"setsid nohup python3 /tmp/server.py {words} >/tmp/log-$$ 2>&1 </dev/null &"
     assert (await box.exec(command, user=user, timeout=60)).ok
+    await true(box, f"test -f {ready}")
+
+
+async def true(box: LocalSandbox, command: str) -> None:
+    """Wait until a command in the box succeeds."""
     with anyio.fail_after(30):
-        while not (await box.exec(["test", "-f", ready])).ok:
+        while not (await box.exec(command)).ok:  # noqa: ASYNC110 - the box sets no event here
             await anyio.sleep(0.02)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def ask(box: LocalSandbox, kind: str, place: str, user: str = "root") -> str:
@@ -152,9 +181,7 @@ async def test_datagrams_of_a_named_socket_arrive(box: LocalSandbox) -> None:
     await serve(box, "datagram", "/tmp/log.sock")
     async with beside(box) as fork:
         await ask(fork, "datagram", "/tmp/log.sock")
-        with anyio.fail_after(20):
-            while not (await box.exec("grep -q hello /app/received")).ok:
-                await anyio.sleep(0.02)
+        await true(box, "grep -q hello /app/received")
 
 
 async def test_a_named_socket_keeps_its_permissions(box: LocalSandbox) -> None:
@@ -222,41 +249,34 @@ async def test_nothing_is_left_open_when_a_fork_stops(box: LocalSandbox) -> None
     await serve(box, "udp", "127.0.0.1:8002")
     async with beside(box):
         pass
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for _ in range(3):
         async with beside(box) as fork:
             assert await ask(fork, "tcp", "127.0.0.1:8001") == "echo hello"
             assert await ask(fork, "udp", "127.0.0.1:8002") == "echo hello"
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert open_files() <= before
 
 
 async def test_connections_that_a_service_never_closes_do_not_exhaust_the_driver(box: LocalSandbox) -> None:
     """A service holds what it gets; more clients than there is room for wait, and the driver's descriptors stay few."""
-    hold = "import socket\ns = socket.create_server(('127.0.0.1', 8001), backlog=512)\nopen('/tmp/up','w').close()\n"
-    await box.write_file("/tmp/hold.py", (hold + "kept = []\nwhile True: kept.append(s.accept())\n").encode())
+    await box.write_file("/tmp/hold.py", NEVER_CLOSES.encode())
     await box.exec("setsid python3 /tmp/hold.py >/dev/null 2>&1 </dev/null &")
-    with anyio.fail_after(30):
-        while not (await box.exec(["test", "-f", "/tmp/up"])).ok:
-            await anyio.sleep(0.02)
+    await true(box, "test -f /tmp/up")
     await serve(box, "tcp", "127.0.0.1:8002")
     async with beside(box) as fork:
-        before = len(os.listdir("/proc/self/fd"))
-        many = "import socket,time\nc=[socket.create_connection(('127.0.0.1',8001),20) for _ in range(240)]\nprint(len(c), flush=True)\ntime.sleep(60)\n"
-        held = await fork.process(["python3", "-c", many])
+        before = open_files()
+        held = await fork.process(["python3", "-c", MANY_CLIENTS])
         async for _ in held.stdout():
             break
-        assert len(os.listdir("/proc/self/fd")) - before < 300
+        assert open_files() - before < 300
         await held.kill()
         assert await ask(fork, "tcp", "127.0.0.1:8002") == "echo hello"
 
 
 async def test_more_offers_than_can_be_forwarded_are_named(box: LocalSandbox) -> None:
-    many = "import socket,time\nk=[socket.create_server(('127.0.0.1', 9000+n)) for n in range(140)]\nopen('/tmp/up','w').close()\ntime.sleep(600)\n"
-    await box.write_file("/tmp/many.py", many.encode())
+    await box.write_file("/tmp/many.py", MANY_PORTS.encode())
     await box.exec("setsid python3 /tmp/many.py >/dev/null 2>&1 </dev/null &")
-    with anyio.fail_after(30):
-        while not (await box.exec(["test", "-f", "/tmp/up"])).ok:
-            await anyio.sleep(0.02)
+    await true(box, "test -f /tmp/up")
     async with beside(box) as fork:
         assert len(fork.not_forwarded) == 12
 

@@ -12,8 +12,8 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, Literal, NamedTuple
 
 from benchflow.sandbox.inside import syscalls as sc
@@ -105,7 +105,7 @@ def connect(offer: Offer, descriptors: str = OWN_DESCRIPTORS) -> socket.socket:
     opened = socket.socket(offer.domain, _TYPES[offer.kind])
     try:
         opened.setblocking(False)
-        with _at(offer, descriptors) as address:
+        with _address_of(offer, descriptors) as address:
             number = opened.connect_ex(address)
         if number not in (0, errno.EINPROGRESS):
             raise OSError(number, os.strerror(number))
@@ -136,10 +136,25 @@ def listen(offer: Offer, closed: Sequence[str] = (), descriptors: str = OWN_DESC
     return opened
 
 
+def listen_all(
+    wanted: Sequence[Sequence[object]], closed: Sequence[str], descriptors: str = OWN_DESCRIPTORS
+) -> tuple[list[socket.socket], list[str | None]]:
+    """`listen` for each offer of a message: the sockets, and for each offer None or why there is no socket."""
+    opened: list[socket.socket] = []
+    reasons: list[str | None] = []
+    for values in wanted:
+        try:
+            opened.append(listen(Offer.from_message(values), closed, descriptors))
+            reasons.append(None)
+        except OSError as error:
+            reasons.append(error.strerror or str(error))
+    return opened, reasons
+
+
 def _lines(path: str, most: int = -1) -> list[list[str]]:
     """The rows of a table; one that is very long is read in part."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded in a box
+        with open(path, "rb") as file:
             text = os.fsdecode(file.read(_TABLE_BYTES))
     except FileNotFoundError:  # a kernel without IPv6
         return []
@@ -191,35 +206,26 @@ def _with_rights(offer: Offer) -> Offer:
 
 def _open_socket(path: str) -> int:
     """A handle of the socket at a path; what leads there through another process's files is not followed."""
-    fd = sc.open_beneath(
-        sc.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, resolve=sc.RESOLVE_NO_MAGICLINKS
-    )
+    fd = sc.open_beneath(sc.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, resolve=sc.RESOLVE_NO_MAGICLINKS)
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.ENOTSOCK, f"'{path}' is not a socket")
     return fd
 
 
-class _at:
+@contextmanager
+def _address_of(offer: Offer, descriptors: str) -> Iterator[tuple[str, int] | str | bytes]:
     """The address of an offer as `connect` takes it, valid in the block."""
-
-    def __init__(self, offer: Offer, descriptors: str) -> None:
-        self._offer = offer
-        self._descriptors = descriptors
-        self._fd = -1
-
-    def __enter__(self) -> tuple[str, int] | str | bytes:
-        offer = self._offer
-        if offer.domain != socket.AF_UNIX:
-            return (offer.place, offer.port)
-        if offer.place.startswith("\0"):
-            return os.fsencode(offer.place)
-        self._fd = _open_socket(offer.place)
-        return f"{self._descriptors}/{self._fd}"
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+    if offer.domain != socket.AF_UNIX:
+        yield (offer.place, offer.port)
+    elif offer.place.startswith("\0"):
+        yield os.fsencode(offer.place)
+    else:
+        fd = _open_socket(offer.place)
+        try:
+            yield f"{descriptors}/{fd}"
+        finally:
+            os.close(fd)
 
 
 def _bind_path(opened: socket.socket, offer: Offer, closed: Sequence[str], descriptors: str) -> None:

@@ -7,7 +7,6 @@ from a child inside that has given up its privileges. What comes out is checked 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import io
 import os
@@ -27,6 +26,7 @@ from benchflow.sandbox.inside import tree_stream
 from benchflow.sandbox.inside.offers import Offer
 from benchflow.sandbox.local.inside import messages
 from benchflow.sandbox.local.link import Link, expect, next_message
+from benchflow.sandbox.network.offered import connected, paired
 
 _F_SETPIPE_SZ: Final = 1031
 _BUFFER: Final = 1 << 20
@@ -138,21 +138,9 @@ async def _send_parcel(link: Link, source: Path, message: messages.Message) -> b
 
 
 async def dial(link: Link, offer: Offer) -> socket.socket:
-    """A socket that is connected to an offer of the box, or about to be; `ConnectionError` if nobody takes it."""
+    """A socket that is connected to an offer of the box; `ConnectionError` if nobody takes it."""
     answer, fds = await link.call({"op": "dial", "offer": offer})
-    if not fds:
-        number = answer.get("refused", errno.EMFILE)
-        raise (BlockingIOError if number == errno.EAGAIN else ConnectionRefusedError)(number, os.strerror(number))
-    opened = socket.socket(fileno=fds[0])
-    try:
-        if offer.kind == "tcp":
-            await anyio.wait_writable(opened)
-            if number := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                raise ConnectionRefusedError(number, f"No process responds at {offer} inside the sandbox.")
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+    return await connected(offer, answer, [socket.socket(fileno=fd) for fd in fds])
 
 
 async def list_offers(link: Link) -> tuple[list[Offer], list[str]]:
@@ -166,15 +154,7 @@ async def listen(
 ) -> tuple[list[tuple[Offer, socket.socket]], list[str]]:
     """Listening sockets inside at the addresses of another box's offers, and which of them cannot be had."""
     answer, fds = await link.call({"op": "listen", "offers": wanted, "closed": closed})
-    reasons = answer["reasons"]
-    sockets = [socket.socket(fileno=fd) for fd in fds]
-    if len(sockets) != reasons.count(None):
-        for opened in sockets:
-            opened.close()
-        raise SandboxFailure("This process has too many open files to forward ports.", code="too-many-files")
-    had = [offer for offer, reason in zip(wanted, reasons, strict=True) if reason is None]
-    lost = [f"{offer} ({reason})" for offer, reason in zip(wanted, reasons, strict=True) if reason is not None]
-    return list(zip(had, sockets, strict=True)), lost
+    return paired(wanted, answer["reasons"], [socket.socket(fileno=fd) for fd in fds])
 
 
 async def _open(link: Link, path: str, *, parcel: bool = False) -> tuple[int | None, bytes | None]:

@@ -157,15 +157,8 @@ def dial(supervisor: Supervisor, message: messages.Message, reply: socket.socket
 def open_listeners(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Hand out sockets at the addresses of another box's offers; for each that cannot be had, the reason."""
     del supervisor, fds
-    opened: list[socket.socket] = []
-    reasons: list[str | None] = []
+    opened, reasons = offers.listen_all(message["offers"], message["closed"])
     try:
-        for values in message["offers"]:
-            try:
-                opened.append(offers.listen(offers.Offer.from_message(values), message["closed"]))
-                reasons.append(None)
-            except OSError as error:
-                reasons.append(error.strerror or str(error))
         messages.send(reply, {"reasons": reasons}, [item.fileno() for item in opened])
     finally:
         for item in opened:
