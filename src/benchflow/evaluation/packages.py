@@ -28,7 +28,6 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
-from benchflow.verifier.scope import Staging
 
 
 class PackageRunner:
@@ -43,7 +42,6 @@ class PackageRunner:
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
-        self._staging: Final = Staging()
         self._proofs: Final = Proofs()
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
@@ -104,7 +102,6 @@ class PackageRunner:
             machine=self._machine,
             keep_workspace=request.keep_workspace,
             durable=False,
-            staging=self._staging,
             isolation=request.isolation,
             proofs=self._proofs,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
@@ -165,7 +162,6 @@ class PackageRunner:
                 await backend.close()
         self._backends.clear()
         self._installations.clear()
-        self._staging.close()
 
 
 def _task(folder: Path, path: Path) -> TaskRef:
