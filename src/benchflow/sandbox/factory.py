@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
-from benchflow.record import Fidelity
+from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.services import ServicesPlan, plan_services
@@ -49,6 +49,8 @@ class Preparation:
     spec: SandboxSpec
     healthcheck: Healthcheck | None = None
     services: ServicesPlan | None = None
+    isolation: Isolation | None = None
+    """What verifiers see of the agent's changes: chosen by the user, or by proof where the package says `auto`."""
 
     @property
     def base(self) -> str:

@@ -65,7 +65,7 @@ async def check_services(environment: Environment, scope: Scope, *, verified: bo
 
 def _who_could_end_services(sandbox: Sandbox, scope: Scope) -> str | None:
     """Why the agent had the permission to end a service, in a sentence; None if it had not."""
-    if scope.opt_outs.keep_processes:
+    if scope.isolation.keeps_processes:
         return "The package declares running processes as the solution, so keeping it running was part of the task."
     if any(is_root(user) for user in agent_users(sandbox, scope.view)):
         return "The agent runs as root and could have ended it, so the score stands."
@@ -100,7 +100,7 @@ async def remove_hooks(sandbox: Sandbox, rules: Rules, *, contested: bool) -> tu
     if not kept:
         return planted, []
     message = f"Changed by the agent and not reverted, because its processes are still running: {', '.join(kept[:20])}"
-    return planted, [Issue("changes-kept", "warning", "verifier.hardening.keep_processes", message)]
+    return planted, [Issue("changes-kept", "warning", "verifier.isolation", message)]
 
 
 async def _as_root(sandbox: Sandbox, command: str) -> ExecResult:

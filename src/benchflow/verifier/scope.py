@@ -26,7 +26,7 @@ from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
-from benchflow.task.config.task_config import ArtifactConfig, VerifierConfig
+from benchflow.task.config.task_config import AUTO, ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
@@ -42,26 +42,6 @@ _EXECUTABLE: Final = 0o755
 
 
 @dataclass(frozen=True, slots=True)
-class OptOuts:
-    """What a package allows to act on its verifier."""
-
-    keep_system_changes: bool = False
-    keep_processes: bool = False
-    keep_hooks: bool = False
-    pytest_plugins: tuple[str, ...] = ()
-
-    def names(self) -> tuple[str, ...]:
-        """The declared opt-outs, for the record."""
-        hardening = {
-            "verifier.hardening.keep_system_changes": self.keep_system_changes,
-            "verifier.hardening.keep_processes": self.keep_processes,
-            "verifier.hardening.cleanup_conftests": self.keep_hooks,
-            "verifier.pytest_plugins": bool(self.pytest_plugins),
-        }
-        return tuple(name for name, chosen in hardening.items() if chosen)
-
-
-@dataclass(frozen=True, slots=True)
 class Scope:
     """The verifier of a task or of one of its steps."""
 
@@ -72,8 +52,24 @@ class Scope:
     document: VerifierDocument | None
     artifacts: tuple[ArtifactConfig, ...]
     prompt: str
-    opt_outs: OptOuts
+    isolation: Isolation
+    """What this verifier sees of the agent's changes."""
     step: str | None = None
+
+    @property
+    def opt_outs(self) -> tuple[str, ...]:
+        """The keys by which the package lets the agent act on this verifier, for the record."""
+        hardening = self.config.hardening
+        kept = self.isolation.keeps_system and self.isolation.chosen_by == "declared"
+        spelled = hardening.keep_system_changes or hardening.keep_processes
+        names = {
+            "verifier.isolation": kept and not spelled,
+            "verifier.hardening.keep_system_changes": kept and hardening.keep_system_changes,
+            "verifier.hardening.keep_processes": kept and hardening.keep_processes,
+            "verifier.hardening.cleanup_conftests": not hardening.cleanup_conftests,
+            "verifier.pytest_plugins": bool(self.config.pytest_plugins),
+        }
+        return tuple(name for name, chosen in names.items() if chosen)
 
     @property
     def mount(self) -> str:
@@ -142,23 +138,23 @@ class Scope:
         return NetworkPolicy(_MODES[mode], hosts if mode == "allowlist" else ())  # type: ignore[arg-type] # the values are modes
 
 
-def isolation_of(config: VerifierConfig, *, in_agents_box: bool = False) -> Isolation:
-    """What of the agent's a verifier sees, by the settings it has; `in_agents_box`, where it runs beside the agent's
-    services because nothing can be copied from under them."""
-    hardening = config.hardening
-    if config.isolation == "separate":
-        return Isolation("separate", "declared", None)
-    if hardening.keep_processes:
-        return Isolation("services", "declared", None)
-    if in_agents_box:
-        return Isolation("open", "default", None)
-    if hardening.keep_system_changes:
-        return Isolation("system", "declared", None)
-    return Isolation("shared", "declared" if config.environment_mode is not None else "default", None)
+def isolation_of(config: VerifierConfig, chosen: Isolation | None = None) -> Isolation:
+    """What of the agent's changes a verifier sees: what the user chose, what the package declares, or the default.
+
+    `chosen` is a rung of the user's, or the one that a proof found, which decides where the package declares `auto`.
+    """
+    if chosen is not None and chosen.chosen_by == "user":
+        return chosen
+    wanted = config.wanted_isolation
+    if wanted is None:
+        return Isolation("shared", "default", None)
+    if wanted == AUTO:
+        return chosen or Isolation("open", "default", None)
+    return Isolation(wanted, "declared", None)  # type: ignore[arg-type] # the values are rungs
 
 
-def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
-    """The verifier of a task, or of the step called `step`."""
+def scope_of(view: TaskRuntimeView, step: str | None = None, chosen: Isolation | None = None) -> Scope:
+    """The verifier of a task, or of the step called `step`; `chosen` is an isolation as `isolation_of` takes it."""
     config, folders, document = config_of(view, step), [view.verifier_dir], view.verifier_document
     artifacts, prompt = view.config.artifacts, view.prompt
     if step is not None:
@@ -170,7 +166,7 @@ def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
             if (found.verifier_dir / VERIFIER_MD).is_file():
                 document = load_verifier_document(found.verifier_dir)
     present = tuple(folder for folder in folders if folder is not None)
-    return Scope(view, config, present, document, artifacts, prompt, _opt_outs(config), step)
+    return Scope(view, config, present, document, artifacts, prompt, isolation_of(config, chosen), step)
 
 
 def config_of(view: TaskRuntimeView, step: str | None = None) -> VerifierConfig:
@@ -189,19 +185,12 @@ def _step_of(view: TaskRuntimeView, step: str) -> StepView:
 def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:
     """The settings of a step; unset values come from the task."""
     inherited = {name: getattr(task, name) for name in task.declared - own.declared}
-    if own.environment_mode == "shared":
+    wanted = own.wanted_isolation or task.wanted_isolation
+    if wanted is not None:
+        inherited["isolation"] = wanted
+    if wanted != "separate":
         inherited.pop("environment", None)
     return own.replace(**inherited)
-
-
-def _opt_outs(config: VerifierConfig) -> OptOuts:
-    hardening = config.hardening
-    return OptOuts(
-        keep_system_changes=hardening.keep_system_changes,
-        keep_processes=hardening.keep_processes,
-        keep_hooks=not hardening.cleanup_conftests,
-        pytest_plugins=config.pytest_plugins,
-    )
 
 
 def words_of(text: str) -> frozenset[str]:

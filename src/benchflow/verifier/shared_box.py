@@ -29,14 +29,14 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
     spec = sandbox.spec
     env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
     lookup, modules = lookup_folders(env, spec.workdir)
-    built = () if scope.opt_outs.keep_system_changes else await built_tools(environment)
+    built = () if scope.isolation.keeps_system else await built_tools(environment)
     return Rules(
         workdir=spec.workdir,
         lookup=lookup,
         built=built,
         modules=modules,
-        keep_system=scope.opt_outs.keep_system_changes,
-        keep_hooks=scope.opt_outs.keep_hooks,
+        keep_system=scope.isolation.keeps_system,
+        keep_hooks=not scope.config.hardening.cleanup_conftests,
         expected=words_of(scope.prompt),
         mounted=tuple(mount.target for mount in spec.mounts),
     )
