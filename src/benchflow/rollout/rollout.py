@@ -39,7 +39,7 @@ from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
 from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
-from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
+from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import judges, require_judges
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
@@ -108,6 +108,7 @@ class Rollout:
             cache=config.judge_cache,
             base_image=config.base_image,
             staging=config.staging,
+            blames=config.agent not in (ORACLE, NOP),
         )
         with (
             closing(verifier),

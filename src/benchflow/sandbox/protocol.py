@@ -197,6 +197,7 @@ class Change:
     """Absolute, inside the sandbox."""
     kind: ChangeKind
     type: Literal["file", "directory", "symlink", "special"]
+    """`special` is all else, and a folder that is too deep to be listed."""
     size: int = 0
     target: str | None = None
     """The target of a symlink, as written; None for everything else and if unknown."""
