@@ -21,8 +21,8 @@ FACES = {
         "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase RescoreNote Result "
         "RewardLine RolloutFolder Rung SandboxPart Score Settings Statistics StepFolder StepRecord StepVerifier "
         "Summary TaskId TaskPart ToolAudit Trajectory VerifierPart WithheldChange WorkKey Workspace always_wins "
-        "identify labels list_jobs outcome_of pair read_lines read_rewards read_summary read_trajectory schema work_key "
-        "write_document"
+        "identify labels list_jobs outcome_of pair read_lines read_rewards read_summary read_trajectory schema "
+        "work_key write_document"
     ),
 }
 
