@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Workspace,
     )
     from benchflow.record.schemas import schema
+    from benchflow.record.summary import Bounds, Estimate, Statistics, Summary, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
@@ -61,6 +62,7 @@ __all__ = [
     "AgentEnd",
     "AgentPart",
     "Artifact",
+    "Bounds",
     "BranchOption",
     "BranchRecord",
     "CleanupFailure",
@@ -68,6 +70,7 @@ __all__ = [
     "DamagedLine",
     "EarlierScore",
     "ErrorRecord",
+    "Estimate",
     "Event",
     "Fidelity",
     "Isolation",
@@ -95,10 +98,12 @@ __all__ = [
     "SandboxPart",
     "Score",
     "Settings",
+    "Statistics",
     "StepFolder",
     "StepProof",
     "StepRecord",
     "StepVerifier",
+    "Summary",
     "TaskId",
     "TaskPart",
     "ToolAudit",
@@ -116,6 +121,7 @@ __all__ = [
     "pair",
     "read_lines",
     "read_rewards",
+    "read_summary",
     "read_trajectory",
     "schema",
     "work_key",
@@ -139,6 +145,7 @@ __getattr__ = lazy_names(
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
+        "benchflow.record.summary": "Bounds Estimate Statistics Summary read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },
