@@ -22,11 +22,12 @@ from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
+from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.scope import Scope, Staging, VerifierVariables, isolation_of, scope_of, verifier_variables
+from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
 
@@ -81,27 +82,19 @@ class Verifier:
         machine: Mapping[str, str] | None = None,
         cache: Path | None = None,
         base_image: str | None = None,
-        staging: Staging | None = None,
         blames: bool = True,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
-        that is not available. `staging` is shared with other verifiers of the same packages, and closed by its creator.
+        that is not available.
         Without `blames` a failure is never the result of the state that was verified: for states that no agent made.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
-        self._staging: Final = Staging() if staging is None else staging
-        self._owns_staging: Final = staging is None
         self._blames: Final = blames
         self._scopes: Final[dict[str | None, Scope]] = {}
-
-    def close(self) -> None:
-        """Remove prepared files; idempotent."""
-        if self._owns_staging:
-            self._staging.close()
 
     async def verify(
         self,
@@ -197,7 +190,6 @@ class Verifier:
                     machine=self._machine,
                     cache=self._cache,
                     base_image=self._base_image,
-                    staging=self._staging,
                 )
                 with scratch("pristine-") as folder:
                     found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
@@ -232,6 +224,7 @@ class Verifier:
         box = sandbox or self.environment.sandbox
         try:
             with attributed("verifier", "verify"):
+                require_intact(scope.view.files)
                 _, declared = scope.strategy(name)
                 variables = verifier_variables(scope, self._machine)
                 maker = self._maker(box, scope, variables, findings, soft=soft)
@@ -280,7 +273,6 @@ class Verifier:
             variables=variables,
             machine=self._machine,
             findings=findings,
-            staging=self._staging,
             soft=soft,
             base_image=self._base_image,
         )

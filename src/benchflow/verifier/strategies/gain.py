@@ -73,7 +73,6 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
             machine=run.machine,
             cache=run.cache,
             base_image=run.maker.base_image,
-            staging=run.maker.staging,
             blames=False,
         )
         found = await verifier.verify(run.output / end, step=run.scope.step, strategy=strategy.strategy)
