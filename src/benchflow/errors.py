@@ -2,6 +2,7 @@
 
     BenchflowError                     code, and where: file, line, path
     ├── UsageError                     wrong usage, or nothing to work on (exit 2)
+    │   └── PluginError                an installed plugin that cannot be used (category infrastructure)
     ├── PackageError                   a package that cannot be used (category package)
     │   └── IssuesError                one that is refused with a list of issues
     ├── UnsupportedError               a declared feature that the runtime does not support (category unsupported)
@@ -70,6 +71,11 @@ class BenchflowError(Exception):
 class UsageError(BenchflowError):
     category: ClassVar[Category] = "package"
     default_code = "usage"
+
+
+class PluginError(UsageError):
+    category: ClassVar[Category] = "infrastructure"
+    default_code = "plugin-invalid"
 
 
 class PackageError(BenchflowError):

@@ -1,17 +1,17 @@
-"""The one loader of plugins: what stands behind a name of an entry-point group, built-in or installed.
+"""The one loader of plugins: the object behind a name of an entry-point group, built-in or installed.
 
-A group lists its names without importing anything and loads one at a time, so that a plugin that cannot be loaded is
-one sentence where it is asked for and never in the way of the others. A built-in name cannot be taken over.
+A group lists its names without importing anything and loads one at a time, so that a broken plugin is reported where
+it is asked for, in the same words by every command, and does not affect the others. A built-in name cannot be replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -25,11 +25,14 @@ class PluginGroup:
 
     group: str
     what: str
-    """What a plugin of it is, in messages."""
+    """What its plugins provide, for messages."""
     unknown: str
     """The code of the error about an unknown name."""
     built_in: Mapping[str, str]
     """Names that need no plugin, each with its `module:attribute`."""
+    check: str
+    """`module:attribute` of a function that takes the name and the object of a plugin. It returns what is wrong with
+    the object, to complete a sentence, or None."""
 
     def names(self) -> tuple[str, ...]:
         """Every name there is: built-in ones first, then plugins in order."""
@@ -39,16 +42,22 @@ class PluginGroup:
         """The names of installed plugins."""
         return tuple(sorted(self._installed()))
 
-    def load(self, name: str) -> object:
-        """What stands behind a name.
+    def ignored(self) -> tuple[str, ...]:
+        """A sentence for each plugin that has a built-in name."""
+        return tuple(
+            f"The {self.what} plugin '{point.name}' ({point.value}) is ignored: the name is built in. "
+            "Rename its entry point."
+            for point in self._points()
+            if point.name in self.built_in
+        )
 
-        An unknown name is a `UsageError` that lists the known ones, a plugin that cannot be imported an
-        `InfrastructureFailure` (`plugin-invalid`).
+    def load(self, name: str) -> object:
+        """The object behind a name, checked.
+
+        An unknown name is a `UsageError` that lists the known ones, a plugin that cannot be used a `PluginError`.
         """
         if name in self.built_in:
-            module, _, attribute = self.built_in[name].partition(":")
-            found: object = getattr(import_module(module), attribute)
-            return found
+            return _imported(self.built_in[name])
         point = self._installed().get(name)
         if point is None:
             known = ", ".join(self.names())
@@ -57,29 +66,39 @@ class PluginGroup:
         if len(rivals) > 1:
             raise self.invalid(name, f"exists more than once: {', '.join(rivals)}; uninstall all but one")
         try:
-            found = point.load()
+            found: object = point.load()
         except (Exception, SystemExit) as error:  # boundary: a plugin's code may raise anything when it is imported
-            raise self.invalid(name, f"cannot be loaded: {_reason(error)}") from error
+            raise self.invalid(name, f"cannot be loaded: {reason(error)}") from error
+        wrong = cast("Callable[[str, object], str | None]", _imported(self.check))(name, found)
+        if wrong is not None:
+            raise self.invalid(name, wrong)
         return found
 
-    def invalid(self, name: str, why: str) -> InfrastructureFailure:
-        """The failure of a plugin that cannot be used; `why` completes the sentence."""
+    def invalid(self, name: str, why: str) -> PluginError:
+        """The error about a plugin that cannot be used; `why` completes the sentence."""
         point = self._installed().get(name)
         where = f" ({point.value})" if point is not None else ""
-        return InfrastructureFailure(f"The {self.what} plugin '{name}'{where} {why}.", code="plugin-invalid")
+        return PluginError(f"The {self.what} plugin '{name}'{where} {why}.")
 
     def _installed(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in self._points()}
+        return {point.name: point for point in self._points() if point.name not in self.built_in}
 
     def _points(self) -> list[EntryPoint]:
         from importlib.metadata import entry_points
 
-        return [point for point in entry_points(group=self.group) if point.name not in self.built_in]
+        return list(entry_points(group=self.group))
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """What a plugin's code raised, in one line."""
     text = " ".join(str(error).split())[:_LONGEST_REASON].rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _imported(target: str) -> object:
+    module, _, attribute = target.partition(":")
+    found: object = getattr(import_module(module), attribute)
+    return found
 
 
 AGENTS: Final = PluginGroup(
@@ -100,6 +119,7 @@ AGENTS: Final = PluginGroup(
         "pi": "benchflow.agents.acp.known_agents:PI",
         "deepagents": "benchflow.agents.acp.known_agents:DEEPAGENTS",
     },
+    "benchflow.agents.registry:wrong_with",
 )
 """Each is an `AgentKind`."""
 
@@ -112,6 +132,7 @@ SANDBOXES: Final = PluginGroup(
         "docker": "benchflow.sandbox.backends:DOCKER",
         "podman": "benchflow.sandbox.backends:PODMAN",
     },
+    "benchflow.sandbox.backends:wrong_with",
 )
 """Each is a subclass of `SandboxBackend` that is made without arguments; a built-in one a `BuiltIn` that makes it."""
 
@@ -130,5 +151,6 @@ STRATEGIES: Final = PluginGroup(
         "leaderboard-submission": "benchflow.verifier.strategies.leaderboard:score",
         "assessor": "benchflow.verifier.strategies.assessor:score",
     },
+    "benchflow.verifier.strategy_run:wrong_with",
 )
 """Each is an asynchronous function from a `Run` to a verdict."""

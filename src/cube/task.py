@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from time import perf_counter
 from typing import Any, ClassVar, Final, Generic, Literal
@@ -95,6 +95,9 @@ logger = logging.getLogger(__name__)
 RuntimeContext = dict[str, Any]
 """Shared infrastructure from `Benchmark._setup()`; read-only for tasks once setup is over."""
 
+Score = Callable[[Observation], tuple[float, dict[str, Any]]]
+"""Evaluates the state after a step: the reward and its info."""
+
 STOP_ACTION: Final = ActionSchema(name="final_step", description="Stop the task execution.")
 """The action with which an agent ends a task. Offered by the harness; not part of a tool's action set."""
 
@@ -115,6 +118,16 @@ class TaskMetadata(TypedBaseModel):
 
 class TaskExecutionInfo(TypedBaseModel):
     """Heavy, lazily loaded data of a task. Benchmarks subclass it with typed fields."""
+
+
+class UnscoredError(Exception):
+    """No score exists, and why. `evaluate` may raise it with details; any other exception means the same."""
+
+    def __init__(
+        self, reason: str, *, category: str = "verifier", phase: str = "verify", code: str = "evaluate-failed"
+    ) -> None:
+        super().__init__(reason)
+        self.unscored = {"category": category, "phase": phase, "code": code, "reason": reason}
 
 
 TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
@@ -218,35 +231,16 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         """The actions an agent may call now."""
         return self.filter_actions(self.tool.action_set)
 
+    def offers(self, name: str) -> bool:
+        """Whether an agent may call an action of this name now."""
+        return any(action.name == name for action in self.action_set)
+
     def step(self, action: Action | list[Action]) -> EnvironmentOutput:
         """Execute one action, or several as one step, and evaluate when the task is done.
 
-        The first stop or error ends the step and the task. An unknown action is an error.
+        The first stop or error ends the step and the task. An action that is unknown or filtered out is an error.
         """
-        obs = trusted(Observation, {"contents": []})
-        error, done, spent, executed = self._execute([action] if isinstance(action, Action) else _actions(action), obs)
-        done = done or bool(self.finished(obs))
-        profiling: dict[str, Any] = {}
-        if executed:
-            profiling["tool_execute"] = {"total": spent, "avg_per_action": spent / executed, "n_actions": executed}
-        reward = 0.0
-        info: dict[str, Any] = {}
-        if done or self.validate_per_step:
-            started = perf_counter()
-            reward, info = self._evaluated(obs)
-            profiling["evaluate"] = perf_counter() - started
-        started = perf_counter()
-        obs = self.obs_postprocess(obs)
-        profiling["obs_postprocess"] = perf_counter() - started
-        if not isinstance(obs, Observation):
-            raise TypeError(
-                f"{type(self).__name__}.obs_postprocess() returned {type(obs).__name__}, not an Observation."
-            )
-        info["profiling"] = profiling
-        return trusted(
-            EnvironmentOutput,
-            {"obs": obs, "reward": reward, "done": done, "truncated": False, "info": info, "error": error},
-        )
+        return take_step(self, action, self._evaluated)
 
     def _evaluated(self, obs: Observation) -> tuple[float, dict[str, Any]]:
         """The reward as a float and a copy of the info."""
@@ -257,9 +251,15 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
         except (TypeError, ValueError) as error:
             raise TypeError(f"{type(self).__name__}.evaluate() returned {result!r}, not (float, dict).") from error
 
+    def _refused(self, action: Action) -> Observation | StepError:
+        """The result of an action that `filter_actions` leaves out; it is not executed."""
+        return StepError.from_exception(UnknownActionError(f"Action '{action.name}' is not offered by this task."))
+
     def _execute(self, actions: list[Action], obs: Observation) -> tuple[StepError | None, bool, float, int]:
         """Run actions until one stops or fails, adding to `obs`: the error, whether it is over, seconds, actions."""
         tool, stop = self.tool, STOP_ACTION.name if self.accept_agent_stop else None
+        # Asking for the actions costs more than executing one; without a filter the tool itself knows its actions.
+        filtered = type(self).filter_actions is not Task.filter_actions
         spent, executed = 0.0, 0
         for action in actions:
             if action.name == stop:
@@ -267,7 +267,9 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
                 return None, True, spent, executed
             started = perf_counter()
             try:
-                result = tool.execute_action(action)
+                result = (
+                    self._refused(action) if filtered and not self.offers(action.name) else tool.execute_action(action)
+                )
             except UnknownActionError as error:
                 result = StepError.from_exception(error)
             spent += perf_counter() - started
@@ -282,6 +284,32 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
                     f"got {type(result)}, expected Observation or StepError"
                 )
         return None, False, spent, executed
+
+
+def take_step(task: Task[Any], action: Action | list[Action], score: Score | None) -> EnvironmentOutput:
+    """A step that `score` evaluates when the task is done, or after every step if it says so; None: never."""
+    obs = trusted(Observation, {"contents": []})
+    error, done, spent, executed = task._execute([action] if isinstance(action, Action) else _actions(action), obs)
+    done = done or bool(task.finished(obs))
+    profiling: dict[str, Any] = {}
+    if executed:
+        profiling["tool_execute"] = {"total": spent, "avg_per_action": spent / executed, "n_actions": executed}
+    reward = 0.0
+    info: dict[str, Any] = {}
+    if score is not None and (done or task.validate_per_step):
+        started = perf_counter()
+        reward, info = score(obs)
+        profiling["evaluate"] = perf_counter() - started
+    started = perf_counter()
+    obs = task.obs_postprocess(obs)
+    profiling["obs_postprocess"] = perf_counter() - started
+    if not isinstance(obs, Observation):
+        raise TypeError(f"{type(task).__name__}.obs_postprocess() returned {type(obs).__name__}, not an Observation.")
+    info["profiling"] = profiling
+    return trusted(
+        EnvironmentOutput,
+        {"obs": obs, "reward": reward, "done": done, "truncated": False, "info": info, "error": error},
+    )
 
 
 def _actions(actions: Any) -> list[Action]:

@@ -14,7 +14,7 @@ from benchflow.agents import (
     create_policy,
     list_agents,
 )
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import PluginError, UsageError
 from benchflow.plugins import AGENTS
 from benchflow.record import ALWAYS_WIN
 
@@ -111,7 +111,7 @@ def test_a_plugin_cannot_take_over_a_built_in_name(plugins):
 
 @pytest.mark.parametrize(("name", "said"), [("wrong", "is not an AgentKind"), ("gone", "cannot be loaded")])
 def test_a_broken_plugin_is_reported_and_harms_no_other(plugins, name, said):
-    with pytest.raises(InfrastructureFailure, match=said) as caught:
+    with pytest.raises(PluginError, match=said) as caught:
         create_agent(name)
     assert caught.value.code == "plugin-invalid"
     assert said in next(info.description for info in list_agents() if info.name == name)

@@ -218,6 +218,29 @@ def test_a_task_offers_what_its_filter_lets_through():
     assert [a.name for a in Filtered(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig()).action_set] == ["write"]
 
 
+@pytest.mark.parametrize("actions", [Action(name="fail"), [write("a"), Action(name="fail"), write("b")]])
+def test_an_action_that_the_filter_leaves_out_is_refused_and_not_executed(actions):
+    class Filtered(LedgerTask):
+        def filter_actions(self, offered):
+            return [action for action in offered if action.name == "write"]
+
+    live = Filtered(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig())
+    output = live.step(actions)
+    assert (output.error.exception_str, output.done) == ("Action 'fail' is not offered by this task.", True)
+    assert live.tool.entries == (["a"] if isinstance(actions, list) else [])
+    assert live.step(STOP).error is None
+
+
+def test_a_filter_that_changes_its_mind_is_asked_before_every_action():
+    class Once(LedgerTask):
+        def filter_actions(self, offered):
+            return [] if self.tool.entries else offered
+
+    live = Once(metadata=TaskMetadata(id="t"), tool_config=LedgerConfig())
+    assert "not offered" in live.step([write("a"), write("b")]).error.exception_str
+    assert live.tool.entries == ["a"]
+
+
 def test_defaults_and_stop_action_are_as_specified():
     live = task()
     assert (live.validate_per_step, live.accept_agent_stop, live.id) == (False, True, "t")

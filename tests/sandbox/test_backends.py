@@ -5,14 +5,16 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import PluginError, UsageError
 from benchflow.plugins import SANDBOXES
 from benchflow.sandbox import backends
 from benchflow.sandbox.backends import BuiltIn
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, SandboxBackend
+from benchflow.task.runtime_capabilities import declared_capabilities
 
 PLUGIN = """
+from benchflow.sandbox import SandboxBackend
 from benchflow.sandbox.local.local_backend import LocalBackend
 
 class Remote(LocalBackend):
@@ -30,6 +32,17 @@ class Broken(LocalBackend):
 class Renamed(LocalBackend):
     pass
 
+class Partial(SandboxBackend):
+    name = "partial"
+    declared = frozenset({"fork"})
+
+class Late(LocalBackend):
+    name = "late"
+
+    @property
+    def declared(self):
+        return LocalBackend.declared
+
 class Boastful(LocalBackend):
     name = "boastful"
     declared = LocalBackend.declared | {"teleport"}
@@ -45,6 +58,8 @@ PLUGINS = {
     "gone": "nothing",
     "renamed": "Renamed",
     "boastful": "Boastful",
+    "partial": "Partial",
+    "late": "Late",
 }
 
 
@@ -75,11 +90,36 @@ def test_a_plugin_is_one_class(plugins):
     assert made.name == "remote"
 
 
-@pytest.mark.parametrize("name", ["broken", "strange", "gone", "renamed", "boastful"])
-def test_a_plugin_that_gives_no_backend_is_said(plugins, name):
-    with pytest.raises(InfrastructureFailure, match=name) as caught:
-        backends.load_backend(name)
-    assert caught.value.code == "plugin-invalid"
+WRONG = {
+    "strange": "is not a subclass of SandboxBackend",
+    "gone": "cannot be loaded: AttributeError: module 'remote_plugin' has no attribute 'nothing'",
+    "renamed": "has the name 'local'; set its class attribute `name` to 'renamed'",
+    "boastful": "declares capabilities that do not exist: teleport",
+    "partial": "does not define create, status",
+    "late": "does not declare its capabilities: its class attribute `declared` is not a frozenset",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_gate_and_the_launch_say_the_same_of_a_broken_plugin(plugins, name):
+    said = f"The sandbox plugin '{name}' (remote_plugin:{PLUGINS[name]}) {WRONG[name]}."
+    for judge in (backends.load_backend, declared_capabilities):
+        with pytest.raises(PluginError) as caught:
+            judge(name)
+        assert str(caught.value) == said
+        assert caught.value.code == "plugin-invalid"
+
+
+@pytest.mark.anyio
+async def test_a_status_that_is_none_is_not_usable(plugins, monkeypatch):
+    backend = backends.load_backend("remote")
+
+    async def nothing():
+        return None
+
+    monkeypatch.setattr(backend, "status", nothing)
+    found = await backends.status_of(backend)
+    assert (found.usable, found.reason) == (False, "Its status() returned NoneType instead of a BackendStatus.")
 
 
 @pytest.mark.anyio
@@ -87,8 +127,12 @@ async def test_a_broken_backend_does_not_hide_the_others(plugins, monkeypatch, l
     monkeypatch.setenv("BENCHCUBE_STORE", str(local_store))
     found = {status.name: status for status in await backends.all_statuses()}
     assert set(found) == set(SANDBOXES.names())
-    assert found["remote"] == BackendStatus("remote", False, "the cloud is down", frozenset())
-    assert not found["broken"].usable
+    assert found["remote"] == BackendStatus(
+        "remote", False, "Its status() failed: RuntimeError: the cloud is down.", frozenset()
+    )
+    assert found["broken"].reason == (
+        "The sandbox plugin 'broken' (remote_plugin:Broken) cannot be created: KeyError: 'credentials'."
+    )
 
 
 def test_what_is_declared_before_a_built_in_backend_is_loaded_is_what_its_class_declares():

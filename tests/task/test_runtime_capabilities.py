@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchflow.errors import InfrastructureFailure
 from benchflow.plugins import SANDBOXES
-from benchflow.sandbox.protocol import CAPABILITIES
+from benchflow.sandbox.protocol import CAPABILITIES, SandboxBackend
 from benchflow.task import (
     TaskConfig,
     TaskDocument,
@@ -30,6 +29,7 @@ from benchflow.task.config.task_config import AgentConfig
 from benchflow.task.document.environment_manifest import ManifestRoot
 from benchflow.task.verifier.declared_strategies import STRATEGIES, PluginStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VerifierRoot
+from benchflow.testing import InMemoryBackend
 
 
 def all_models() -> Iterator[type[Record]]:
@@ -276,15 +276,14 @@ def test_what_is_refused_is_shown_in_the_file_that_declares_it(make_package) -> 
     ]
 
 
-class Moon:
-    """A sandbox backend as far as the gate looks at one."""
-
+class Moon(InMemoryBackend):
+    name = "moon"
     declared = frozenset({"network.public", "gpu"})
 
 
 @pytest.fixture
 def plugins(monkeypatch) -> None:
-    modules = {"moon_plugin": SimpleNamespace(Moon=Moon, Silent=object)}
+    modules = {"moon_plugin": SimpleNamespace(Moon=Moon, Silent=type("Silent", (SandboxBackend,), {}))}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     points = [EntryPoint(name, f"moon_plugin:{name.title()}", SANDBOXES.group) for name in ("moon", "silent", "gone")]
@@ -296,10 +295,13 @@ def test_plugins_are_known_and_honour_what_they_declare(plugins) -> None:
     assert refused("moon", environment={"network_mode": "no-network"}).keys() == {"environment.network_mode"}
 
 
-@pytest.mark.parametrize(("name", "why"), [("silent", "does not declare"), ("gone", "cannot be loaded")])
-def test_a_plugin_that_declares_nothing_honours_nothing(plugins, name, why) -> None:
-    with pytest.raises(InfrastructureFailure, match=why):
-        refused(name)
+@pytest.mark.parametrize(
+    ("name", "why"), [("silent", "does not define create, declared, status"), ("gone", "cannot be loaded")]
+)
+def test_a_plugin_that_cannot_be_used_is_refused_as_a_whole(plugins, name, why) -> None:
+    found = refused(name)
+    assert found.keys() == {"sandbox"}
+    assert why in found["sandbox"]
 
 
 def test_what_the_caller_knows_of_a_sandbox_wins_over_its_name() -> None:

@@ -124,7 +124,7 @@ async def test_an_agent_that_goes_on_never_shares_its_box_with_the_verifier(benc
         await it.agent("[ ! -s /tmp/seen ] && kill -0 $(cat /tmp/alive.pid)")
 
 
-async def test_a_split_package_gets_its_live_box(bench, tmp_path):
+async def test_a_split_package_without_a_proof_is_verified_in_the_open(bench, tmp_path):
     folder = tmp_path / "split"
     (folder / "tests").mkdir(parents=True)
     (folder / "task.toml").write_text('schema_version = "1.0"\n[task]\nname = "acme/split"\n')
@@ -134,7 +134,7 @@ async def test_a_split_package_gets_its_live_box(bench, tmp_path):
         await it.agent(INSTALL, user="root")
         found = await it.verify()
         assert found.verdict.reward == 1
-        assert found.opt_outs == ("verifier.hardening.keep_system_changes", "verifier.hardening.keep_processes")
+        assert found.isolation == Isolation("open", "default", None)
         assert found.diagnostics == ()
         await it.agent("setsid sleep 600 >/dev/null 2>&1 &")
         assert [issue.code for issue in (await it.verify()).diagnostics] == ["live-box"]

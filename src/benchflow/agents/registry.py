@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from benchflow.agents.protocol import NO_LIMITS, Agent, AgentInfo, AgentKind, AgentLimits, AgentRequest, Policy
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import PluginError, UsageError
 from benchflow.plugins import AGENTS
 
 _ALIASES: Final[Mapping[str, str]] = {
@@ -50,7 +50,7 @@ def list_agents() -> list[AgentInfo]:
     for name in AGENTS.plugins():
         try:
             found.append(_load(name).info)
-        except InfrastructureFailure as error:
+        except PluginError as error:
             found.append(AgentInfo(name, str(error), "process"))
     return found
 
@@ -70,8 +70,11 @@ def _find(name: str, model: str | None, environ: Mapping[str, str] | None) -> tu
     return kind, request
 
 
+def wrong_with(name: str, found: object) -> str | None:
+    """What is wrong with the object of a plugin; None if it is an agent kind."""
+    del name
+    return None if isinstance(found, AgentKind) else "is not an AgentKind"
+
+
 def _load(name: str) -> AgentKind:
-    kind = AGENTS.load(name)
-    if not isinstance(kind, AgentKind):
-        raise AGENTS.invalid(name, "is not an AgentKind")
-    return kind
+    return cast("AgentKind", AGENTS.load(name))

@@ -9,7 +9,7 @@ import click
 
 from benchflow.cli.arguments import json_option
 from benchflow.cli.failures import GOOD
-from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
+from benchflow.cli.terminal import emit, emit_json, printable, style, warn, wrapped
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def agents(name: str | None, as_json: bool) -> int:
     """List the available agents and their requirements; with NAME, check whether that agent is ready to run."""
     from benchflow.agents.registry import agent_kind, list_agents
+    from benchflow.plugins import AGENTS
 
+    warn(AGENTS.ignored())
     found = list_agents() if name is None else [agent_kind(name).info]
     if as_json:
         emit_json({"agents": [asdict(info) for info in found]})

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchflow.cli.terminal import note, printable
+from benchflow.cli.terminal import warn
 from benchflow.errors import BenchflowError, JudgeFailure, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def note_markers(package: TaskPackage, path: str, agent: str) -> None:
     found = markers_left(package) if always_wins(agent) else []
     if found:
         more = f" (and {len(found) - 1} more: bench tasks check {path})" if len(found) > 1 else ""
-        note(printable(f"warning: {path}/{found[0].file}:{found[0].line}: {found[0].message}{more}"))
+        warn([f"{path}/{found[0].file}:{found[0].line}: {found[0].message}{more}"])
 
 
 def require_judges(package: TaskPackage, step: str | None, strategy: str | None) -> None:
@@ -39,7 +39,7 @@ def note_judges(packages: Sequence[TaskPackage], total: int) -> None:
     if missing and len(missing) == total:
         raise UsageError(str(missing[0]), code=missing[0].code)
     for sentence, count in Counter(map(str, missing)).items():
-        note(printable(f"warning: {count} package{'s' if count > 1 else ''} cannot be scored. {sentence}"))
+        warn([f"{count} package{'s' if count > 1 else ''} cannot be scored. {sentence}"])
 
 
 def _refusal(package: TaskPackage, steps: Sequence[str | None], strategy: str | None = None) -> JudgeFailure | None:

@@ -8,7 +8,7 @@ import click
 
 from benchflow.cli.arguments import json_option
 from benchflow.cli.failures import GOOD
-from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
+from benchflow.cli.terminal import emit, emit_json, printable, style, warn, wrapped
 
 if TYPE_CHECKING:
     from benchflow.sandbox.protocol import BackendStatus
@@ -20,9 +20,11 @@ def sandboxes(as_json: bool) -> int:
     """Show which sandboxes work on this machine, what each supports, and how to enable what is missing."""
     import anyio
 
+    from benchflow.plugins import SANDBOXES
     from benchflow.sandbox.backends import all_statuses
 
     statuses = anyio.run(all_statuses)
+    warn(SANDBOXES.ignored())
     if as_json:
         emit_json({"sandboxes": [_document(status) for status in statuses]})
     else:

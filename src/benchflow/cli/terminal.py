@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from typing import Any, Final, Literal, TextIO
 
 Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
@@ -67,6 +68,12 @@ def note(text: str) -> None:
             sys.stderr.flush()
     except (OSError, ValueError):
         return
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Write warnings to stderr, one line each."""
+    for sentence in sentences:
+        note(printable(f"warning: {sentence}"))
 
 
 def emit_json(document: Any) -> None:

@@ -115,7 +115,7 @@ class ActionDriver:
             self.course = self.course.after(error.verdict)
 
     async def _verified(self) -> Past:
-        scope = scope_of(self._setting.package.view, self.step.name)
+        scope = scope_of(self._setting.package.view, self.step.name, self.environment.preparation.isolation)
         with scratch("gym-") as folder:
             try:
                 with attributed("sandbox", "verify"):
@@ -127,7 +127,7 @@ class ActionDriver:
     async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
         sandbox = self.environment.sandbox
         await self._require_copyable(scope)
-        if not scope.opt_outs.keep_processes and sandbox.spec.composition is None:
+        if not scope.isolation.keeps_processes and sandbox.spec.composition is None:
             return await self._verifier.verify(output, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
@@ -135,12 +135,12 @@ class ActionDriver:
 
     async def _require_copyable(self, scope: Scope) -> None:
         """Refuse to verify if a copy would lack what the verifier needs."""
-        if scope.config.isolation == "separate":
+        if scope.isolation.rung == "separate":
             return
         path = "benchflow.environment.manifest"
         what = "services of the environment" if self.environment.services is not None else None
-        if what is None and scope.opt_outs.keep_processes and await self.environment.sandbox.has_processes():
-            path, what = "verifier.hardening.keep_processes", "processes that keep running during verification"
+        if what is None and scope.isolation.keeps_processes and await self.environment.sandbox.has_processes():
+            path, what = "verifier.isolation", "processes that keep running during verification"
         if what is not None:
             message = (
                 f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "

@@ -18,18 +18,20 @@ from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.task.package import TaskPackage
 from cube.container import ContainerBackend
-from cube.core import ActionSchema, Content, Observation, StructuredContent
+from cube.core import Action, ActionSchema, Content, Observation, StepError, StructuredContent
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
+from cube.task import UnscoredError as GymUnscoredError
 
 
-class UnscoredError(RuntimeFailure):
+class UnscoredError(RuntimeFailure, GymUnscoredError):
     """A verification that ended without a score: no reward exists, and none is invented."""
 
     def __init__(self, verdict: Unscored) -> None:
-        super().__init__(
-            f"{verdict.category}/{verdict.code} in phase {verdict.phase}: {verdict.reason}", code=verdict.code
+        RuntimeFailure.__init__(
+            self, f"{verdict.category}/{verdict.code} in phase {verdict.phase}: {verdict.reason}", code=verdict.code
         )
         self.verdict = verdict
+        self.unscored = {key: str(getattr(verdict, key)) for key in ("category", "phase", "code", "reason")}
 
 
 class PackageTaskMetadata(TaskMetadata):
@@ -97,6 +99,12 @@ class PackageTask(Task[PackageTaskMetadata]):
             for action in actions
             if (goes_on or action.name != NEXT_STEP) and not (forbidden is not None and forbidden(action.name))
         ]
+
+    def _refused(self, action: Action) -> Observation | StepError:
+        """What the package forbids, or a next step where there is none, is refused without ending the episode."""
+        tool = self.tool
+        known = tool.refusal(action.name) if isinstance(tool, PackageTool) else None
+        return known or super()._refused(action)
 
     def get_privileged_info(self) -> Content:
         """The oracle's files of the current step, for debug agents."""

@@ -10,10 +10,11 @@ from benchflow.gym.driver import ActionDriver
 from benchflow.gym.sandbox_container import LOOP
 from benchflow.rollout.policies import normal_tool
 from cube.container import Container
-from cube.core import Action, Observation, StepError
+from cube.core import Action, Observation, StepError, StructuredContent
 from cube.tool import Tool, ToolConfig, tool_action
 
 NEXT_STEP: Final = "next_step"
+NO_NEXT_STEP: Final = "This is the last step; use final_step to end the task."
 
 
 class PackageToolConfig(ToolConfig):
@@ -47,10 +48,16 @@ class PackageTool(Tool):
         driver = self._driver
         return driver is not None and bool(driver.forbidden) and normal_tool(action) in driver.forbidden
 
+    def refusal(self, action: str) -> Observation | None:
+        """Why an action of the tool cannot be called now; None if it can, or if there is no such action."""
+        if self.forbids(action):
+            return Observation.from_text(f"The package forbids the action '{action}'.")
+        if action == NEXT_STEP and self._driver is not None and self._driver.course.following is None:
+            return Observation(contents=[StructuredContent(data={"error": NO_NEXT_STEP})])
+        return None
+
     def execute_action(self, action: Action) -> Observation | StepError:
-        if self.forbids(action.name):
-            return Observation.from_text(f"The package forbids the action '{action.name}'.")
-        return super().execute_action(action)
+        return self.refusal(action.name) or super().execute_action(action)
 
     def _do(self, action: Callable[[Workspace], Awaitable[Any]]) -> Any:
         workspace = self._workspace
@@ -120,8 +127,8 @@ class PackageTool(Tool):
     async def _advance(self, workspace: Workspace) -> str:
         del workspace
         driver = self._driver
-        if driver is None or driver.course.following is None:
-            raise WorkspaceError("This is the last step; use final_step to end the task.")
+        if driver is None:
+            raise WorkspaceError(NO_NEXT_STEP)
         await driver.advance()
         self.connect(driver)
         return "The task ends with this step." if driver.course.over else driver.prompt

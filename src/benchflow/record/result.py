@@ -80,6 +80,16 @@ class Isolation:
     proof: str | None
     """The digest of the proof, where one decided."""
 
+    @property
+    def keeps_system(self) -> bool:
+        """Whether the verifier sees what the agent changed outside its working folder."""
+        return self.rung in ("system", "services", "open")
+
+    @property
+    def keeps_processes(self) -> bool:
+        """Whether the agent's processes keep running during verification."""
+        return self.rung in ("services", "open")
+
 
 @dataclass(frozen=True, slots=True)
 class WithheldChange:

@@ -181,8 +181,8 @@ async def carry_out(
 ) -> Result:
     """Do the work and write its record. Raises only when it is cancelled, which is recorded first.
 
-    With `raise_refusals` wrong usage and unsupported features are raised instead of recorded. `durable` waits
-    until the record has reached the disk.
+    With `raise_refusals` wrong usage and unsupported features that are found before anything is written are raised
+    instead of recorded. `durable` waits until the record has reached the disk.
     """
     try:
         with anyio.move_on_after(timeout_sec) as deadline:
@@ -191,7 +191,8 @@ async def carry_out(
             message = f"The rollout exceeded its limit of {timeout_sec:g} s."
             verdict = Unscored("infrastructure", draft.phase, "deadline", message)
     except Attributed as error:
-        if raise_refusals and isinstance(error.__cause__, UsageError | UnsupportedError):
+        refused = isinstance(error.__cause__, UsageError | UnsupportedError) and not folder.config.exists()
+        if raise_refusals and refused and error.__cause__ is not None:
             raise error.__cause__ from None
         verdict = error.verdict
     except Exception as error:  # noqa: BLE001  # the boundary: no failure of one rollout ends the others

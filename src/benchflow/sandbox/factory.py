@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
-from benchflow.record import Fidelity
-from benchflow.sandbox.backends import ENGINES, load_backend
+from benchflow.record import Fidelity, Isolation
+from benchflow.sandbox.backends import ENGINES, load_backend, status_of
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.services import ServicesPlan, plan_services
 from benchflow.sandbox.task_policy import (
@@ -49,6 +49,8 @@ class Preparation:
     spec: SandboxSpec
     healthcheck: Healthcheck | None = None
     services: ServicesPlan | None = None
+    isolation: Isolation | None = None
+    """What verifiers see of the agent's changes: chosen by the user, or by proof where the package says `auto`."""
 
     @property
     def base(self) -> str:
@@ -93,7 +95,7 @@ async def choose_backend(package: TaskPackage, sandbox: str = AUTO, *, base_imag
             if validate_task_runtime_support(package, sandbox=name):
                 continue
             backend = load_backend(name)
-            if (await backend.status()).usable:
+            if (await status_of(backend)).usable:
                 return backend
             await backend.close()
     return load_backend("local")
@@ -148,7 +150,7 @@ async def _gate(package: TaskPackage, view: TaskRuntimeView, backend: SandboxBac
     features = validate_task_runtime_support(package, sandbox=backend.name, capabilities=backend.declared)
     if features:
         raise UnsupportedTaskFeatureError(tuple(features))
-    status = await backend.status()
+    status = await status_of(backend)
     if not status.usable:
         reason = status.reason or "it does not work on this machine"
         raise InfrastructureFailure(f"The sandbox {backend.name} is not usable: {reason}", code="sandbox-unusable")

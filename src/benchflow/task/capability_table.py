@@ -148,7 +148,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     c.CollectHook: rows(ENGINE, "command", service=SERVICE, timeout_sec=TIME),
     c.VerifierConfig: rows(
         ENGINE,
-        "type env reward_range allowed_hosts environment_mode environment collect judge memory hardening"
+        "type env reward_range allowed_hosts isolation environment_mode environment collect judge memory hardening"
         " pytest_plugins",
         timeout_sec=TIME,
         user=USER,

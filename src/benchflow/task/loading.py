@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import Issue, PackageError
 from benchflow.task.config.parsed_record import IssueLog
-from benchflow.task.config.task_config import HardeningConfig, TaskConfig
+from benchflow.task.config.task_config import HardeningConfig, TaskConfig, VerifierConfig
 from benchflow.task.document.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.document.task_document import PERSONA, TASK_MD, TaskDocument, read_document
 from benchflow.task.document.yaml_source import YamlSource
@@ -190,7 +190,7 @@ class PackageLoader:
         if text is None:
             return
         reading = read_task_toml(text)
-        self.layout.extend(issue for issue in reading.issues if issue.code != "shared-live-box")
+        self.layout.extend(reading.issues)
         if reading.config is not None and _comparable(reading.config) != _comparable(self.config):
             message = "task.md and task.toml contain different configurations"
             self.layout.error("alias-drift", f"{TASK_MD}|{TASK_TOML}", message)
@@ -312,7 +312,14 @@ def document_line(files: FileMap, path: str) -> int | None:
 
 
 def _comparable(config: TaskConfig | None) -> TaskConfig | None:
-    """The configuration without what depends on the layout: its version and the hardening of shared verification."""
+    """The configuration without what depends on the layout: its version, and how isolation is spelled."""
     if config is None:
         return None
-    return config.replace(schema_version="", verifier=config.verifier.replace(hardening=HardeningConfig()))
+    steps = tuple(step.replace(verifier=_comparable_verifier(step.verifier)) for step in config.steps or ())
+    return config.replace(schema_version="", verifier=_comparable_verifier(config.verifier), steps=steps)
+
+
+def _comparable_verifier(verifier: VerifierConfig) -> VerifierConfig:
+    """The split layout has only one word for an isolation, `separate`."""
+    mode = "separate" if verifier.wanted_isolation == "separate" else None
+    return verifier.replace(isolation=None, environment_mode=mode, hardening=HardeningConfig())

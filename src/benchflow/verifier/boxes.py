@@ -25,7 +25,8 @@ from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables, pinned_variables
+from benchflow.verifier.lookups import pinned_variables
+from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables
 from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
 
@@ -117,7 +118,8 @@ class Findings:
         self.notes.extend(note for note in notes if note not in self.notes)
 
     def withhold(self, items: list[Withheld]) -> None:
-        self.withheld.extend(item for item in items if item not in self.withheld)
+        known = frozenset(self.withheld)
+        self.withheld.extend(item for item in items if item not in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class BoxMaker:
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
         """A box in verifier scope, removed at the end of the block. `extra` are more files of the verifier."""
         service = self.scope.config.service
-        if self.scope.config.isolation == "separate":
+        if self.scope.isolation.rung == "separate":
             async with self._separate() as sandbox:
                 yield await self._placed(sandbox.service(service), extra, live_box=service != MAIN_SERVICE)
         elif service != MAIN_SERVICE:
@@ -211,18 +213,18 @@ class BoxMaker:
     async def _must_be_live(self) -> bool:
         if self.environment.services is not None and self.sandbox is self.environment.sandbox:
             return True
-        return self.scope.opt_outs.keep_processes and await self.sandbox.has_processes()
+        return self.scope.isolation.keeps_processes and await self.sandbox.has_processes()
 
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:
         box = self.sandbox
         message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
-        self.findings.add(Issue("live-box", "warning", "verifier.hardening.keep_processes", message))
-        if not self.scope.opt_outs.keep_processes:
+        self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
+        if not self.scope.isolation.keeps_processes:
             note = await live.end_agent(box, live.agent_users(box, self.scope.view))
             self.findings.add(*([note] if note is not None else []))
         rules = await survival_rules(self.environment, box, self.scope)
-        planted, notes = await live.remove_hooks(box, rules, contested=self.scope.opt_outs.keep_processes)
+        planted, notes = await live.remove_hooks(box, rules, contested=self.scope.isolation.keeps_processes)
         self.findings.withhold(planted)
         self.findings.add(*notes)
         async with self._phase(box):
@@ -231,7 +233,7 @@ class BoxMaker:
     @asynccontextmanager
     async def _in_service(self, name: str) -> AsyncIterator[Sandbox]:
         """The container of a service, which keeps running; the agent has no shell there."""
-        if not self.soft and not self.scope.opt_outs.keep_processes:
+        if not self.soft and not self.scope.isolation.keeps_processes:
             await self.sandbox.kill_processes()
         service = self.sandbox.service(name)
         async with self._phase(service):

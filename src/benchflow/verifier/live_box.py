@@ -15,7 +15,7 @@ from benchflow.errors import Issue, SandboxFailure
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.runtime_view import TaskRuntimeView
-from benchflow.verifier.scope import LOGS, TESTS, VERIFIER, Scope
+from benchflow.verifier.scope import GROUND, LOGS, TESTS, VERIFIER, Scope
 from benchflow.verifier.survival import Rules, Withheld, withhold
 
 _TIMEOUT_SEC: Final = 60.0
@@ -65,7 +65,7 @@ async def check_services(environment: Environment, scope: Scope, *, verified: bo
 
 def _who_could_end_services(sandbox: Sandbox, scope: Scope) -> str | None:
     """Why the agent had the permission to end a service, in a sentence; None if it had not."""
-    if scope.opt_outs.keep_processes:
+    if scope.isolation.keeps_processes:
         return "The package declares running processes as the solution, so keeping it running was part of the task."
     if any(is_root(user) for user in agent_users(sandbox, scope.view)):
         return "The agent runs as root and could have ended it, so the score stands."
@@ -76,7 +76,7 @@ def _who_could_end_services(sandbox: Sandbox, scope: Scope) -> str | None:
 
 async def clear_place(sandbox: Sandbox) -> None:
     """Remove everything at the place of the verifier's files."""
-    command = f"for p in /logs {LOGS}; do [ ! -L $p ] || rm -f $p; done; rm -rf {VERIFIER} {TESTS} {LOGS}"
+    command = f"for p in /logs {LOGS}; do [ ! -L $p ] || rm -f $p; done; rm -rf {VERIFIER} {TESTS} {LOGS} {GROUND}"
     result = await _as_root(sandbox, command)
     if not result.ok:
         raise SandboxFailure("The place of the verifier's files could not be cleared.", code="cleanup-failed")
@@ -100,7 +100,7 @@ async def remove_hooks(sandbox: Sandbox, rules: Rules, *, contested: bool) -> tu
     if not kept:
         return planted, []
     message = f"Changed by the agent and not reverted, because its processes are still running: {', '.join(kept[:20])}"
-    return planted, [Issue("changes-kept", "warning", "verifier.hardening.keep_processes", message)]
+    return planted, [Issue("changes-kept", "warning", "verifier.isolation", message)]
 
 
 async def _as_root(sandbox: Sandbox, command: str) -> ExecResult:

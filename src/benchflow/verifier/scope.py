@@ -2,8 +2,9 @@
 
 Its files are assembled on this machine and copied into a sandbox as one tree:
 
-/verifier         the files of the verifier       /tests          a link to it
-/logs/verifier    empty, the verifier's own
+/verifier             the files of the verifier       /tests          a link to it
+/logs/verifier        empty, the verifier's own
+/run/verifier-ground  what interpreters need to know what is as built
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
-from benchflow.task.config.task_config import ArtifactConfig, VerifierConfig
+from benchflow.task.config.task_config import AUTO, ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
@@ -35,27 +36,9 @@ _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowli
 VERIFIER: Final = "/verifier"
 TESTS: Final = "/tests"
 LOGS: Final = "/logs/verifier"
+GROUND: Final = "/run/verifier-ground"
+"""Files of ours in every box of a verifier; `lookups` says what they settle."""
 _EXECUTABLE: Final = 0o755
-
-
-@dataclass(frozen=True, slots=True)
-class OptOuts:
-    """What a package allows to act on its verifier."""
-
-    keep_system_changes: bool = False
-    keep_processes: bool = False
-    keep_hooks: bool = False
-    pytest_plugins: tuple[str, ...] = ()
-
-    def names(self) -> tuple[str, ...]:
-        """The declared opt-outs, for the record."""
-        hardening = {
-            "verifier.hardening.keep_system_changes": self.keep_system_changes,
-            "verifier.hardening.keep_processes": self.keep_processes,
-            "verifier.hardening.cleanup_conftests": self.keep_hooks,
-            "verifier.pytest_plugins": bool(self.pytest_plugins),
-        }
-        return tuple(name for name, chosen in hardening.items() if chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +52,24 @@ class Scope:
     document: VerifierDocument | None
     artifacts: tuple[ArtifactConfig, ...]
     prompt: str
-    opt_outs: OptOuts
+    isolation: Isolation
+    """What this verifier sees of the agent's changes."""
     step: str | None = None
+
+    @property
+    def opt_outs(self) -> tuple[str, ...]:
+        """The keys by which the package lets the agent act on this verifier, for the record."""
+        hardening = self.config.hardening
+        kept = self.isolation.keeps_system and self.isolation.chosen_by == "declared"
+        spelled = hardening.keep_system_changes or hardening.keep_processes
+        names = {
+            "verifier.isolation": kept and not spelled,
+            "verifier.hardening.keep_system_changes": kept and hardening.keep_system_changes,
+            "verifier.hardening.keep_processes": kept and hardening.keep_processes,
+            "verifier.hardening.cleanup_conftests": not hardening.cleanup_conftests,
+            "verifier.pytest_plugins": bool(self.config.pytest_plugins),
+        }
+        return tuple(name for name, chosen in names.items() if chosen)
 
     @property
     def mount(self) -> str:
@@ -139,23 +138,23 @@ class Scope:
         return NetworkPolicy(_MODES[mode], hosts if mode == "allowlist" else ())  # type: ignore[arg-type] # the values are modes
 
 
-def isolation_of(config: VerifierConfig, *, in_agents_box: bool = False) -> Isolation:
-    """What of the agent's a verifier sees, by the settings it has; `in_agents_box`, where it runs beside the agent's
-    services because nothing can be copied from under them."""
-    hardening = config.hardening
-    if config.isolation == "separate":
-        return Isolation("separate", "declared", None)
-    if hardening.keep_processes:
-        return Isolation("services", "declared", None)
-    if in_agents_box:
-        return Isolation("open", "default", None)
-    if hardening.keep_system_changes:
-        return Isolation("system", "declared", None)
-    return Isolation("shared", "declared" if config.environment_mode is not None else "default", None)
+def isolation_of(config: VerifierConfig, chosen: Isolation | None = None) -> Isolation:
+    """What of the agent's changes a verifier sees: what the user chose, what the package declares, or the default.
+
+    `chosen` is a rung of the user's, or the one that a proof found, which decides where the package declares `auto`.
+    """
+    if chosen is not None and chosen.chosen_by == "user":
+        return chosen
+    wanted = config.wanted_isolation
+    if wanted is None:
+        return Isolation("shared", "default", None)
+    if wanted == AUTO:
+        return chosen or Isolation("open", "default", None)
+    return Isolation(wanted, "declared", None)  # type: ignore[arg-type] # the values are rungs
 
 
-def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
-    """The verifier of a task, or of the step called `step`."""
+def scope_of(view: TaskRuntimeView, step: str | None = None, chosen: Isolation | None = None) -> Scope:
+    """The verifier of a task, or of the step called `step`; `chosen` is an isolation as `isolation_of` takes it."""
     config, folders, document = config_of(view, step), [view.verifier_dir], view.verifier_document
     artifacts, prompt = view.config.artifacts, view.prompt
     if step is not None:
@@ -167,7 +166,7 @@ def scope_of(view: TaskRuntimeView, step: str | None = None) -> Scope:
             if (found.verifier_dir / VERIFIER_MD).is_file():
                 document = load_verifier_document(found.verifier_dir)
     present = tuple(folder for folder in folders if folder is not None)
-    return Scope(view, config, present, document, artifacts, prompt, _opt_outs(config), step)
+    return Scope(view, config, present, document, artifacts, prompt, isolation_of(config, chosen), step)
 
 
 def config_of(view: TaskRuntimeView, step: str | None = None) -> VerifierConfig:
@@ -186,19 +185,12 @@ def _step_of(view: TaskRuntimeView, step: str) -> StepView:
 def _inherit(own: VerifierConfig, task: VerifierConfig) -> VerifierConfig:
     """The settings of a step; unset values come from the task."""
     inherited = {name: getattr(task, name) for name in task.declared - own.declared}
-    if own.environment_mode == "shared":
+    wanted = own.wanted_isolation or task.wanted_isolation
+    if wanted is not None:
+        inherited["isolation"] = wanted
+    if wanted != "separate":
         inherited.pop("environment", None)
     return own.replace(**inherited)
-
-
-def _opt_outs(config: VerifierConfig) -> OptOuts:
-    hardening = config.hardening
-    return OptOuts(
-        keep_system_changes=hardening.keep_system_changes,
-        keep_processes=hardening.keep_processes,
-        keep_hooks=not hardening.cleanup_conftests,
-        pytest_plugins=config.pytest_plugins,
-    )
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -247,16 +239,6 @@ def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVari
     return VerifierVariables(values, secret)
 
 
-def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
-    """Variables of every verifier command: they disable code in repositories and set the allowed plugins."""
-    settings = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
-    pinned = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (key, value) in enumerate(settings.items()):
-        pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    allowed = " ".join(f"-p {name}" for name in plugins)
-    return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
-
-
 class Staging:
     """Trees to copy to the root of a sandbox, each created once, however many threads request it.
 
@@ -301,6 +283,7 @@ def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> No
         (files / relative).chmod(_EXECUTABLE)
     (root / TESTS[1:]).symlink_to(VERIFIER)
     (root / LOGS[1:]).mkdir(parents=True)
+    (root / GROUND[1:]).mkdir(parents=True)
 
 
 def _lay_over(source: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.scope import Scope, words_of
@@ -28,14 +29,14 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
     spec = sandbox.spec
     env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
     lookup, modules = lookup_folders(env, spec.workdir)
-    built = () if scope.opt_outs.keep_system_changes else await built_tools(environment)
+    built = () if scope.isolation.keeps_system else await built_tools(environment)
     return Rules(
         workdir=spec.workdir,
         lookup=lookup,
         built=built,
         modules=modules,
-        keep_system=scope.opt_outs.keep_system_changes,
-        keep_hooks=scope.opt_outs.keep_hooks,
+        keep_system=scope.isolation.keeps_system,
+        keep_hooks=not scope.config.hardening.cleanup_conftests,
         expected=words_of(scope.prompt),
         mounted=tuple(mount.target for mount in spec.mounts),
     )
@@ -53,24 +54,25 @@ class Survivors:
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
-        known = [item.path for item in self.withheld]
+        known, folders = PathSet(item.path for item in self.withheld), PathSet(self.without_links)
         self.withheld += [
             Withheld(change.path, change.kind, "link")
             for change in changes
-            if change.type == "symlink" and below(change.path, *self.without_links) and not below(change.path, *known)
+            if change.type == "symlink" and folders.covers(change.path) and not known.covers(change.path)
         ]
         gone = [item.path for item in self.withheld]
         if not self.rules.keep_hooks:
-            self.sections = [change for change in changes if self._has_section(change, gone)]
+            left = PathSet(gone)
+            self.sections = [change for change in changes if self._has_section(change, left)]
         return gone
 
-    def _has_section(self, change: Change, gone: list[str]) -> bool:
+    def _has_section(self, change: Change, gone: PathSet) -> bool:
         return (
             change.path.rpartition("/")[2] in SECTION_FILES
             and change.type == "file"
             and change.kind != "deleted"
             and below(change.path, self.rules.workdir)
-            and not below(change.path, *gone)
+            and not gone.covers(change.path)
         )
 
 

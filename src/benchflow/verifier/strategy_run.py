@@ -130,7 +130,10 @@ def _hint(result: ExecResult) -> str:
 
 def load_strategy(kind: str) -> Score:
     """The function that scores by a strategy of this type."""
-    found = STRATEGIES.load(kind)
-    if not callable(found):
-        raise STRATEGIES.invalid(kind, "is not a function that scores")
-    return cast("Score", found)
+    return cast("Score", STRATEGIES.load(kind))
+
+
+def wrong_with(name: str, found: object) -> str | None:
+    """What is wrong with the object of a plugin; None if it is a function."""
+    del name
+    return None if callable(found) else "is not a function that scores"

@@ -100,7 +100,7 @@ REASONS: Final[dict[Reason, str]] = {
     "special": "is neither a file, a folder nor a link",
 }
 
-SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/oracle", "/solution")
+SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/run/verifier-ground", "/oracle", "/solution")
 """Paths that belong to verification and proof; an agent can never put anything there."""
 
 SYSTEM: Final = (

@@ -21,7 +21,6 @@ from benchflow.files import staged_folder
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.config.task_config import VerifierConfig
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
@@ -63,9 +62,9 @@ class Verification:
         )
 
     @classmethod
-    def refused(cls, verdict: Verdict, config: VerifierConfig, step: str | None) -> Verification:
+    def refused(cls, verdict: Verdict, isolation: Isolation, step: str | None) -> Verification:
         """A verdict that was reached before any verifier ran."""
-        return cls(verdict, "none", "", isolation_of(config), step=step)
+        return cls(verdict, "none", "", isolation, step=step)
 
 
 class Verifier:
@@ -120,8 +119,9 @@ class Verifier:
         except UsageError:
             raise
         except BenchflowError as error:
-            config = self.environment.preparation.view.config.verifier
-            return Verification.refused(attribute(error, "package", "verify"), config, step)
+            preparation = self.environment.preparation
+            isolation = isolation_of(preparation.view.config.verifier, preparation.isolation)
+            return Verification.refused(attribute(error, "package", "verify"), isolation, step)
         findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
@@ -132,10 +132,10 @@ class Verifier:
             verdict=verdict,
             strategy=declared.type,
             name=name,
-            isolation=isolation_of(scope.config, in_agents_box=in_agents_box),
+            isolation=_seen(scope.isolation, in_agents_box=in_agents_box),
             exit_code=findings.exit_code,
             diagnostics=tuple(findings.notes),
-            opt_outs=scope.opt_outs.names(),
+            opt_outs=scope.opt_outs,
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
             step=step,
@@ -145,7 +145,7 @@ class Verifier:
         """The verifier of a step; its document is read once and reused."""
         found = self._scopes.get(step)
         if found is None:
-            found = self._scopes[step] = scope_of(self.environment.preparation.view, step)
+            found = self._scopes[step] = _scope(self.environment, step)
         return found
 
     async def _judge(
@@ -215,6 +215,16 @@ class Verifier:
             soft=soft,
             base_image=self._base_image,
         )
+
+
+def _scope(environment: Environment, step: str | None) -> Scope:
+    return scope_of(environment.preparation.view, step, environment.preparation.isolation)
+
+
+def _seen(isolation: Isolation, *, in_agents_box: bool) -> Isolation:
+    """The isolation, unless the verifier runs beside services of the environment, which nothing can be copied from."""
+    behind = isolation.rung in ("shared", "system")
+    return Isolation("open", "default", None) if in_agents_box and behind else isolation
 
 
 async def _scored_by(strategy: Score, run: Run) -> Verdict:

@@ -111,6 +111,28 @@ async def test_a_damaged_image_that_was_added_by_hand_is_named(tmp_path: Path, m
         await backend.close()
 
 
+async def test_an_image_whose_layer_was_deleted_is_named_as_damaged_and_can_be_removed(tmp_path: Path) -> None:
+    source = tmp_path / "rootfs"
+    (source / "etc").mkdir(parents=True)
+    backend = LocalBackend(tmp_path / "store")
+    registry = ImageRegistry(LayerStore(tmp_path / "store"))
+    record = await add_rootfs(registry, "acme/base:1", source)
+    shutil.rmtree(registry.store.path(record.layers[0]))
+    (tmp_path / "Dockerfile").write_text("FROM acme/base:1\n")
+    missing = (
+        r"The image acme/base:1 is damaged: its layer \w+ is missing from the store\. Remove it with `bench images"
+    )
+    try:
+        for use in (backend.resolve("acme/base:1"), backend.build(tmp_path)):
+            with pytest.raises(EnvironmentFailure, match=missing) as caught:
+                await use
+            assert caught.value.code == "image-damaged"
+        assert await registry.remove("acme/base:1") == record
+        assert registry.get("acme/base:1") is None
+    finally:
+        await backend.close()
+
+
 @pytest.mark.sandbox
 async def test_the_damaged_layer_of_the_machines_userland_is_made_again(tmp_path: Path) -> None:
     for damage in (None, "etc/passwd"):

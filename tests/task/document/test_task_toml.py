@@ -197,20 +197,32 @@ def test_native_keys_that_harbor_does_not_know_take_effect_and_are_remembered():
     assert imported.compatibility.config_extra_paths == ("verifier.judge", "verifier.type")
 
 
-def test_an_imported_task_keeps_its_live_box_and_says_so():
+def test_the_isolation_of_an_imported_task_is_chosen_by_proof():
     imported = import_task_config_toml('[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = 5\n')
-    for hardening in (imported.config.verifier.hardening, imported.config.steps[0].verifier.hardening):
-        assert hardening.keep_system_changes
-        assert hardening.keep_processes
-    assert ("shared-live-box", "verifier.hardening", None) in codes(imported.issues, "warning")
+    assert imported.config.verifier.wanted_isolation == "auto"
+    assert imported.config.steps[0].verifier.wanted_isolation is None
+    assert imported.issues == ()
 
 
-def test_a_separate_or_declared_verification_is_left_as_it_is():
-    separate = import_task_config_toml('[verifier]\nenvironment_mode = "separate"\n')
-    assert not separate.config.verifier.hardening.keep_processes
-    assert separate.issues == ()
-    declared = import_task_config_toml("[verifier.hardening]\nkeep_system_changes = false\nkeep_processes = false\n")
-    assert not declared.config.verifier.hardening.keep_processes
+def test_a_shared_environment_in_a_task_toml_is_chosen_by_proof_too():
+    step = '[[steps]]\nname = "a"\n[steps.verifier]\nenvironment_mode = "shared"\n'
+    imported = import_task_config_toml(f'[verifier]\nenvironment_mode = "separate"\n{step}')
+    assert imported.config.verifier.wanted_isolation == "separate"
+    assert imported.config.steps[0].verifier.wanted_isolation == "auto"
+
+
+@pytest.mark.parametrize(
+    ("text", "isolation"),
+    [
+        ('[verifier]\nenvironment_mode = "separate"\n', "separate"),
+        ('[verifier.environment]\ndocker_image = "debian:12"\n', "separate"),
+        ('[verifier]\nisolation = "system"\n', "system"),
+        ("[verifier.hardening]\nkeep_system_changes = false\nkeep_processes = false\n", "shared"),
+        ("[verifier.hardening]\nkeep_processes = true\n", "services"),
+    ],
+)
+def test_a_declared_isolation_of_an_imported_task_is_left_as_it_is(text, isolation):
+    assert import_task_config_toml(text).config.verifier.wanted_isolation == isolation
 
 
 def test_text_that_is_no_toml_is_one_error():

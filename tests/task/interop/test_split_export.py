@@ -75,6 +75,8 @@ def test_a_report_alone_writes_nothing(native, look):
         ("verifier: {pytest_plugins: [x]}", "verifier.pytest_plugins"),
         ("verifier: {hardening: {cleanup_conftests: false}}", "verifier.hardening"),
         ("verifier: {hardening: {keep_processes: false}}", "verifier.hardening"),
+        ("verifier: {isolation: services}", "verifier.isolation"),
+        ("verifier: {isolation: shared}", "verifier.isolation"),
         ("reward: {a: 1}", "reward"),
         ("oracle: {timeout_sec: 5}", "oracle.timeout_sec"),
         ("solution: {timeout_sec: 5}", "solution.timeout_sec"),
@@ -106,15 +108,19 @@ def test_a_setting_the_target_does_not_know_is_a_loss_at_its_own_path(make_nativ
 
 
 def test_settings_that_say_what_harbor_does_anyway_are_no_loss(make_native, tmp_path):
-    keep = "{keep_processes: true, keep_system_changes: true}"
-    package = make_native(f"verifier: {{type: test-script, service: main, hardening: {keep}}}")
-    assert export_task_to_split_layout(package, tmp_path / "out").status == "lossless"
-    assert toml(tmp_path / "out") == {}
+    for number, rung in enumerate(("auto", "open")):
+        package = make_native(f"verifier: {{type: test-script, service: main, isolation: {rung}}}")
+        output = tmp_path / f"out-{number}"
+        assert export_task_to_split_layout(package, output).status == "lossless"
+        assert toml(output) == {}
 
 
-def test_an_opt_out_that_harbor_has_leaves_the_others_lost(make_native):
-    package = make_native("verifier: {hardening: {keep_processes: true, cleanup_conftests: false}}")
-    assert losses(build_compatibility_export_report(package)) == {"verifier.hardening.cleanup_conftests": "loss"}
+def test_separate_isolation_is_exported_in_harbors_words(make_native, tmp_path):
+    package = make_native("verifier: {isolation: separate}\nsteps: [{name: a, verifier: {isolation: separate}}]")
+    export_task_to_split_layout(package, tmp_path / "out")
+    written = toml(tmp_path / "out")
+    assert written["verifier"] == {"environment_mode": "separate"}
+    assert written["steps"][0]["verifier"] == {"environment_mode": "separate"}
 
 
 def test_every_concept_of_a_document_is_a_loss(make_native):

@@ -48,7 +48,7 @@ def test_the_frontmatter_holds_what_task_yaml_said(terminal_bench):
         "agent": {"timeout_sec": 360.0},
         "verifier": {
             "timeout_sec": 60.0,
-            "hardening": {"keep_system_changes": True, "keep_processes": True},
+            "isolation": "auto",
         },
         "environment": {"env": {"MODE": "fast"}},
     }

@@ -108,7 +108,7 @@ class BranchTree:
                 await conversation.run(start=point.position, prompt=point.prompt, last=point.last)
             finally:
                 await agents.close()
-            if not keeps_processes(context.plan.view, step.name):
+            if not keeps_processes(context.environment.preparation, step.name):
                 await sandbox.kill_processes()
             checked = await context.verifier.verify(
                 place.verifier, rollout=context.folder.path, step=step.name, sandbox=sandbox

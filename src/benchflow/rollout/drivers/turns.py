@@ -80,7 +80,7 @@ class TurnContext:
             package_dir=view.task_dir,
             oracle_dir=self._oracle_dir(step) if is_oracle else None,
             oracle_env=self._oracle_env() if is_oracle else {},
-            keep_processes=keeps_processes(view, step.name),
+            keep_processes=keeps_processes(self.environment.preparation, step.name),
             redactor=self.redactor,
         )
 

@@ -52,7 +52,7 @@ async def keep(
     sandbox = environment.sandbox
     if environment.services is not None or sandbox.spec.composition is not None:
         return _not_kept("Services of the environment have state that cannot be saved.")
-    if keeps_processes(environment.preparation.view, step) and await sandbox.has_processes():
+    if keeps_processes(environment.preparation, step) and await sandbox.has_processes():
         return _not_kept("The verifier needs running processes, which cannot be saved.")
     return await keep_workspace(sandbox, archive, redactor, without=without)
 

@@ -30,7 +30,7 @@ from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier.live_box import agent_users, end_agent
-from benchflow.verifier.scope import config_of
+from benchflow.verifier.scope import config_of, isolation_of
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
@@ -94,15 +94,15 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
         raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
 
 
-def keeps_processes(view: TaskRuntimeView, step: str | None) -> bool:
+def keeps_processes(preparation: Preparation, step: str | None) -> bool:
     """Whether the agent's processes keep running during verification."""
-    return config_of(view, step).hardening.keep_processes
+    return isolation_of(config_of(preparation.view, step), preparation.isolation).keeps_processes
 
 
 async def end_processes(environment: Environment, step: str | None) -> None:
     """End the agent's processes, unless they are part of the solution; services of the environment keep running."""
     sandbox, view = environment.sandbox, environment.preparation.view
-    if keeps_processes(view, step):
+    if keeps_processes(environment.preparation, step):
         return
     if environment.services is None:
         await sandbox.kill_processes()

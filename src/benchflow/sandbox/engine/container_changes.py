@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from benchflow.errors import SandboxFailure
 from benchflow.files import write_atomic
+from benchflow.files.path_set import PathSet
 from benchflow.sandbox.engine.box.file_records import Record
 from benchflow.sandbox.protocol import Change, ChangeKind
 
@@ -30,11 +31,11 @@ _ENGINE_FOLDERS: Final = ("/dev", "/proc", "/sys")
 
 def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
     """The lines of `diff` as path and kind, without what the engine itself put there and the `mounted` paths."""
-    ours = tuple(mounted)
+    engines = PathSet((*_ENGINE_FOLDERS, *mounted))
     found: dict[str, ChangeKind] = {}
     for line in text.splitlines():
         kind, _, path = line.partition(" ")
-        if kind in _KINDS and path.startswith("/") and not _is_engines(path, ours):
+        if kind in _KINDS and path.startswith("/") and path not in _ENGINE_PATHS and not engines.covers(path):
             found[path] = _KINDS[kind]
     return found
 
@@ -55,13 +56,11 @@ def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> 
 
 def lay_over(origin: Mapping[str, ChangeKind], later: Mapping[str, ChangeKind]) -> dict[str, ChangeKind]:
     """What changed since the environment was built, from what changed before a fork and what changed after it."""
-    merged = dict(origin)
+    merged = without(origin, (path for path, kind in later.items() if kind == "deleted"))
     for path, kind in later.items():
         before = merged.get(path)
         if kind == "deleted":
-            for gone in [known for known in merged if known == path or known.startswith(path + "/")]:
-                del merged[gone]
-            if before != "added":
+            if origin.get(path) != "added":
                 merged[path] = "deleted"
         elif before is None:
             merged[path] = kind
@@ -72,19 +71,8 @@ def lay_over(origin: Mapping[str, ChangeKind], later: Mapping[str, ChangeKind]) 
 
 def without(kinds: Mapping[str, ChangeKind], places: Iterable[str]) -> dict[str, ChangeKind]:
     """Those outside of the places."""
-    gone = tuple(places)
-    return {path: kind for path, kind in kinds.items() if not any(below(path, place) for place in gone)}
-
-
-def below(path: str, place: str) -> bool:
-    """Whether a path is a place or inside it."""
-    return path == place or path.startswith(place.rstrip("/") + "/")
-
-
-def _is_engines(path: str, mounted: tuple[str, ...]) -> bool:
-    if path in _ENGINE_PATHS:
-        return True
-    return any(below(path, place) for place in (*_ENGINE_FOLDERS, *mounted))
+    gone = PathSet(places)
+    return {path: kind for path, kind in kinds.items() if not gone.covers(path)}
 
 
 class SnapshotNotes:

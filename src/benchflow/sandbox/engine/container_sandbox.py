@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.files.path_set import PathSet
 from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer, absolute
-from benchflow.sandbox.engine.container_changes import below, lay_over, make_changes, parse_diff, without
+from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, without
 from benchflow.sandbox.engine.container_network import ContainerNetwork
 from benchflow.sandbox.engine.machine.engine_facts import needed
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
@@ -231,8 +232,8 @@ class EngineSandbox(InContainer):
         async with editing:
             kinds = await editing._kinds()
             found = await describe(editing.container, kinds)
-            places = tuple(revert(found))
-            touched = [change for change in found if any(below(change.path, place) for place in places)]
+            places = PathSet(revert(found))
+            touched = [change for change in found if places.covers(change.path)]
             if not touched:
                 editing._own_image = None
                 return image

@@ -76,23 +76,24 @@ class ImageRegistry:
         self.folder: Final = store.root / "images"
 
     async def require_whole(self, record: ImageRecord) -> None:
-        """An `EnvironmentFailure` when a layer was changed or damaged: only the source of the image has it again."""
+        """An `EnvironmentFailure` if a layer is missing, changed or damaged: only the source of the image has it."""
         for key in record.layers:
-            if not await self.store.is_whole(key):
-                message = (
-                    f"The image {record.name} is damaged: its layer {key[:12]} was changed or is incomplete. Remove it "
-                    f"with `bench images remove {record.name}` and add it again (it came from {record.source})."
-                )
-                raise EnvironmentFailure(message, code="image-damaged", path="environment")
+            if await self.store.is_whole(key):
+                continue
+            wrong = "was changed or is incomplete" if self.store.has(key) else "is missing from the store"
+            message = (
+                f"The image {record.name} is damaged: its layer {key[:12]} {wrong}. Remove it "
+                f"with `bench images remove {record.name}` and add it again (it came from {record.source})."
+            )
+            raise EnvironmentFailure(message, code="image-damaged", path="environment")
 
     def get(self, name: str) -> ImageRecord | None:
-        """The image of that name; None if it is not registered, or one of its layers is gone."""
+        """The image of that name, whole or not; None if it is not registered."""
         try:
             text = self._path(canonical_name(name)).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        record = _read(text, self._path(canonical_name(name)))
-        return record if all(self.store.has(key) for key in record.layers) else None
+        return _read(text, self._path(canonical_name(name)))
 
     def save(self, record: ImageRecord) -> None:
         """Register, replacing an image of the same name."""
@@ -109,11 +110,9 @@ class ImageRegistry:
     async def remove(self, name: str) -> ImageRecord | None:
         """Remove an image and the layers that only it needs; None if there is no such image."""
         record = self.get(name)
-        path = self._path(canonical_name(name))
         if record is None:
-            path.unlink(missing_ok=True)
             return None
-        path.unlink()
+        self._path(canonical_name(name)).unlink()
         needed = {key for other in self.all() for key in other.layers}
         for key in record.layers:
             if key not in needed:

@@ -90,10 +90,6 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A TOML time of day cannot be written in YAML; it is read, and exported, as text.",
             "Write it as a string, or as a date with a time.",
         ),
-        "shared-live-box": (
-            "An imported package is verified in the agent's own sandbox, which could affect the verifier.",
-            "Declare `verifier.environment_mode: separate`, or set `verifier.hardening` yourself.",
-        ),
     },
     "Files of the package (level `structural`)": {
         "undeclared-secret": (

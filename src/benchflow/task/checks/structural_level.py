@@ -101,7 +101,7 @@ def _has_default_entrypoint(package: TaskPackage, files: Collection[str]) -> boo
     if config.verifier.type == "llm-judge":
         return config.verifier.judge.rubric_path in package.files
     # A separate verifier image may bring its own entry point.
-    return config.verifier.isolation == "separate" and ("Dockerfile" in files or _has_own_image(config))
+    return config.verifier.wanted_isolation == "separate" and ("Dockerfile" in files or _has_own_image(config))
 
 
 def _has_own_image(config: TaskConfig) -> bool:

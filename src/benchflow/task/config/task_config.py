@@ -17,6 +17,10 @@ from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, Is
 SCHEMA_VERSION: Final = "1.3"
 MAIN_SERVICE: Final = "main"
 NETWORK_MODES: Final = ("no-network", "public", "allowlist")
+RUNGS: Final = ("separate", "shared", "system", "services", "open")
+"""How much of the agent's state a verifier sees, strictest first."""
+AUTO: Final = "auto"
+"""The strictest rung at which the package's own oracle scores full."""
 _SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([GMK])", re.IGNORECASE)
@@ -193,7 +197,8 @@ class MemoryConfig(Record):
 
 
 class HardeningConfig(Record):
-    """What verification does not undo. Every opt-out is recorded."""
+    """What verification does not undo. Every opt-out is recorded. `keep_processes` is another spelling of
+    `isolation: services`, `keep_system_changes` of `isolation: system`."""
 
     cleanup_conftests: bool = field(flag, default=True)
     keep_system_changes: bool = field(flag, default=False)
@@ -226,6 +231,8 @@ class VerifierConfig(Record):
     user: str | int | None = field(user, default=None)
     network_mode: str | None = field(network_mode, default=None)
     allowed_hosts: tuple[str, ...] | None = field(hosts, default=None)
+    isolation: str | None = field(kinds.choice(*RUNGS, AUTO), default=None)
+    """None: `wanted_isolation` looks at the other spellings."""
     environment_mode: str | None = field(kinds.choice("shared", "separate"), default=None, aliases=("sandbox_mode",))
     environment: EnvironmentConfig | None = field(kinds.record(EnvironmentConfig), default=None, aliases=("sandbox",))
     service: str = field(some_text, default=MAIN_SERVICE)
@@ -238,14 +245,50 @@ class VerifierConfig(Record):
     @classmethod
     def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
         check_network(values, path, problems)
-        if "environment" in values and values.get("environment_mode") == "shared":
-            where = join(path, "environment")
-            problems.error("conflicting-keys", where, f"{where} contradicts environment_mode: shared")
+        _check_isolation(values, path, problems)
 
     @property
-    def isolation(self) -> str:
-        """`separate` when declared or when the verifier has its own environment, else `shared`."""
-        return self.environment_mode or ("separate" if self.environment is not None else "shared")
+    def wanted_isolation(self) -> str | None:
+        """The declared isolation, a rung or `auto`, however it is spelled; None if nothing is declared."""
+        hardening = self.hardening
+        if self.isolation is not None:
+            return self.isolation
+        if self.environment_mode == "separate" or self.environment is not None:
+            return "separate"
+        if hardening.keep_processes:
+            return "services"
+        if hardening.keep_system_changes:
+            return "system"
+        return "shared" if self.environment_mode is not None or hardening.declared & KEPT else None
+
+
+KEPT: Final = frozenset({"keep_system_changes", "keep_processes"})
+"""The keys of `hardening` that spell an isolation."""
+_KEEPING: Final = {"keep_system_changes": ("system", "services"), "keep_processes": ("services",)}
+"""Rungs with which a key of `hardening` agrees when it is true."""
+_NOT_KEEPING: Final = {"keep_system_changes": RUNGS[:2], "keep_processes": RUNGS[:3]}
+"""The same when it is false."""
+
+
+def _check_isolation(values: dict[str, Any], path: str, problems: IssueLog) -> None:
+    """Report every spelling of the isolation that contradicts another one."""
+    said, rung = f"isolation: {values.get('isolation')}", values.get("isolation")
+    mode = values.get("environment_mode")
+    own = mode == "separate" or "environment" in values
+    key = "environment_mode" if mode == "separate" else "environment"
+    if (mode == "shared" and (own or rung == "separate")) or (own and rung not in (None, "separate")):
+        where = join(path, key if own else "environment_mode")
+        against = "environment_mode: shared" if own and mode == "shared" else said
+        problems.error("conflicting-keys", where, f"{where} contradicts {against}")
+        return
+    if rung is None and own:
+        said, rung = ("environment_mode: separate" if mode else "environment"), "separate"
+    hardening = values.get("hardening")
+    for name in sorted(KEPT & hardening.declared) if hardening is not None and rung is not None else ():
+        kept = getattr(hardening, name)
+        if rung not in (_KEEPING if kept else _NOT_KEEPING)[name]:
+            where = join(path, f"hardening.{name}")
+            problems.error("conflicting-keys", where, f"{where} contradicts {said}")
 
 
 class OracleConfig(Record):

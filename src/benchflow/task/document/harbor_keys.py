@@ -64,11 +64,10 @@ TASK_TOML: Final[Schema] = {
     ],
 }
 
-IMPLIED: Final[Mapping[str, Any]] = {
-    "verifier.type": "test-script",
-    "verifier.service": "main",
-    "verifier.hardening.keep_system_changes": True,
-    "verifier.hardening.keep_processes": True,
+IMPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "verifier.type": ("test-script",),
+    "verifier.service": ("main",),
+    "verifier.isolation": ("auto", "open"),
 }
 """Declared values that Harbor implies; omitting them loses nothing."""
 
@@ -131,6 +130,7 @@ def _express_key(schema: Schema, key: str, value: Any, path: str, result: Expres
 
 def _express_value(shape: Any, value: Any, path: str, result: Expressed) -> Any:
     if isinstance(shape, Mapping) and isinstance(value, Mapping):
+        value = _respelled(value) if shape is _VERIFIER else value
         kept = {}
         for key, item in value.items():
             inner = _express_key(shape, key, item, f"{path}.{key}", result)
@@ -153,6 +153,14 @@ def _express_value(shape: Any, value: Any, path: str, result: Expressed) -> Any:
     return without_nulls(value)
 
 
+def _respelled(verifier: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of a verifier, a separate one in Harbor's words."""
+    if verifier.get("isolation") != "separate":
+        return verifier
+    rest = {key: value for key, value in verifier.items() if key != "isolation"}
+    return rest if "environment" in rest else {**rest, "environment_mode": "separate"}
+
+
 def _has_empty_item(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_has_empty_item(item) for item in value.values())
@@ -169,16 +177,9 @@ def without_nulls(value: Any) -> Any:
 
 
 def _report_unknown(value: Any, path: str, result: Expressed) -> None:
-    """Report what is lost; a mapping that is partly implied by the target is reported key by key."""
+    """Report what is lost, unless the target implies it."""
     general = re.sub(r"^steps\[\d+\]\.", "", path)
-    if general in IMPLIED and IMPLIED[general] == value:
-        return
-    inner = [key for key in value if f"{general}.{key}" in IMPLIED] if isinstance(value, Mapping) else []
-    if inner and any(IMPLIED[f"{general}.{key}"] == value[key] for key in inner):
-        for key, item in value.items():
-            _report_unknown(item, f"{path}.{key}", result)
-        return
-    if value not in ({}, [], ()):
+    if value not in IMPLIED.get(general, ({}, [], ())):
         result.lose(path, "Harbor has no such setting", value)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from benchflow.errors import Issue, PackageError
 from benchflow.task.config.parsed_record import IssueLog, join, split_unknown
-from benchflow.task.config.task_config import StepConfig, TaskConfig, TaskConfigError, VerifierConfig
+from benchflow.task.config.task_config import AUTO, KEPT, TaskConfig, TaskConfigError, VerifierConfig
 from benchflow.task.document.compat_extra import leaf_paths, merge_compat_extra
 from benchflow.task.document.harbor_keys import express
 from benchflow.task.document.toml_source import parse_toml, toml_locator
@@ -95,7 +95,7 @@ def read_task_toml(text: str, *, source: str = SOURCE) -> TaskTomlReading:
     paths = {*leaf_paths(extra), *leaf_paths(moved)}
     if config is not None:
         paths.update(lost.path for lost in express(config.to_declared_dict()).lost)
-        config = _as_shared_box(config, problems)
+        config = _chosen_by_proof(config)
     compatibility = InboundCompatibility(source, merge_compat_extra(extra, moved), tuple(sorted(paths)))
     return TaskTomlReading(config, compatibility, tuple(problems.issues), data)
 
@@ -112,36 +112,20 @@ def _unknown(adapted: Mapping[str, Any], config: TaskConfig | None) -> dict[str,
     return extra
 
 
-def _as_shared_box(config: TaskConfig, problems: IssueLog) -> TaskConfig:
-    """In the split layout verification sees the agent's live sandbox; make that explicit in the configuration."""
-    verifier = _keeping(config.verifier)
-    if verifier is not config.verifier:
-        problems.warning(
-            "shared-live-box",
-            "verifier.hardening",
-            "an imported task is verified in the agent's own sandbox: its processes and system changes remain and "
-            "could affect the verifier; declare a separate verifier environment to prevent that",
-        )
-        config = config.replace(verifier=verifier)
-    if config.steps:
-        config = config.replace(steps=tuple(_step_keeping(step) for step in config.steps))
-    return config
+def _chosen_by_proof(config: TaskConfig) -> TaskConfig:
+    """The split layout does not say what a verifier may see of the agent's state; the package's oracle decides."""
+    config = config.replace(verifier=_auto(config.verifier))
+    if not config.steps:
+        return config
+    # Other steps use the isolation of the task.
+    apart = {step.name for step in config.steps if step.verifier.environment_mode == "shared"}
+    steps = (step.replace(verifier=_auto(step.verifier)) if step.name in apart else step for step in config.steps)
+    return config.replace(steps=tuple(steps))
 
 
-def _step_keeping(step: StepConfig) -> StepConfig:
-    """A step with verifier settings of its own gets this too; other steps use those of the task."""
-    own = step.verifier.declared - {"type", "service", "hardening"}
-    # An empty list says nothing, and an export leaves it out.
-    says_how = [name for name in own if getattr(step.verifier, name) != ()]
-    return step.replace(verifier=_keeping(step.verifier)) if says_how else step
-
-
-def _keeping(verifier: VerifierConfig) -> VerifierConfig:
-    declared = verifier.hardening.declared
-    missing = {"keep_system_changes", "keep_processes"} - declared
-    if verifier.isolation != "shared" or not missing:
-        return verifier
-    return verifier.replace(hardening=verifier.hardening.replace(**dict.fromkeys(sorted(missing), True)))
+def _auto(verifier: VerifierConfig) -> VerifierConfig:
+    native = verifier.isolation is not None or verifier.hardening.declared & KEPT
+    return verifier if native or verifier.wanted_isolation == "separate" else verifier.replace(isolation=AUTO)
 
 
 TIME_AS_TEXT: Final = "time-as-text"
@@ -182,6 +166,7 @@ def _adapt_version(data: dict[str, Any], moved: dict[str, Any], problems: IssueL
         return
     if spelled == "schema_version" and "version" in data:
         moved["version"] = data.pop("version")
+        problems.warning("no-effect", "version", "version has no effect beside schema_version; it is preserved")
     version = data.pop(spelled)
     if type(version) in (int, float):
         version = str(version)

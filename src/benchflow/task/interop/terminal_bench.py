@@ -177,7 +177,7 @@ class _Reader:
         frontmatter["agent"] = {"timeout_sec": self._seconds("max_agent_timeout_sec", _AGENT_SECONDS)}
         frontmatter["verifier"] = {
             "timeout_sec": self._seconds("max_test_timeout_sec", _TEST_SECONDS),
-            "hardening": {"keep_system_changes": True, "keep_processes": True},
+            "isolation": "auto",
         }
         return frontmatter
 

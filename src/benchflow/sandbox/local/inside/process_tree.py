@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -16,6 +17,7 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.local.inside import kill_watch
 
 _ROUNDS: Final = 50
+_PAUSE_SEC: Final = 0.002
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -58,6 +60,10 @@ def kill_tagged(tag: int, children: Mapping[int, int]) -> None:
             break
     if round_number >= _ROUNDS:
         _signal_all(signal.SIGCONT)
+    for _ in range(_ROUNDS):
+        if not any(_is_ending(pid) for pid in others()):
+            break
+        time.sleep(_PAUSE_SEC)
 
 
 def kill_all() -> None:
@@ -94,6 +100,17 @@ def _carries(pid: int, tag: int, hidden: dict[int, int]) -> bool:
         return hidden[pid] > 5
     except OSError:
         return False
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether a process has given up its namespaces but is not a zombie yet: a kill has nothing more to do there."""
+    try:
+        os.stat(f"/proc/{pid}/ns/uts")
+    except FileNotFoundError:
+        return _state(pid) not in ("", "Z", "X")
+    except OSError:
+        return False
+    return False
 
 
 def _state(pid: int) -> str:

@@ -1,0 +1,44 @@
+"""What programs of verifiers look up without being told to, and how each look-up is settled.
+
+`LOOKUPS` is the table that `docs/trust.md` shows and that the exploit suite generates its cases from;
+`pinned_variables` are the environment variables of every verifier command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Settled = Literal["variable", "hook", "as-built", "sanitised", "named"]
+"""How a look-up is settled.
+
+`variable`: an environment variable turns it off or directs it. `hook`: the interpreter hook in the ground folder knows
+what is as built. `as-built`: the files it finds are those of the environment. `sanitised`: settings are reduced to an
+allow-list. `named`: it happens only where the verifier names a file, which is the agent's by right.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One thing that a program looks up implicitly."""
+
+    program: str
+    finds: str
+    """What it would use, in a sentence."""
+    settled: Settled
+    how: str
+    """The variable, the rule or the part of the hook."""
+
+
+LOOKUPS: Final[tuple[Lookup, ...]] = ()
+
+
+def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
+    """Variables of every verifier command: they disable code in repositories and set the allowed plugins."""
+    settings = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
+    pinned = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    allowed = " ".join(f"-p {name}" for name in plugins)
+    return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
