@@ -26,7 +26,7 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
 from benchflow.verifier.lookups import pinned_variables
-from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables
+from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.shared_box import fork_for_verification, survival_rules
 from benchflow.verifier.survival import Withheld
 
@@ -132,7 +132,6 @@ class BoxMaker:
     variables: VerifierVariables
     machine: Mapping[str, str] = field(repr=False)
     findings: Findings
-    staging: Staging
     soft: bool = False
     base_image: str | None = None
 
@@ -163,9 +162,9 @@ class BoxMaker:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
-        tree = self.staging.made(self.scope, extra or {})
+        tree = made_tree(self.scope, extra or {})
         if tree is None:
-            tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
+            tree = await anyio.to_thread.run_sync(assemble_tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
         if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]

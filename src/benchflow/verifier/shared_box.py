@@ -86,12 +86,12 @@ async def fork_for_verification(
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
-    It runs `beside` the services of a composition, which then use the verifier's network; otherwise they are copied.
+    It runs `beside` the services of a composition, which keep running; otherwise they are copied.
     """
     survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
-    fork = sandbox.fork_beside if beside else sandbox.fork
+    fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
     forked = await fork(mounts=mounts, network=network, revert=survivors.choose)
     try:
         if survivors.sections:
