@@ -21,7 +21,9 @@ _KINDS = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances
 _UNUSED = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info")
 _MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ACCOUNTS = {
-    "etc/passwd": "root:x:0:0::/root:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/bash\nnobody:x:65534:65534::/:/bin/sh\n",
+    "etc/passwd": (
+        "root:x:0:0::/root:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/bash\nnobody:x:65534:65534::/:/bin/sh\n"
+    ),
     "etc/group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
 }
 _FOLDERS = {

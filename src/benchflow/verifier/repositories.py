@@ -1,7 +1,7 @@
 """Settings of git repositories that an agent changed: a repository is data, its settings run programs.
 
 In the verifier's copy they are reduced to keys that cannot run or redirect anything; what the environment was built
-with stays. `candidates` chooses files from the list of changes, `settle` reads and rewrites them with the environment's git.
+with stays. `candidates` chooses files from the list of changes, `settle` rewrites them with the environment's git.
 """
 
 from __future__ import annotations
