@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from benchflow.sandbox.protocol import SandboxSpec
 
 Settled = Literal["variable", "hook", "as-built", "sanitised", "named"]
 """How a look-up is settled.
@@ -42,3 +44,14 @@ def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
         pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     allowed = " ".join(f"-p {name}" for name in plugins)
     return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
+
+
+HOOK: Final = "/run/verifier-ground/python"
+"""Where the interpreter hook is in a box of a verifier."""
+
+
+def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]:
+    """The variables of a command with the interpreter hook in front of the environment's own module path."""
+    image = spec.image.env if spec.image is not None else {}
+    own = variables.get("PYTHONPATH") or spec.env.get("PYTHONPATH") or image.get("PYTHONPATH", "")
+    return {**variables, "PYTHONPATH": ":".join(filter(None, [HOOK, own]))}
