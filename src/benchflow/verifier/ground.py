@@ -66,8 +66,7 @@ def _records(changes: Iterable[Change], withheld: PathSet, now: float) -> Iterat
         if change.kind == "deleted" or withheld.covers(change.path):
             continue
         forged = forged or change.rights is None or change.rights.time >= now
-        name = change.path.rpartition("/")[2]
-        if change.type != "directory" and name in SETTINGS:
+        if change.type != "directory" and _is_setting(change.path):
             yield f"setting {change.path}"
         if change.kind == "added" or change.type == "symlink":
             if not added.covers(change.path):
@@ -77,6 +76,12 @@ def _records(changes: Iterable[Change], withheld: PathSet, now: float) -> Iterat
             yield f"changed {change.path}"
     if forged:
         yield "forged /"
+
+
+def _is_setting(path: str) -> bool:
+    """Whether a copy of this file would act too: settings, and what makes the folder of a test a package."""
+    name = path.rpartition("/")[2]
+    return name in SETTINGS or (name == "__init__.py" and "-packages/" not in path)
 
 
 def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:

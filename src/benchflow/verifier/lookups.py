@@ -33,7 +33,54 @@ class Lookup:
     """The variable, the rule or the part of the hook."""
 
 
-LOOKUPS: Final[tuple[Lookup, ...]] = ()
+LOOKUPS: Final[tuple[Lookup, ...]] = (
+    Lookup(
+        "python",
+        "Modules in the current folder, the script's folder and `PYTHONPATH`.",
+        "hook",
+        "A module that the agent added is found only where the environment has none of that name.",
+    ),
+    Lookup(
+        "python",
+        "`sitecustomize`, `usercustomize` and `.pth` files at its start.",
+        "as-built",
+        "Withheld by name; site folders are as built.",
+    ),
+    Lookup("python", "Bytecode in `__pycache__`.", "as-built", "Withheld by name."),
+    Lookup(
+        "python",
+        "Entry points in `*.dist-info` and `*.egg-info` on the module path.",
+        "hook",
+        "Distributions that the agent added have none where all are searched.",
+    ),
+    Lookup(
+        "python",
+        "`pyvenv.cfg` above the interpreter, the user's site folder.",
+        "as-built",
+        "Folders of tools, system folders and settings of homes are as built.",
+    ),
+    Lookup("pytest", "Plugins by entry point.", "hook", "As entry points of any program."),
+    Lookup(
+        "pytest",
+        "`pytest.ini`, `pytest.toml`, `pyproject.toml`, `tox.ini`, `setup.cfg` in the tests' folder and above it.",
+        "hook",
+        "Settings that the agent added or changed act as built, or not at all.",
+    ),
+    Lookup("pytest", "A file of settings given by `-c`.", "named", "The verifier names it."),
+    Lookup(
+        "pytest",
+        "`conftest.py` in the tests' folder, above and below it.",
+        "hook",
+        "One that the agent added counts as empty; changed ones are as built.",
+    ),
+    Lookup(
+        "pytest",
+        "`__init__.py` of the folders around a test.",
+        "hook",
+        "A folder is a package only if its `__init__.py` is not the agent's.",
+    ),
+    Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
+)
 
 
 def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:

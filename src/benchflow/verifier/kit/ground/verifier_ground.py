@@ -6,14 +6,15 @@ was found outside the places that are as built, or when a library that looks up 
 """
 
 import _frozen_importlib_external
+import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-HERE = "/run/verifier-ground/python"
-CHANGES = "/run/verifier-ground/changes"
+HERE = os.path.dirname(os.path.abspath(__file__))
+GROUND = os.path.dirname(HERE)
 SETTLED = frozenset(
     {
         "_pytest.config",
@@ -57,7 +58,7 @@ def install() -> None:
 def _as_built_places() -> "tuple[str, ...] | None":
     """Places where nothing is the agent's; None if the package opted out."""
     try:
-        with open(CHANGES, "rb") as file:
+        with open(GROUND + "/changes", "rb") as file:
             head = file.read(_HEAD)
     except OSError:
         return None

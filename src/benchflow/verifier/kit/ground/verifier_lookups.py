@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GROUND = "/run/verifier-ground"
+GROUND = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Changes:
@@ -308,7 +308,7 @@ def _pathlib(module: "Any") -> None:
         parts = [path] + list(path.parents)
         for parent in parts:
             if parent.is_dir():
-                if CHANGES.is_agents(str(parent / "__init__.py")) or not (parent / "__init__.py").is_file():
+                if CHANGES.is_agents_setting(str(parent / "__init__.py")) or not (parent / "__init__.py").is_file():
                     break
                 kept = parent
                 if parent == found:
@@ -328,7 +328,7 @@ def _python(module: "Any") -> None:
 
     def quiet_setup(self: "Any") -> None:
         init = os.path.join(str(getattr(self, "path", None) or self.fspath), "__init__.py")
-        if not CHANGES.is_agents(init):
+        if not CHANGES.is_agents_setting(init):
             setup(self)
 
     package.setup = quiet_setup
