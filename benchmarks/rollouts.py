@@ -48,7 +48,6 @@ from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.testing import NullBackend
-from benchflow.verifier.scope import Staging
 from cube.core import Action
 from lib.harbor_trials import IMAGE, PeerUnavailable, harbor_rate
 from lib.side_by_side import Row, compile_ours, print_table
@@ -107,7 +106,6 @@ class Runner:
         identity = TaskId(package.name, package.content_digest)
         self.task = TaskRef(identity, str(package.path), package.digest, payload=package)
         self._package, self._backend, self._agent = package, backend, agent
-        self._staging = Staging()
         self._machine = dict(os.environ)
 
     async def prepare(self, task: TaskRef) -> None: ...
@@ -121,7 +119,6 @@ class Runner:
             key=item.key,
             machine=self._machine,
             durable=False,
-            staging=self._staging,
         )
         return await run_rollout(config, folder)
 

@@ -25,7 +25,7 @@ PART_OF = {"mcp_types": {"mcp"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "images": ["PIL.Image", "cube.core"],
-    "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools"],
+    "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools", "cube.access"],
     "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
     "models": ["litellm", "benchflow.models.chat"],
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 import anyio
 
 from benchflow.record import SandboxPart
-from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, task_package
+from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, taken_package
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
 from benchflow.task.package import TaskPackage
 
@@ -56,7 +56,7 @@ class Environment:
         substitute for a base image that is not available: `host` or a registered image. Refuses unsupported features,
         by `UnsupportedTaskFeatureError`, before anything starts; after an error nothing is left running.
         """
-        package = task_package(task)
+        package = await taken_package(task)
         owned = isinstance(sandbox, str)
         backend = await choose_backend(package, sandbox, base_image=base_image) if isinstance(sandbox, str) else sandbox
         try:

@@ -7,6 +7,7 @@ nothing else; output of the cube's own code goes to standard error.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -15,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +32,11 @@ from cube.registry import GROUP, installed
 if TYPE_CHECKING:
     from cube.benchmark import BenchmarkConfig
     from cube.conformance import Findings
+    from cube.server_process import Address
+    from cube.serving import Doors
 
 INTERRUPTED: Final = 130
+MAX_PORT: Final = 65535
 
 as_json = click.option("--json", "json_output", is_flag=True, help="Print the result as one JSON document.")
 
@@ -314,39 +319,106 @@ def init(name: str, parent: Path) -> None:
     click.echo(f"Created {target}. Try it:\n  pip install -e {shlex.quote(str(target))}\n  cube test {name}")
 
 
+token_file = click.Path(path_type=Path, dir_okay=False)
+
+
 @commands.command()
 @click.argument("name")
-@click.option("--task", "task_id", help="Serve only this task (JSON-RPC and MCP).")
+@click.option("--task", "task_id", help="Serve only this task; otherwise a reset selects the task.")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 selects a free port.")
-def serve(name: str, task_id: str | None, host: str, port: int) -> None:
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port of the harness.")
+@click.option("--agent-port", type=click.IntRange(0, 65535), help="Port of the agent.  [default: the one after --port]")
+@click.option("--token-file", type=token_file, help="File with the harness's token.  [default: a random token]")
+@click.option("--agent-token-file", type=token_file, help="File with the agent's token.  [default: a random token]")
+@click.option("--no-token", is_flag=True, help="No tokens, for clients that cannot send one; on loopback only.")
+@as_json
+def serve(
+    name: str,
+    task_id: str | None,
+    host: str,
+    port: int,
+    agent_port: int | None,
+    token_file: Path | None,
+    agent_token_file: Path | None,
+    no_token: bool,
+    json_output: bool,
+) -> None:
     """Serve a benchmark or one of its tasks over HTTP.
 
-    Prints its address, and serves until it is interrupted.
+    Two ports, 0 for a free one: JSON-RPC for the harness, which resets and evaluates, and MCP for the agent, which
+    acts. Each has its own token (Authorization: Bearer TOKEN). Prints one line when it listens, and serves until it
+    is interrupted.
     """
-    import socket
-
     config = _instance(name, _load(_entry(name)))
     if task_id is not None and task_id not in config.tasks():
         raise click.UsageError(f"Benchmark '{name}' has no task '{task_id}'; available: {', '.join(config.tasks())}.")
     missing = [package for package in ("mcp", "starlette", "uvicorn") if importlib.util.find_spec(package) is None]
     if missing:
         raise _Failed(f"Serving needs {', '.join(missing)}; install with: pip install 'benchcube[serve]'")
-    from cube.server import app_for
+    from cube.server import served_for
     from cube.serving import serve as serve_until_interrupted
 
-    try:
-        listener = socket.create_server((host, port))
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise _Failed(f"Cannot listen on {host}:{port}: {reason}.") from error
+    tokens = _tokens(token_file, agent_token_file, no_token=no_token)
+    doors = _open_doors(host, port, agent_port, tokens, no_token=no_token)
     job = {"benchmark_config": config.model_dump(mode="json"), "task_id": task_id}
-    with listener:
+    # Until the server handles signals itself, each of them ends the command as an interrupt does, with its clean-up.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    output = os.fdopen(os.dup(1), "w")
+
+    def announce(address: Address) -> None:
+        with output:
+            output.write(f"{_announcement(name, address, json_output=json_output)}\n")
+
+    with own_output_to_stderr():
         try:
-            app, close = app_for(job, host)
+            served = served_for(job)
         except Exception as error:  # the benchmark's own code
             raise _Failed(f"Starting '{name}' failed: {type(error).__name__}: {error}") from error
-        serve_until_interrupted(app, close, listener, announce=sys.stdout)
+        serve_until_interrupted(served, doors, announce)
+
+
+def _tokens(file: Path | None, agent_file: Path | None, *, no_token: bool) -> tuple[str | None, str | None]:
+    """The tokens of the harness and the agent: from their files, else random ones or none."""
+    from cube.access import new_token, read_token
+
+    default = (lambda: None) if no_token else new_token
+    try:
+        token, agent_token = (default() if path is None else read_token(path) for path in (file, agent_file))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if token is not None and token == agent_token:
+        raise click.UsageError("The tokens of the harness and the agent must differ.")
+    return token, agent_token
+
+
+def _open_doors(
+    host: str, port: int, agent_port: int | None, tokens: tuple[str | None, str | None], *, no_token: bool
+) -> Doors:
+    from cube.serving import open_doors
+
+    if agent_port is None:
+        agent_port = port + 1 if port else 0
+    if port and port == agent_port:
+        raise click.UsageError("The ports of the harness and the agent must differ.")
+    if agent_port > MAX_PORT:
+        raise click.UsageError(f"There is no port after {MAX_PORT}: give --agent-port.")
+    try:
+        doors = open_doors(host, port, agent_port, token=tokens[0], agent_token=tokens[1])
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise _Failed(f"Cannot listen on {host}, ports {port} and {agent_port}: {reason}.") from error
+    if no_token and not doors.on_loopback:
+        doors.close()
+        raise click.UsageError(f"--no-token works on loopback only, and {host} is not.")
+    return doors
+
+
+def _announcement(name: str, address: Address, *, json_output: bool) -> str:
+    if json_output:
+        return json.dumps({"protocol": "cube", **dataclasses.asdict(address)})
+    harness, agent = (f"token {token}" if token else "no token" for token in (address.token, address.agent_token))
+    return f"Serving {name}: harness {address.url} ({harness}), agent {address.agent_url} ({agent})"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Clients for benchmark and task servers: typed objects in, typed objects out. Needs the extra `serve`."""
+"""Clients for harnesses of benchmark and task servers: typed objects in and out. Needs the extra `serve`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ import httpx
 from cube.benchmark import BenchmarkMetadata
 from cube.core import Action, ActionSchema, Content, EnvironmentOutput, Observation, StepError
 from cube.jsonrpc import RpcError
-from cube.task import TaskConfig, TaskMetadata
+from cube.server_process import Address
+from cube.task import TaskConfig, TaskMetadata, UnscoredError
 
-__all__ = ["BenchmarkClient", "RpcError", "TaskClient", "wait_for_server"]
+__all__ = ["BenchmarkClient", "RpcError", "TaskClient", "UnscoredError", "wait_for_server"]
 
 
 class _Client:
     """One server. `with` closes the connection, not the server."""
 
-    def __init__(self, url: str, *, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = 60.0) -> None:
         self.url = url
-        self._http = httpx.Client(timeout=timeout)
+        self.token = token
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(timeout=timeout, headers=headers)
         self._ids = itertools.count(1)
 
     def rpc(self, method: str, **params: Any) -> Any:
@@ -59,8 +62,9 @@ class BenchmarkClient(_Client):
 
     def spawn(self, task_config: TaskConfig[Any], *, host: str = "127.0.0.1", port: int | None = None) -> TaskClient:
         """A server for one task, started by the benchmark's server, which stops it when it stops itself."""
-        url = self.rpc("cube/spawn", task_config=task_config.model_dump(mode="json"), host=host, port=port)
-        return TaskClient(url)
+        answer = self.rpc("cube/spawn", task_config=task_config.model_dump(mode="json"), host=host, port=port)
+        address = Address(**answer)
+        return TaskClient(address.url, token=address.token, address=address)
 
     def shutdown(self) -> None:
         """Close the benchmark and its task servers."""
@@ -70,6 +74,13 @@ class BenchmarkClient(_Client):
 class TaskClient(_Client):
     """A remote task, with the methods of a task."""
 
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: float = 60.0, address: Address | None = None
+    ) -> None:
+        super().__init__(url, token=token, timeout=timeout)
+        self.address = address
+        """Of a spawned server: its agent's URL and token too."""
+
     def tools_list(self) -> list[ActionSchema]:
         return [ActionSchema.model_validate(row) for row in self.rpc("tools/list")]
 
@@ -78,17 +89,29 @@ class TaskClient(_Client):
         result = self.rpc("tools/call", **_flat(action))
         return (Observation if "contents" in result else StepError).model_validate(result)
 
-    def reset(self) -> tuple[Observation, dict[str, Any]]:
-        result = self.rpc("cube/reset")
+    def reset(self, task_id: str | None = None) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; on the server of a benchmark, `task_id` selects the task."""
+        result = self.rpc("cube/reset", task_id=task_id)
         return Observation.model_validate(result["obs"]), result["info"]
 
     def step(self, action: Action | Sequence[Action]) -> EnvironmentOutput:
         params = _flat(action) if isinstance(action, Action) else {"actions": [_flat(one) for one in action]}
-        return EnvironmentOutput.model_validate(self.rpc("cube/step", **params))
+        result = self.rpc("cube/step", **params)
+        _require_score(result)
+        return EnvironmentOutput.model_validate(result)
 
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
         result = self.rpc("cube/evaluate", obs=None if obs is None else obs.model_dump(mode="json"))
+        _require_score(result)
         return result["reward"], result["info"]
+
+    def episode(self) -> dict[str, Any]:
+        """The state of the episode (`not started`, `running`, `over`, `closed`), why it is over, and its steps."""
+        return dict(self.rpc("cube/episode"))
+
+    def end(self, reason: str) -> None:
+        """End the episode for the agent, at a limit for instance; its state can then be evaluated."""
+        self.rpc("cube/end", reason=reason)
 
     def privileged_info(self) -> Content:
         return Content.model_validate(self.rpc("cube/privileged_info"))
@@ -103,6 +126,12 @@ class TaskClient(_Client):
 
 def _flat(action: Action) -> dict[str, Any]:
     return {"name": action.name, "arguments": action.arguments, "action_id": action.id}
+
+
+def _require_score(result: dict[str, Any]) -> None:
+    """A reward that is null is an `UnscoredError`, as it is in the process of the task."""
+    if result["reward"] is None:
+        raise UnscoredError(**result["info"]["unscored"])
 
 
 def wait_for_server(url: str, retries: int = 30, delay: float = 0.5) -> None:

@@ -1,32 +1,35 @@
-"""Tasks and benchmarks over HTTP: JSON-RPC on `POST /` for harnesses, MCP on `/mcp` for agents (extra `serve`).
+"""Tasks and benchmarks over HTTP for harnesses: the methods of JSON-RPC, and servers in their own processes.
 
-A server runs in its own process, which ends with its parent. Configs and runtime context are sent as JSON;
-calls on one task run in sequence, outside the event loop.
+A server has two ports: the harness's with these methods, and the agent's (`cube.mcp_tools`). Its process ends with its
+parent. Configs and runtime context are sent as JSON. Needs the extra `serve`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import anyio.to_thread
-from anyio import CapacityLimiter
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cube.benchmark import Benchmark, BenchmarkConfig
+from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
 from cube.container import ContainerBackend
 from cube.core import Action, Observation
 from cube.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Method, RpcError, answer, require
-from cube.mcp_tools import mcp_server
 from cube.server_process import ServerProcess, start_server
-from cube.task import RuntimeContext, Task, TaskConfig
+from cube.stage import Stage
+from cube.task import RuntimeContext, TaskConfig
 from cube.typed import TYPE_KEY, TypedBaseModel
 
+MAX_PORT: Final = 65535
 MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum bytes of a request, including images in observations."""
 
@@ -37,114 +40,132 @@ def make_task_rpc_server(
     port: int = 0,
     runtime_context: RuntimeContext | None = None,
     container_backend: ContainerBackend | None = None,
+    *,
+    agent_port: int = 0,
 ) -> tuple[ServerProcess, str]:
-    """Serve one task from its own process; return the process and its URL. Port 0 selects a free port."""
+    """Serve one task from its own process; return the process and the harness's URL. Port 0 selects a free port.
+
+    `address` of the process has the tokens and the agent's URL too.
+    """
     job = {
         "task_config": task_config.model_dump(mode="json"),
         "runtime_context": _dump_runtime_context(runtime_context),
         "container_backend": container_backend.model_dump(mode="json") if container_backend else None,
     }
-    return start_server(job, host, port)
+    return start_server(job, host, port, agent_port)
 
 
 def make_benchmark_rpc_server(
-    config: BenchmarkConfig[Any], *, host: str = "127.0.0.1", port: int = 0
+    config: BenchmarkConfig[Any], *, host: str = "127.0.0.1", port: int = 0, agent_port: int = 0
 ) -> tuple[ServerProcess, str]:
-    """Serve a benchmark from its own process; it starts task servers on request."""
-    return start_server({"benchmark_config": config.model_dump(mode="json")}, host, port)
+    """Serve a benchmark from its own process: one task at a time, and task servers on request."""
+    return start_server({"benchmark_config": config.model_dump(mode="json")}, host, port, agent_port)
 
 
-def app_for(job: Mapping[str, Any], host: str) -> tuple[Starlette, Callable[[], None]]:
-    """The application of a server process, and how to close it."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server process serves: methods for the harness, the stage that agents act on, and how to close it."""
+
+    name: str
+    stage: Stage
+    methods: Mapping[str, Method]
+    close: Callable[[], None]
+
+
+def served_for(job: Mapping[str, Any]) -> Served:
+    """Start what a job describes; after an error nothing runs."""
     if "benchmark_config" in job:
         benchmark = BenchmarkConfig.model_validate(job["benchmark_config"]).make()
-        if job.get("task_id") is None:
-            served = ServedBenchmark(benchmark)
-            return served.app(), served.close
-        task = benchmark.spawn(_config_of(benchmark, job["task_id"]))
-        return task_app(task, host=host), lambda: _close_both(task, benchmark)
-    backend = job["container_backend"]
-    task = TaskConfig.model_validate(job["task_config"]).make(
-        runtime_context=_load_runtime_context(job["runtime_context"]),
-        container_backend=ContainerBackend.model_validate(backend) if backend else None,
-    )
-    return task_app(task, host=host), task.close
+        try:
+            served = ServedBenchmark(benchmark, job.get("task_id"))
+        except BaseException:
+            close_quietly(benchmark)
+            raise
+        return Served(benchmark.config.name, served.stage, served.methods(), served.close)
+    backend = ContainerBackend.model_validate(job["container_backend"]) if job["container_backend"] else None
+    config = TaskConfig.model_validate(job["task_config"])
+    context = _load_runtime_context(job["runtime_context"])
+
+    def find(task_id: str | None) -> TaskConfig[Any]:
+        if task_id not in (None, config.task_id):
+            raise RpcError(INVALID_PARAMS, f"This server has the task '{config.task_id}' only, not '{task_id}'.")
+        return config
+
+    stage = Stage(find, lambda known: known.make(runtime_context=context, container_backend=backend), config)
+    return Served(config.task_id, stage, task_methods(stage), stage.shut_down)
 
 
-def _config_of(benchmark: Benchmark[Any], task_id: str) -> TaskConfig[Any]:
-    return next(iter(benchmark.config.subset_from_list([task_id]).get_task_configs()))
-
-
-def _close_both(task: Task[Any], benchmark: Benchmark[Any]) -> None:
-    try:
-        task.close()
-    finally:
-        benchmark.close()
-
-
-def task_app(task: Task[Any], *, host: str = "127.0.0.1") -> Starlette:
-    """The ASGI application for a live task."""
-    one_at_a_time = CapacityLimiter(1)
-
-    async def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=one_at_a_time)
+def task_methods(stage: Stage) -> dict[str, Method]:
+    """The methods on the task of a stage. All but `cube/episode` and `cube/end` wait for a running action."""
 
     def method(function: Callable[[dict[str, Any]], Any]) -> Method:
         async def call(params: dict[str, Any]) -> Any:
-            return await run(function, params)
+            return await stage.thread.run(function, params)
 
         return call
 
-    methods = {
-        "tools/list": method(lambda _: [_dump(action) for action in task.action_set]),
-        "tools/call": method(lambda params: _dump(task.tool.execute_action(_action(params)))),
-        "cube/reset": method(lambda _: dict(zip(("obs", "info"), map(_dump, task.reset()), strict=True))),
-        "cube/step": method(lambda params: _dump(task.step(_actions(params)))),
-        "cube/evaluate": method(lambda params: _evaluate(task, params)),
-        "cube/close": method(lambda _: task.close()),
-        "cube/status": method(lambda _: task.get_status()),
-        "cube/privileged_info": method(lambda _: _dump(task.get_privileged_info())),
+    async def episode(params: dict[str, Any]) -> Any:
+        del params
+        return stage.describe()
+
+    async def end(params: dict[str, Any]) -> Any:
+        stage.end(str(params.get("reason") or "the harness ended it"))
+        return stage.describe()
+
+    return {
+        "tools/list": method(lambda _: [_dump(action) for action in stage.task.action_set]),
+        "tools/call": method(lambda params: _dump(stage.call(_action(params)))),
+        "cube/reset": method(lambda params: _reset(stage, params)),
+        "cube/step": method(lambda params: _step(stage, params)),
+        "cube/evaluate": method(lambda params: _evaluate(stage, params)),
+        "cube/episode": episode,
+        "cube/end": end,
+        "cube/close": method(lambda _: stage.close()),
+        "cube/status": method(lambda _: stage.task.get_status()),
+        "cube/privileged_info": method(lambda _: _dump(stage.task.get_privileged_info())),
     }
-
-    async def list_actions() -> list[Any]:
-        actions: list[Any] = await run(lambda: task.action_set)
-        return actions
-
-    async def call_action(action: Action) -> Any:
-        return await run(task.tool.execute_action, action)
-
-    server = mcp_server(task.id, list_actions, call_action)
-    return server.streamable_http_app(host=host, custom_starlette_routes=[_rpc_route(methods)])
 
 
 class ServedBenchmark:
-    """A live benchmark and the task servers that it started; closed exactly once."""
+    """A live benchmark, its current task, and the task servers that it started; closed exactly once."""
 
-    def __init__(self, benchmark: Benchmark[Any]) -> None:
+    def __init__(self, benchmark: Benchmark[Any], task_id: str | None) -> None:
+        """With `task_id`, only this task is served, and made at once."""
         self._benchmark = benchmark
-        self._config = benchmark.config
+        self._config = benchmark.config if task_id is None else benchmark.config.subset_from_list([task_id])
         self._servers: list[ServerProcess] = []
         self._closed = False
+        self.stage = Stage(self._find, benchmark.spawn, self._find(task_id) if task_id is not None else None)
 
-    def app(self) -> Starlette:
-        """The ASGI application."""
-        methods: dict[str, Method] = {
+    def methods(self) -> dict[str, Method]:
+        return {
             "cube/info": self._info,
             "cube/tasks": self._tasks,
             "cube/task_configs": self._task_configs,
             "cube/spawn": self._spawn,
             "cube/shutdown": self._shutdown,
+            **task_methods(self.stage),
         }
-        return Starlette(routes=[_rpc_route(methods)])
 
     def close(self) -> None:
-        """Stop the task servers, then the benchmark."""
+        """Stop the task and the task servers, then the benchmark."""
         if self._closed:
             return
         self._closed = True
-        while self._servers:
-            self._servers.pop().stop()
-        self._benchmark.close()
+        with ExitStack() as closing:
+            closing.callback(self._benchmark.close)
+            for server in self._servers:
+                closing.callback(server.stop)
+            closing.callback(self.stage.shut_down)
+
+    def _find(self, task_id: str | None) -> TaskConfig[Any]:
+        if self._closed:
+            raise RpcError(INVALID_REQUEST, f"Benchmark '{self._config.name}' has been shut down.")
+        if task_id is None:
+            raise RpcError(INVALID_PARAMS, "Parameter 'task_id' is missing: it selects the task.")
+        if task_id not in self._config.tasks():
+            raise RpcError(INVALID_PARAMS, f"Task '{task_id}' is not in benchmark '{self._config.name}'.")
+        return next(iter(self._config.subset_from_list([task_id]).get_task_configs()))
 
     async def _info(self, params: dict[str, Any]) -> Any:
         del params
@@ -157,36 +178,35 @@ class ServedBenchmark:
         everything = [(task_config.task_id, task_config) for task_config in self._config.get_task_configs()]
         return [_dump(task_config) for _, task_config in _page(everything, params)]
 
-    async def _spawn(self, params: dict[str, Any]) -> str:
-        if self._closed:
-            raise RpcError(INVALID_REQUEST, f"Benchmark '{self._config.name}' has been shut down.")
+    async def _spawn(self, params: dict[str, Any]) -> Any:
         task_config = _load(TaskConfig, require(params, "task_config", dict), "task_config")
-        if task_config.task_id not in self._config.tasks():
-            raise RpcError(INVALID_PARAMS, f"Task '{task_config.task_id}' is not in benchmark '{self._config.name}'.")
-        host, port = params.get("host", "127.0.0.1"), params.get("port") or 0
-        if not (isinstance(host, str) and isinstance(port, int) and 0 <= port <= 65535):
-            raise RpcError(INVALID_PARAMS, "'host' must be a string, 'port' a number up to 65535.")
+        self._find(task_config.task_id)
+        host = params.get("host", "127.0.0.1")
+        ports = [params.get(name) or 0 for name in ("port", "agent_port")]
+        if not (isinstance(host, str) and all(isinstance(port, int) and 0 <= port <= MAX_PORT for port in ports)):
+            raise RpcError(INVALID_PARAMS, f"'host' must be a string, 'port' a number up to {MAX_PORT}.")
         context, backend = self._benchmark._runtime_context, self._config.container_backend
-        process, url = await anyio.to_thread.run_sync(make_task_rpc_server, task_config, host, port, context, backend)
+        start = partial(make_task_rpc_server, task_config, host, ports[0], context, backend, agent_port=ports[1])
+        process, _ = await anyio.to_thread.run_sync(start)
         self._servers.append(process)
-        return url
+        return asdict(process.address)
 
     async def _shutdown(self, params: dict[str, Any]) -> None:
         del params
         await anyio.to_thread.run_sync(self.close)
 
 
-def _rpc_route(methods: Mapping[str, Method]) -> Route:
+def harness_app(methods: Mapping[str, Method], path: str = "/") -> Starlette:
+    """The application of the harness's port: JSON-RPC by POST to one path."""
+
     async def endpoint(request: Request) -> Response:
-        if "origin" in request.headers:
-            return Response("Requests from web pages are not allowed.", 403)
         question = await _body(request)
         if question is None:
             return Response(f"The request exceeds the limit of {MAX_BODY} bytes.", 413)
         body = await answer(question, methods)
         return Response(status_code=204) if body is None else Response(body, media_type="application/json")
 
-    return Route("/", endpoint, methods=["POST"])
+    return Starlette(routes=[Route(path, endpoint, methods=["POST"])])
 
 
 async def _body(request: Request) -> bytes | None:
@@ -230,9 +250,24 @@ def _actions(params: Mapping[str, Any]) -> Action | list[Action]:
     return [_action(action) if isinstance(action, dict) else _load(Action, action, "actions") for action in actions]
 
 
-def _evaluate(task: Task[Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def _reset(stage: Stage, params: Mapping[str, Any]) -> dict[str, Any]:
+    task_id = params.get("task_id")
+    if not isinstance(task_id, str | None):
+        raise RpcError(INVALID_PARAMS, "Parameter 'task_id' must be a string.")
+    obs, info = stage.reset(task_id)
+    return {"obs": _dump(obs), "info": _dump(info)}
+
+
+def _step(stage: Stage, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The output; without a score its reward is null and `info.unscored` says why."""
+    output, unscored = stage.step(_actions(params))
+    dump: dict[str, Any] = _dump(output)
+    return dump if unscored is None else {**dump, "reward": None, "info": {**dump["info"], "unscored": unscored}}
+
+
+def _evaluate(stage: Stage, params: Mapping[str, Any]) -> dict[str, Any]:
     obs = params.get("obs")
-    reward, info = task.evaluate(None if obs is None else _load(Observation, obs, "obs"))
+    reward, info = stage.evaluate(None if obs is None else _load(Observation, obs, "obs"))
     return {"reward": reward, "info": info}
 
 

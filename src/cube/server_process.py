@@ -1,7 +1,7 @@
 """Starts a server in its own process, which ends when this process does.
 
 The job goes in as one line of JSON on the server's standard input, which then stays open: the server
-ends when it closes. The server prints its URL on its standard output once it listens.
+ends when it closes. The server prints its address as one line of JSON on its standard output once it listens.
 """
 
 from __future__ import annotations
@@ -11,8 +11,19 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the harness and the agent reach a server, and with which tokens."""
+
+    url: str
+    token: str | None = field(repr=False)
+    agent_url: str
+    agent_token: str | None = field(repr=False)
 
 
 class ServerProcess:
@@ -20,6 +31,14 @@ class ServerProcess:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self._address: Address | None = None
+
+    @property
+    def address(self) -> Address:
+        """Its URLs and tokens."""
+        if self._address is None:
+            raise RuntimeError("The server has not started.")
+        return self._address
 
     @property
     def pid(self) -> int:
@@ -49,10 +68,10 @@ class ServerProcess:
         self.stop()
 
 
-def start_server(job: Mapping[str, Any], host: str, port: int) -> tuple[ServerProcess, str]:
-    """Start a server for `job`, wait until it listens, and return the process and its URL."""
+def start_server(job: Mapping[str, Any], host: str, port: int, agent_port: int) -> tuple[ServerProcess, str]:
+    """Start a server for `job`, wait until it listens, and return the process and the harness's URL."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cube.serving", host, str(port)],
+        [sys.executable, "-m", "cube.serving", host, str(port), str(agent_port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -64,7 +83,8 @@ def start_server(job: Mapping[str, Any], host: str, port: int) -> tuple[ServerPr
         process.stdin.write(f"{json.dumps(job)}\n")
         process.stdin.flush()
     answer = process.stdout.readline().strip()
-    if not answer.startswith("http"):
+    if not answer.startswith("{"):
         server.stop()
         raise RuntimeError(f"The server did not start: {answer or f'exit code {process.returncode}'}")
-    return server, answer
+    server._address = Address(**json.loads(answer))
+    return server, server.address.url

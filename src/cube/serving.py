@@ -1,39 +1,102 @@
-"""The server's side of `cube.server_process`: `python -m cube.serving HOST PORT`.
+"""Runs a server with two ports: JSON-RPC for the harness, MCP for the agent.
 
-Reads one line of JSON (the job), creates the application, prints the URL once it listens, and serves until its standard
-input closes or a signal arrives.
+They are two applications on two sockets with two tokens: nothing that is sent to one can reach the other. As a program,
+`python -m cube.serving HOST PORT AGENT_PORT` is the server's side of `cube.server_process`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Final, TextIO
 
+import anyio
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
-from cube.server import app_for
+from cube.access import Access, Guard, is_loopback, new_token
+from cube.mcp_tools import PATH, agent_app
+from cube.server import Served, harness_app, served_for
+from cube.server_process import Address
+from cube.stage import AgentSide
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SEC: Final = 10.0
+"""How long closing may take before the process ends all the same."""
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The two listening sockets and their tokens; None: no token."""
+
+    harness: socket.socket
+    agent: socket.socket
+    token: str | None = field(repr=False)
+    agent_token: str | None = field(repr=False)
+    path: str = field(default="/", repr=False)
+    """The path of JSON-RPC. Without a token it cannot be guessed, so that a local agent cannot find it."""
+
+    @property
+    def address(self) -> Address:
+        path = self.path.removesuffix("/")
+        agent_url = f"{_url(self.agent)}{PATH}"
+        return Address(f"{_url(self.harness)}{path}", self.token, agent_url, self.agent_token)
+
+    @property
+    def on_loopback(self) -> bool:
+        return all(is_loopback(door.getsockname()[0]) for door in (self.harness, self.agent))
+
+    def close(self) -> None:
+        self.harness.close()
+        self.agent.close()
+
+
+def open_doors(host: str, port: int, agent_port: int, *, token: str | None, agent_token: str | None) -> Doors:
+    """Listen on both ports; port 0 selects a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    harness = socket.create_server((host, port), family=family)
+    try:
+        agent = socket.create_server((host, agent_port), family=family)
+    except BaseException:
+        harness.close()
+        raise
+    return Doors(harness, agent, token, agent_token, "/" if token is not None else f"/{new_token()}")
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def main() -> int:
     """Serve the job on standard input until that closes."""
-    host, port = sys.argv[1], int(sys.argv[2])
+    host, port, agent_port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     leash, answer = _private_streams()
     try:
         job = json.loads(leash.readline())
-        listener = socket.create_server((host, port))
-        app, close = app_for(job, host)
+        doors = open_doors(host, port, agent_port, token=new_token(), agent_token=new_token())
+        served = served_for(job)
     except Exception as error:  # noqa: BLE001  # reported to the parent process, in one line
         answer.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         answer.flush()
         return 1
-    with listener:
-        serve(app, close, listener, announce=answer, leash=leash)
+
+    def announce(address: Address) -> None:
+        answer.write(f"{json.dumps(asdict(address))}\n")
+        answer.flush()
+
+    serve(served, doors, announce, leash=leash)
     return 0
 
 
@@ -51,25 +114,79 @@ def _private_streams() -> tuple[TextIO, TextIO]:
     return leash, answer
 
 
-def serve(
-    app: Starlette, close: Callable[[], None], listener: socket.socket, *, announce: TextIO, leash: TextIO | None = None
-) -> None:
-    """Print the URL, serve until a signal arrives or standard input closes, then close the application."""
-    host, port = listener.getsockname()[:2]
+def serve(served: Served, doors: Doors, announce: Callable[[Address], None], *, leash: TextIO | None = None) -> None:
+    """Serve until a signal arrives or `leash` closes, then close what is served, even if an action never ends."""
     try:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        anyio.run(_serve, served, doors, announce, leash)
+    finally:
+        for number in ENDING:  # closing has a limit of its own; a second signal would leave sandboxes behind
+            signal.signal(number, signal.SIG_IGN)
+        doors.close()
+        _close(served)
 
-        def hold(leash: TextIO) -> None:
-            leash.read()
+
+async def _serve(served: Served, doors: Doors, announce: Callable[[Address], None], leash: TextIO | None) -> None:
+    agent = AgentSide(served.stage)
+    agents, mcp = agent_app(served.name, agent)
+
+    def refresh() -> None:
+        mcp.instructions = agent.instructions()
+
+    served.stage.on_change = refresh
+    servers = [
+        _server(Guard(harness_app(served.methods, doors.path), Access(doors.token))),
+        _server(Guard(agents, Access(doors.agent_token))),
+    ]
+
+    def stop() -> None:
+        for server in servers:
             server.should_exit = True
 
-        if leash:
-            threading.Thread(target=hold, args=(leash,), daemon=True).start()
-        announce.write(f"http://{host}:{port}\n")
-        announce.flush()
-        server.run(sockets=[listener])
-    finally:
-        close()
+    loop = asyncio.get_running_loop()
+    for number in ENDING:
+        loop.add_signal_handler(number, stop)
+    if leash is not None:
+        threading.Thread(target=_hold, args=(leash, loop, stop), daemon=True).start()
+    announce(doors.address)
+    async with anyio.create_task_group() as group:
+        for server, listener in zip(servers, (doors.harness, doors.agent), strict=True):
+            group.start_soon(server.serve, [listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals alone: uvicorn's own would end the process before the task is closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(app: ASGIApp) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app, log_level="warning", timeout_graceful_shutdown=2, ws="none", proxy_headers=False, server_header=False
+        )
+    )
+
+
+def _hold(leash: TextIO, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    leash.read()
+    with suppress(RuntimeError):  # the loop is closed: the server is ending already
+        loop.call_soon_threadsafe(stop)
+
+
+def _close(served: Served) -> None:
+    """Close within the limit; what does not end by then ends with the process."""
+
+    def close() -> None:
+        try:
+            served.close()
+        except Exception:  # the task's own code; there is nobody left to report to
+            logger.exception("Closing '%s' failed", served.name)
+
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(CLOSE_SEC)
 
 
 if __name__ == "__main__":

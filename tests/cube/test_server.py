@@ -1,18 +1,14 @@
 """Servers in processes of their own, driven over loopback by real clients."""
 
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import anyio
 import httpx
 import pytest
-from mcp.client import Client
 
 from counter_cube.benchmark import CounterBenchmarkConfig
 from counter_cube.tool import CounterToolConfig
@@ -28,21 +24,33 @@ def config(name="up-3", **values):
 
 
 @pytest.fixture(scope="module")
-def task_url():
-    process, url = make_task_rpc_server(config("far-100"))
+def server():
+    """The address of a served task."""
+    process, _ = make_task_rpc_server(config("far-100"))
     with process:
-        yield url
+        yield process.address
+
+
+@pytest.fixture
+def client(server):
+    with TaskClient(server.url, token=server.token) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def benchmark_client():
     process, url = make_benchmark_rpc_server(CounterBenchmarkConfig())
-    with process, BenchmarkClient(url) as client:
+    with process, BenchmarkClient(url, token=process.address.token) as client:
         yield client
 
 
-def test_a_task_is_played_over_json_rpc(task_url):
-    with TaskClient(task_url) as task:
+def post(address, **arguments):
+    headers = {"Authorization": f"Bearer {address.token}", **arguments.pop("headers", {})}
+    return httpx.post(address.url, headers=headers, **arguments)
+
+
+def test_a_task_is_played_over_json_rpc(server):
+    with TaskClient(server.url, token=server.token) as task:
         obs, info = task.reset()
         assert (obs.to_markdown(), info) == ("Bring the counter from 0 to 100.", {})
         assert [action.name for action in task.tools_list()] == ["add", "decrement", "increment", "read"]
@@ -60,50 +68,61 @@ def test_a_task_is_played_over_json_rpc(task_url):
 
 def test_a_server_says_whether_it_lives():
     process, url = make_task_rpc_server(config())
-    with process, TaskClient(url) as task:
+    with process, TaskClient(url, token=process.address.token) as task:
         task.reset()
         assert process.is_alive()
     assert not process.is_alive()
 
 
-def test_errors_reach_the_client_as_errors_and_the_server_goes_on(task_url):
-    with TaskClient(task_url) as task:
-        with pytest.raises(RpcError, match="Unknown method 'cube/fly'") as caught:
-            task.rpc("cube/fly")
-        assert caught.value.code == -32601
-        with pytest.raises(RpcError, match="'name' is missing"):
-            task.rpc("cube/step")
-        with pytest.raises(RpcError, match="does not exist"):
-            task.tools_call(Action(name="fly"))
-        with pytest.raises(RpcError, match="Parameter 'obs"):
-            task.rpc("cube/evaluate", obs={"contents": 3})
-        assert task.step(Action(name="fly")).error.error_type == "UnknownActionError"
+def test_errors_reach_the_client_as_errors_and_the_server_goes_on(client):
+    with pytest.raises(RpcError, match="Unknown method 'cube/fly'") as caught:
+        client.rpc("cube/fly")
+    assert caught.value.code == -32601
+    with pytest.raises(RpcError, match="'name' is missing"):
+        client.rpc("cube/step")
+    with pytest.raises(RpcError, match="does not exist"):
+        client.tools_call(Action(name="fly"))
+    with pytest.raises(RpcError, match="Parameter 'obs"):
+        client.rpc("cube/evaluate", obs={"contents": 3})
+    with pytest.raises(RpcError, match="has the task 'far-100' only"):
+        client.reset("up-1")
+    with pytest.raises(RpcError, match="'task_id' must be a string"):
+        client.rpc("cube/reset", task_id=3)
+    assert client.step(Action(name="fly")).error.error_type == "UnknownActionError"
 
 
-def test_batches_and_notifications_over_http(task_url):
+def test_batches_and_notifications_over_http(server):
     call = {"jsonrpc": "2.0", "method": "cube/status"}
-    batch = httpx.post(task_url, json=[{**call, "id": 1}, call, {**call, "id": 2}])
+    batch = post(server, json=[{**call, "id": 1}, call, {**call, "id": 2}])
     assert [answer["id"] for answer in batch.json()] == [1, 2]
-    assert httpx.post(task_url, json=call).status_code == 204
-    assert httpx.post(task_url, content=b"{").json()["error"]["code"] == -32700
-    assert httpx.post(task_url, json=call, headers={"Origin": "http://evil.invalid"}).status_code == 403
+    assert post(server, json=call).status_code == 204
+    assert post(server, content=b"{").json()["error"]["code"] == -32700
+    assert post(server, json=call, headers={"Origin": "http://evil.invalid"}).status_code == 403
 
 
-def test_a_request_that_is_too_large_is_refused(task_url):
+def test_a_request_that_is_too_large_is_refused(server, client):
     def body():
         for _ in range(65):
             yield b" " * 1024 * 1024
 
-    assert httpx.post(task_url, content=body()).status_code == 413
-    assert httpx.post(task_url, content=b" " * 66 * 1024 * 1024).status_code == 413
-    with TaskClient(task_url) as task:
-        assert task.status() == ""
+    assert post(server, content=body()).status_code == 413
+    assert post(server, content=b" " * 66 * 1024 * 1024).status_code == 413
+    assert client.status() == ""
 
 
-def test_an_action_id_that_is_no_text_is_a_wrong_parameter(task_url):
-    with TaskClient(task_url) as task, pytest.raises(RpcError, match="'action_id' must be a string") as caught:
-        task.rpc("cube/step", name="read", action_id=3)
+def test_an_action_id_that_is_no_text_is_a_wrong_parameter(client):
+    with pytest.raises(RpcError, match="'action_id' must be a string") as caught:
+        client.rpc("cube/step", name="read", action_id=3)
     assert caught.value.code == -32602
+
+
+def test_a_task_that_was_closed_is_made_again_by_a_reset(client):
+    client.reset()
+    client.step(Action(name="increment"))
+    client.close()
+    assert client.episode()["state"] == "closed"
+    assert client.reset()[0].to_markdown() == "Bring the counter from 0 to 100."
+    assert client.episode()["state"] == "running"
 
 
 LOUD = """
@@ -141,31 +160,26 @@ def test_what_a_task_prints_and_reads_does_not_disturb_its_server(tmp_path, monk
     from loud_cube import LoudTaskConfig
 
     process, url = make_task_rpc_server(LoudTaskConfig(metadata=config().metadata))
-    with process, TaskClient(url, timeout=20) as task:
+    with process, TaskClient(url, token=process.address.token, timeout=20) as task:
         assert task.step(Action(name="shout")).obs == Observation.from_text("silence")
         assert task.status() == ""
 
 
-def test_a_stock_mcp_client_lists_and_calls_the_tools(task_url):
-    async def drive():
-        async with Client(f"{task_url}/mcp") as client:
-            tools = (await client.list_tools()).tools
-            added = await client.call_tool("add", {"amount": 5})
-            wrong = await client.call_tool("add", {"amount": "many"})
-            unknown = await client.call_tool("fly", {})
-            return tools, added, wrong, unknown
-
-    with TaskClient(task_url) as task:
+def test_a_benchmark_serves_one_task_after_the_other(benchmark_client):
+    with TaskClient(benchmark_client.url, token=benchmark_client.token) as task:
+        with pytest.raises(RpcError, match="'task_id' is missing"):
+            task.reset()
+        with pytest.raises(RpcError, match="No task has been selected"):
+            task.step(Action(name="increment"))
+        with pytest.raises(RpcError, match="Task 'fly' is not in benchmark"):
+            task.reset("fly")
+        for name, action in (("up-1", "increment"), ("down-2", "decrement"), ("up-1", "increment")):
+            task.reset(name)
+            assert task.episode()["task_id"] == name
+            task.step(Action(name=action))
+        assert task.evaluate() == (1.0, {"value": 1})
         task.reset()
-        tools, added, wrong, unknown = anyio.run(drive)
-        assert [tool.name for tool in tools] == ["add", "decrement", "increment", "read"]
-        schema = next(tool for tool in tools if tool.name == "add").input_schema
-        assert schema["properties"]["amount"] == {"type": "integer", "description": "what to add; may be negative"}
-        assert (added.is_error, added.content[0].text) == (False, "5")
-        assert wrong.is_error
-        assert "TypeError" in wrong.content[0].text
-        assert unknown.is_error
-        assert task.evaluate() == (0.0, {"value": 5})
+        assert task.evaluate() == (0.0, {"value": 0})
 
 
 def test_a_benchmark_spawns_tasks_for_its_client(benchmark_client):
@@ -242,16 +256,3 @@ def test_a_runtime_context_crosses_with_its_models():
     assert _load_runtime_context(None) is None
     with pytest.raises(TypeError, match="not JSON-serializable"):
         _dump_runtime_context({"x": object()})
-
-
-@pytest.mark.parametrize("arguments", [[], ["--task", "up-1"]])
-def test_the_command_serves_until_it_is_interrupted(arguments):
-    command = [sys.executable, "-m", "cube.cli", "serve", "counter-cube", "--port", "0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    url = process.stdout.readline().strip()
-    method = "cube/info" if not arguments else "cube/reset"
-    answer = httpx.post(url, json={"jsonrpc": "2.0", "id": 1, "method": method}).json()
-    assert json.dumps(answer["result"])
-    process.send_signal(signal.SIGINT)
-    process.wait(10)
-    process.stdout.close()

@@ -173,3 +173,16 @@ def test_an_invalid_package_is_an_error_unless_it_is_skipped(tmp_path):
     with pytest.raises(PackageError):
         PackageBenchmarkConfig(paths=[str(tmp_path)]).tasks()
     assert PackageBenchmarkConfig(paths=[str(tmp_path)], skip_invalid=True).tasks() == {}
+
+
+def test_a_verifier_that_is_replaced_after_the_reset_does_not_score(tmp_path, gym):
+    write = lambda name, text: ((tmp_path / name).parent.mkdir(exist_ok=True), (tmp_path / name).write_text(text))  # noqa: E731
+    write("task.md", "---\ntask: {name: acme/replaced}\n---\nDo it.\n")
+    write("verifier/test.sh", "echo 0.25 > /logs/verifier/reward.txt\n")
+    it = gym(tmp_path)
+    it.reset()
+    write("verifier/test.sh", "echo 1 > /logs/verifier/reward.txt\n")
+    assert it.task.evaluate()[0] == 0.25
+    fork = it.task.fork()
+    assert fork.evaluate()[0] == 0.25
+    fork.close()

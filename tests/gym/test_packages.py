@@ -7,6 +7,7 @@ import pytest
 
 from benchflow.errors import PackageError
 from benchflow.gym import PackageBenchmarkConfig, shared
+from benchflow.task import taken
 
 FILES = {"task.md": "---\ntask: {name: acme/once}\n---\nDo it.\n", "verifier/test.sh": "exit 0\n"}
 
@@ -23,7 +24,7 @@ def parsed(monkeypatch):
 @pytest.fixture
 def settled(monkeypatch):
     """Files that were just written count as old."""
-    monkeypatch.setattr(shared, "_TICK_NS", 0)
+    monkeypatch.setattr(taken, "_TICK_NS", 0)
 
 
 def config(folder):
@@ -72,7 +73,7 @@ def test_a_package_that_changed_just_now_is_read_again_for_its_time_may_not_show
     packages, folder = shared.Packages(), make_package(FILES)
     first = packages.load(folder)
     assert packages.load(folder) is not first
-    time.sleep(2 * shared._TICK_NS / 1e9)
+    time.sleep(2 * taken._TICK_NS / 1e9)
     settled = packages.load(folder)
     assert packages.load(folder) is settled
 

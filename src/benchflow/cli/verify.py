@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +82,10 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
     async with environment:
         if options["workspace"] is not None:
             await _place(environment, options["workspace"])
-        with closing(Verifier(environment, base_image=options["base_image"])) as verifier:
-            return await verifier.verify(
-                out, rollout=options["rollout"], step=options["step"], strategy=options["strategy"]
-            )
+        verifier = Verifier(environment, base_image=options["base_image"])
+        return await verifier.verify(
+            out, rollout=options["rollout"], step=options["step"], strategy=options["strategy"]
+        )
 
 
 async def _place(environment: Environment, workspace: Path) -> None:

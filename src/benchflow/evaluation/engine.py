@@ -17,12 +17,13 @@ import anyio
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.work import Runner, WorkItem
 from benchflow.record import Counted, JobResults, Result, WorkKey
+from benchflow.task.taken import CHANGED
 
 DEFAULT_RETRIES: Final[Mapping[str, int]] = MappingProxyType({"infrastructure": 2, "sandbox": 2, "judge": 2})
 """How often a result of this error category is retried. Others are not: a package, agent or verifier that fails would
 fail again, and a retry would hide it and cost as much."""
 FINAL_CATEGORIES: Final = frozenset({"package", "unsupported"})
-"""Errors that a retry cannot change."""
+"""Errors that a retry cannot change, except that of a package whose files did not stay as planned."""
 
 
 class Observer:
@@ -158,7 +159,7 @@ def remaining(items: Iterator[WorkItem], results: JobResults) -> Iterator[WorkIt
     """The items that a resumed job has to run: those without a result, and those with a transient failure."""
     done: set[WorkKey] = set()
     for key, (_, result) in results.latest.items():
-        if result.error is None or result.error.category in FINAL_CATEGORIES:
+        if result.error is None or (result.error.category in FINAL_CATEGORIES and result.error.code != CHANGED):
             rescore = result.notes.rescore
             done |= {key} if rescore is None or rescore.key is None else {key, rescore.key}
     return (item for item in items if item.key not in done)

@@ -27,7 +27,6 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
-from benchflow.verifier.scope import Staging
 
 
 class PackageRunner:
@@ -42,7 +41,6 @@ class PackageRunner:
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
-        self._staging: Final = Staging()
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
@@ -102,7 +100,6 @@ class PackageRunner:
             machine=self._machine,
             keep_workspace=request.keep_workspace,
             durable=False,
-            staging=self._staging,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)
@@ -161,7 +158,6 @@ class PackageRunner:
                 await backend.close()
         self._backends.clear()
         self._installations.clear()
-        self._staging.close()
 
 
 def _task(folder: Path, path: Path) -> TaskRef:

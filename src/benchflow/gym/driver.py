@@ -24,7 +24,7 @@ from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
-from benchflow.sandbox.factory import prepare
+from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verification, Verifier
@@ -67,6 +67,7 @@ class ActionDriver:
         cls, package: TaskPackage, backend: SandboxBackend, *, base_image: str | None = None
     ) -> ActionDriver:
         """The task at its first step; after an error nothing runs. Refuses what is not supported."""
+        package = await taken_package(package)
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
         secrets = gather_secrets(package.view, os.environ, _SCOPES)
         preparation = await prepare(package, backend, base_image=base_image)
@@ -160,7 +161,6 @@ class ActionDriver:
 
     async def stop(self) -> None:
         """End it with all that runs in it."""
-        self._verifier.close()
         await self.environment.stop()
 
 

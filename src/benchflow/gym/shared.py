@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -17,23 +16,20 @@ from benchflow.sandbox.backends import load_backend
 from benchflow.sandbox.factory import AUTO, choose_backend, task_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage, load_package
+from benchflow.task.taken import CHANGED, Stamp, is_settled, stamp_of
 
 MOST_PACKAGES: Final = 512
 """How many packages are kept parsed."""
-_TICK_NS: Final = 100_000_000
-"""File times have the resolution of the kernel's ticks, which are shorter than this."""
-_Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
 class Packages:
     """Packages by folder. A folder is read, parsed and hashed again only when something in it has changed.
 
-    Change times cannot be set by hand, so comparing them with sizes and inodes finds every change without reading a
-    file. What was planned is what runs: a package whose digest has changed since the listing is refused.
+    What was planned is what runs: a package whose digest has changed since the listing is refused.
     """
 
     def __init__(self) -> None:
-        self._known: Final[OrderedDict[str, tuple[_Stamp, TaskPackage]]] = OrderedDict()
+        self._known: Final[OrderedDict[str, tuple[Stamp, TaskPackage]]] = OrderedDict()
         self._guard: Final = threading.Lock()
 
     def load(self, folder: Path) -> TaskPackage:
@@ -42,44 +38,29 @@ class Packages:
         with self._guard:
             stamp, package = self._known.pop(key, ((), None))
             if package is None or stamp != _stamp(folder, package):
-                # Files may change while they are read, so the stamp is from before. One that changed just now may
-                # change again within the tick, which its time would not show: then the package is read again next time.
-                before, began = tuple(_walk(folder)), time.time_ns()
+                before, began = stamp_of(folder), time.time_ns()  # files may change while they are read
                 package = load_package(folder)
                 stamp = (*before, *_outside(folder, package))
-                if any(changed > began - _TICK_NS for _, changed, *_ in stamp):
-                    stamp = ()
+                if not is_settled(stamp, began):
+                    stamp = ()  # read again next time
             self._known[key] = stamp, package
             while len(self._known) > MOST_PACKAGES:
                 self._known.popitem(last=False)
             return package
 
     def get(self, folder: Path, digest: str) -> TaskPackage:
-        """The valid package that was listed; `PackageError` (`digest-changed`) if the folder has changed."""
+        """The valid package that was listed; `PackageError` (`package-changed`) if the folder has changed."""
         package = task_package(self.load(folder))
         if package.digest != digest:
             raise PackageError(
                 f"The package at {folder} has changed since the task was listed; list it again.",
-                code="digest-changed",
+                code=CHANGED,
             )
         return package
 
 
-def _stamp(folder: Path, package: TaskPackage) -> _Stamp:
-    return (*_walk(folder), *_outside(folder, package))
-
-
-def _walk(folder: Path | str) -> Iterator[tuple[str, int, int, int, int]]:
-    """Everything below a folder, without following links; what cannot be listed ends the walk there."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        found = entry.stat(follow_symlinks=False)
-        yield entry.path, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
+def _stamp(folder: Path, package: TaskPackage) -> Stamp:
+    return (*stamp_of(folder), *_outside(folder, package))
 
 
 def _outside(folder: Path, package: TaskPackage) -> Iterator[tuple[str, int, int, int, int]]:

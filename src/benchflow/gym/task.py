@@ -17,6 +17,7 @@ from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.factory import AUTO
 from benchflow.task.package import TaskPackage
+from benchflow.task.taken import COPIES
 from cube.container import ContainerBackend
 from cube.core import Action, ActionSchema, Content, Observation, StepError, StructuredContent
 from cube.task import RuntimeContext, Task, TaskConfig, TaskMetadata
@@ -108,7 +109,7 @@ class PackageTask(Task[PackageTaskMetadata]):
 
     def get_privileged_info(self) -> Content:
         """The oracle's files of the current step, for debug agents."""
-        view = _package(self.metadata).view
+        view = COPIES.take(_package(self.metadata)).view
         number = self._driver.step.index if self._driver is not None else 0
         folder = (view.steps[number].oracle_dir if view.steps else None) or view.oracle_dir
         files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []

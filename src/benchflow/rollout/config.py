@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from benchflow.rollout.users import BaseUser
     from benchflow.sandbox.protocol import SandboxBackend
     from benchflow.task.package import TaskPackage
-    from benchflow.verifier.scope import Staging
 
 DEFAULT_ROUNDS: Final = 5
 DEFAULT_ROLE: Final = "agent"
@@ -123,8 +122,6 @@ class RolloutConfig:
     """Creates agents instead of the registry."""
     installations: Installations | None = field(default=None, repr=False)
     """Environments with agents installed, shared by the rollouts of a backend; without it each installs its own."""
-    staging: Staging | None = field(default=None, repr=False)
-    """Prepared verifier trees, shared by the rollouts of a job; without it each rollout prepares its own."""
     judge_cache: Path | None = None
     """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
     durable: bool = True

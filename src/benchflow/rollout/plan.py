@@ -31,6 +31,8 @@ MODEL: Final = "model"
 RESERVED: Final = 0.25
 """The share of the deadline that is reserved for verification, unless the verifier needs less: an agent that
 uses up all the time would otherwise never be scored."""
+_VERIFICATIONS: Final = 3
+"""One that fails is followed by one of the pristine environment and one more of the agent's state (`blame`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class RolloutPlan:
 
 def time_for_agents(whole: float, verifier: float) -> float:
     """When agents have to end before the deadline of the rollout, so that the verifier has enough time."""
-    return whole - min(verifier, whole * RESERVED)
+    return whole - min(_VERIFICATIONS * verifier, whole * RESERVED)
 
 
 def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:

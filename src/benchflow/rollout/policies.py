@@ -247,8 +247,8 @@ def _rubric_model(scope: Scope, path: str) -> str | None:
     from benchflow.rewards import load_rubric
 
     file = scope.file(path)
-    if file is None and scope.document is None and (scope.view.task_dir / path).is_file():
-        file = scope.view.task_dir / path
+    if file is None and scope.document is None and (scope.view.files.root / path).is_file():
+        file = scope.view.files.root / path
     try:
         return load_rubric(file, file=path).judge.model if file is not None else None
     except PackageError:

@@ -39,9 +39,9 @@ from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.turns import TurnContext, make_agent
 from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
-from benchflow.rollout.plan import ORACLE, RolloutPlan, plan_rollout, time_for_agents
+from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import judges, require_judges
-from benchflow.sandbox.factory import Preparation, choose_backend, prepare, task_package
+from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.package import TaskPackage, package_parts
@@ -92,7 +92,7 @@ class Rollout:
     async def _work(self) -> Verdict:
         with self._draft.timed("plan"):
             with attributed("package", "plan"):
-                planned = self._plan()
+                planned = await self._plan()
             with attributed("agent", "plan"):
                 await self._check_agents(planned)
             with attributed("judge", "plan"):
@@ -107,10 +107,9 @@ class Rollout:
             machine=self._machine,
             cache=config.judge_cache,
             base_image=config.base_image,
-            staging=config.staging,
+            blames=config.agent not in (ORACLE, NOP),
         )
         with (
-            closing(verifier),
             closing(JsonLines(self._places.user_rounds)) as rounds,
             Trajectory(self._places.trajectory, draft.redactor) as trajectory,
         ):
@@ -143,13 +142,14 @@ class Rollout:
             return None
         return self._began + time_for_agents(whole, plan.view.config.verifier.timeout_sec)
 
-    def _plan(self) -> _Planned:
+    async def _plan(self) -> _Planned:
         config, draft = self.config, self._draft
         package = task_package(config.task)
         draft.task = _task_part(package, draft.task)
         draft.key = config.work_key(draft.task.id)
         with attributed("agent", "plan"):  # an agent that does not exist is wrong usage, whatever the package is like
             make_agent(config, config.agent, config.model, self._machine)
+        package = await taken_package(package)
         plan = plan_rollout(package, config, self._machine)
         roles = {(turn.role.agent, turn.role.model): turn.role for step in plan.steps for turn in step.turns}
         with attributed("agent", "plan"):

@@ -53,6 +53,7 @@ _EVERYWHERE: Final = frozenset(
         "mounts",
         "fork",
         "snapshot",
+        "forward",
     }
 )
 LOCAL: Final = BuiltIn("local", _EVERYWHERE, "benchflow.sandbox.local.local_backend:LocalBackend")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+import anyio.to_thread
+
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
@@ -35,6 +37,7 @@ from benchflow.task.runtime_capabilities import (
     validate_task_runtime_support,
 )
 from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.taken import COPIES
 
 AUTO: Final = "auto"
 HOST: Final = "host"
@@ -70,6 +73,16 @@ def task_package(task: TaskPackage | Path | str) -> TaskPackage:
     if error is not None:
         raise PackageError(error.message, code=error.code, path=error.path, file=error.file, line=error.line)
     return package
+
+
+async def taken_package(task: TaskPackage | Path | str) -> TaskPackage:
+    """A valid package with its files in a copy, so that what was planned is what runs; see `benchflow.task.taken`.
+
+    Raises `PackageError`: its first problem, or `package-changed` when the folder is not what was loaded.
+    """
+    package = task_package(task)
+    known = COPIES.known(package)
+    return known if known is not None else await anyio.to_thread.run_sync(COPIES.take, package)
 
 
 def needs_image(package: TaskPackage) -> bool:
@@ -108,12 +121,13 @@ async def prepare(
     base_image: str | None = None,
     machine: Mapping[str, str] | None = None,
 ) -> Preparation:
-    """Check everything, build or find the image, and describe the sandbox.
+    """Check everything, build or find the image, and describe the sandbox. The view is that of the taken package.
 
     Raises `UnsupportedTaskFeatureError` before anything is built when the backend, as such or on this
     machine, does not support the task; `EnvironmentFailure` if its image is not available.
     """
     variables = os.environ if machine is None else machine
+    package = await taken_package(package)
     view = package.view
     capabilities = await _gate(package, view, backend)
     environment = view.config.environment

@@ -28,6 +28,11 @@ NO_SUCH_FILE: Final = "no-such-file"
 OF_THE_FILE: Final = frozenset({NO_SUCH_FILE, "refused", "refused-file", "too-large"})
 """Codes of a `SandboxFailure` that concern the entry at a path; all others are failures of the sandbox."""
 
+NO_FORWARDING: Final = (
+    "This sandbox cannot forward ports and sockets to a copy, which is how services are verified; use the sandbox "
+    "`local`, or verify in the agent's own box (`verifier.isolation: open`)."
+)
+
 _OTHERS: Final = (
     'for p in /proc/[0-9]*; do p=${p#/proc/}; case $p in 1|$$|$PPID) ;; *) read -r _ _ s _ <"/proc/$p/stat" 2>/dev/null'
     ' && [ "$s" != Z ] && echo "$p";; esac; done; true'
@@ -51,6 +56,7 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "mounts": "read-only host folders at absolute paths",
     "fork": "independent copies of a sandbox",
     "snapshot": "states that can be restored",
+    "forward": "ports and named sockets of a running sandbox, usable from a fork of it",
     "gpu": "GPUs",
     "windows": "Windows environments",
     "tpu": "TPUs",
@@ -197,6 +203,7 @@ class Change:
     """Absolute, inside the sandbox."""
     kind: ChangeKind
     type: Literal["file", "directory", "symlink", "special"]
+    """`special` is all else, and a folder that is too deep to be listed."""
     size: int = 0
     target: str | None = None
     """The target of a symlink, as written; None for everything else and if unknown."""
@@ -347,13 +354,26 @@ class Sandbox(ABC):
         """
 
     async def fork_beside(
-        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        closed: Sequence[str] = (),
     ) -> Sandbox:
-        """Like `fork`, but services of the composition are not copied: they keep running, and the copy can use them.
+        """Like `fork`, but everything that runs here and in services of the composition keeps running, and the copy can
+        use it: the ports they listen on now and the sockets they named are forwarded to the same addresses of the copy.
 
-        Then `network` holds for this sandbox as well until the copy stops.
+        The copy has its own network, and nothing here can open a connection into it. No socket is forwarded to a path
+        below `closed`. For a backend without `forward` this is refused.
         """
-        return await self.fork(mounts=mounts, network=network, revert=revert)
+        del mounts, network, revert, closed
+        raise UnsupportedError(NO_FORWARDING, code="forwarding-unsupported", path="forward")
+
+    @property
+    def not_forwarded(self) -> tuple[str, ...]:
+        """Of a sandbox made by `fork_beside`: addresses that could not be forwarded to it, with reasons."""
+        return ()
 
     async def snapshot(self) -> Snapshot:
         """A state that other sandboxes can start from; a backend without `snapshot` has none."""

@@ -148,12 +148,12 @@ def asset_mounts(view: TaskRuntimeView, phase: Scope) -> tuple[Mount, ...]:
     for index, asset in enumerate(view.namespace.assets):
         if asset.target is None or asset.mount_phase not in ("environment", phase):
             continue
-        mounts.append(Mount(_inside(view.task_dir, asset.path, f"benchflow.assets[{index}].path"), asset.target))
+        mounts.append(Mount(_inside(view.files.root, asset.path, f"benchflow.assets[{index}].path"), asset.target))
     policy = view.namespace.runtime_policy
     for index, private in enumerate(policy.private_mounts if policy is not None else ()):
         if private.visibility == "agent" or phase in private.visibility:
             path = f"benchflow.runtime_policy.private_mounts[{index}].source"
-            mounts.append(Mount(_existing(Path(private.source), path), private.target))
+            mounts.append(Mount(_existing(Path(private.source), path, private.source), private.target))
     return tuple(mounts)
 
 
@@ -161,12 +161,12 @@ def _inside(root: Path, relative: str, path: str) -> Path:
     source = (root / relative).resolve()
     if not source.is_relative_to(root.resolve()):
         raise EnvironmentFailure(f"{path} is outside the package.", code="mount-invalid", path=path)
-    return _existing(source, path)
+    return _existing(source, path, relative)
 
 
-def _existing(source: Path, path: str) -> Path:
+def _existing(source: Path, path: str, named: str) -> Path:
     if not source.exists():
-        raise EnvironmentFailure(f"{path}: {source} does not exist.", code="mount-missing", path=path)
+        raise EnvironmentFailure(f"{path}: {named} does not exist.", code="mount-missing", path=path)
     return source
 
 

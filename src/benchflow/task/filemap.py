@@ -11,13 +11,16 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchflow.errors import Issue
 from benchflow.task.config.parsed_record import MAX_ISSUES
+
+if TYPE_CHECKING:
+    from benchflow.task.taken import Copy
 
 KEEP_BYTES: Final = 256 << 10
 KEEP_TOTAL: Final = 16 << 20
@@ -65,6 +68,8 @@ class FileMap:
     links: Mapping[str, str]
     """Link -> target as written."""
     issues: tuple[Issue, ...] = ()
+    copy: Copy | None = field(default=None, compare=False, repr=False)
+    """What holds `root`, if it is a copy of the author's folder."""
 
     def __contains__(self, path: str) -> bool:
         return path in self.files

@@ -1,7 +1,8 @@
 """`TaskRuntimeView`: everything that a rollout needs to know about a package.
 
-Paths are absolute and inside the package (except profiles). A view exists only for a package whose definition could be
-read; whether a sandbox supports it is decided by the capability gate.
+Paths are absolute. Once the package was taken, all of them but `task_dir` are in its copy (see `benchflow.task.taken`).
+A view exists only for a package whose definition could be read; whether a sandbox supports it is decided by the
+capability gate.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchflow.task.config.task_config import StepConfig, TaskConfig
 from benchflow.task.document.environment_manifest import EnvironmentManifest
 from benchflow.task.document.markdown import decode
 from benchflow.task.document.prompt_plan import TaskPromptPlan, materialize_prompt_plan_scenes
+from benchflow.task.filemap import FileMap
 from benchflow.task.profiles import Profile
 from benchflow.task.verifier.verifier_document import VerifierDocument
 
@@ -48,6 +50,8 @@ class TaskRuntimeView:
     """The runtime view of a package."""
 
     task_dir: Path
+    """The author's folder: what is recorded and named. Files are read from `files.root`."""
+    files: FileMap = field(repr=False)
     name: str
     digest: str
     content_digest: str
@@ -84,6 +88,7 @@ class TaskRuntimeView:
         verifier_dir, oracle_dir = package.verifier_dir, package.oracle_dir
         return cls(
             task_dir=package.path.absolute(),
+            files=package.files,
             name=package.name,
             digest=package.digest,
             content_digest=package.content_digest,
@@ -117,7 +122,7 @@ class TaskRuntimeView:
 
 
 def _folder(package: TaskPackage, name: str | None) -> Path | None:
-    return package.path.absolute() / name if name is not None and name in package.files.folders else None
+    return package.files.root.absolute() / name if name is not None and name in package.files.folders else None
 
 
 def _step(package: TaskPackage, config: StepConfig) -> StepView:

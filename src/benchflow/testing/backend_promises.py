@@ -495,6 +495,60 @@ async def a_fork_can_have_chosen_paths_as_they_were_built(it: Subject) -> None:
     _equal({change.path for change in told}, paths, "changes that `revert` was given")
 
 
+@_promise("fork", "forward")
+async def a_fork_beside_uses_what_runs_and_is_not_reached_by_it(it: Subject) -> None:
+    async with it.sandbox() as origin:
+        await origin.exec("echo mine > mine")
+        beating = await origin.process(_beating("beat"))
+        found = [tool for tool in _SERVERS if (await origin.exec(f"command -v {tool}")).ok]
+        tool = found[0] if found else None
+        if tool is not None:
+            await _serve(origin, tool, 18181)
+        beside = await origin.fork_beside()
+        try:
+            _equal(await beside.read_file(f"{it.spec.workdir}/mine"), b"mine\n", "a file of the copy")
+            _require(not await _beats(beside, f"{it.spec.workdir}/beat"), "a process runs in the copy")
+            _require(await _beats(origin, f"{it.spec.workdir}/beat"), "a process of the origin has ended")
+            if tool is not None:
+                _equal(await _greeting(beside, tool, 18181), b"hello", "the answer of a service beside the copy")
+                await _serve(beside, tool, 18182)
+                _equal(await _greeting(origin, tool, 18182), b"", "the answer of a service in the copy")
+        finally:
+            await beside.stop()
+            await beating.kill()
+
+
+_PYTHON_SERVER: Final = """python3 -c "import socket
+s = socket.create_server(('127.0.0.1', {port}))
+open('{ready}', 'w').close()
+while True:
+    c, _ = s.accept()
+    c.sendall(b'hello')
+    c.close()" """
+_PYTHON_CLIENT: Final = """python3 -c "import socket
+print(socket.create_connection(('127.0.0.1', {port}), 5).recv(9).decode(), end='')" """
+_NC_SERVER: Final = "touch {ready}; exec nc -ll -p {port} -e printf hello"
+_SERVERS: Final = {
+    "python3": (_PYTHON_SERVER, _PYTHON_CLIENT),
+    "nc": (_NC_SERVER, "nc -w 5 127.0.0.1 {port} </dev/null"),
+}
+"""By the program that an environment may have: how it serves a greeting on a port, and how it asks for one."""
+
+
+async def _serve(sandbox: Sandbox, tool: str, port: int) -> None:
+    ready = f"/tmp/ready-{port}"  # noqa: S108 - in a sandbox
+    command = f"({_SERVERS[tool][0].format(port=port, ready=ready)}) >/dev/null 2>&1 </dev/null &"
+    await sandbox.exec(command)
+    with anyio.fail_after(_PATIENCE):
+        while not (await sandbox.exec(f"test -f {ready}")).ok:  # noqa: ASYNC110 - the sandbox sets no event
+            await anyio.sleep(_PAUSE)
+        await anyio.sleep(_PAUSE)
+
+
+async def _greeting(sandbox: Sandbox, tool: str, port: int) -> bytes:
+    return (await sandbox.exec(_SERVERS[tool][1].format(port=port), timeout=_PATIENCE)).stdout
+
+
 @_promise("mounts")
 async def mounts_are_read_only_and_not_changes(it: Subject) -> None:
     (it.folder / "asset").write_text("asset\n")

@@ -27,8 +27,8 @@ from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
 from benchflow.verifier.ground import Ground
 from benchflow.verifier.lookups import pinned_variables, with_hook
-from benchflow.verifier.scope import LOGS, Scope, Staging, VerifierVariables
-from benchflow.verifier.shared_box import fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
+from benchflow.verifier.shared_box import fork_for_verification, ground_beside, ground_of, survival_rules
 from benchflow.verifier.survival import Withheld
 
 MAX_STDOUT: Final = 4 << 20
@@ -138,7 +138,6 @@ class BoxMaker:
     variables: VerifierVariables
     machine: Mapping[str, str] = field(repr=False)
     findings: Findings
-    staging: Staging
     soft: bool = False
     base_image: str | None = None
 
@@ -148,10 +147,8 @@ class BoxMaker:
         service = self.scope.config.service
         if self.scope.isolation.rung == "separate":
             async with self._separate() as (sandbox, ground):
-                place = sandbox.service(service)
-                yield await self._placed(
-                    place, extra, ground if place is sandbox else None, live_box=place is not sandbox
-                )
+                own = service == MAIN_SERVICE
+                yield await self._placed(sandbox.service(service), extra, ground if own else None, live_box=not own)
         elif service != MAIN_SERVICE:
             async with self._in_service(service) as sandbox:
                 yield await self._placed(sandbox, extra, live_box=True)
@@ -162,8 +159,8 @@ class BoxMaker:
                     "its files; verify after the agent has ended."
                 )
                 raise UnsupportedError(message, code="live-state")
-            async with self._live():
-                yield await self._placed(self.sandbox, extra, live_box=True)
+            async with self._live() as ground:
+                yield await self._placed(self.sandbox, extra, ground, live_box=True)
         else:
             async with self._fork() as (sandbox, ground):
                 yield await self._placed(sandbox, extra, ground)
@@ -174,9 +171,9 @@ class BoxMaker:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
-        tree = self.staging.made(self.scope, extra or {})
+        tree = made_tree(self.scope, extra or {})
         if tree is None:
-            tree = await anyio.to_thread.run_sync(self.staging.tree, self.scope, extra or {})
+            tree = await anyio.to_thread.run_sync(assemble_tree, self.scope, extra or {})
         await sandbox.upload(tree, "/", owner=user)
         if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
@@ -229,7 +226,7 @@ class BoxMaker:
         return self.scope.isolation.keeps_processes and await self.sandbox.has_processes()
 
     @asynccontextmanager
-    async def _live(self) -> AsyncIterator[None]:
+    async def _live(self) -> AsyncIterator[Ground | None]:
         box = self.sandbox
         message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
@@ -240,8 +237,9 @@ class BoxMaker:
         planted, notes = await live.remove_hooks(box, rules, contested=self.scope.isolation.keeps_processes)
         self.findings.withhold(planted)
         self.findings.add(*notes)
+        ground = ground_beside(await box.changes(), rules) if self.scope.isolation.rung != "open" else None
         async with self._phase(box):
-            yield
+            yield ground
 
     @asynccontextmanager
     async def _in_service(self, name: str) -> AsyncIterator[Sandbox]:

@@ -10,26 +10,24 @@ Its files are assembled on this machine and copied into a sandbox as one tree:
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import threading
-import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from benchflow.errors import EnvironmentFailure, PackageError, UsageError
+from benchflow.files import copy_file
 from benchflow.files.redaction import Redactor
-from benchflow.files.scratch import scratch_folder
 from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
 from benchflow.task.config.task_config import AUTO, ArtifactConfig, VerifierConfig
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
+from benchflow.task.taken import Copy
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
-from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument, load_verifier_document
+from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
 TEST_SCRIPT: Final = "test.sh"
 _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}
@@ -163,8 +161,7 @@ def scope_of(view: TaskRuntimeView, step: str | None = None, chosen: Isolation |
         prompt = found.instruction or prompt
         if found.verifier_dir is not None:
             folders.append(found.verifier_dir)
-            if (found.verifier_dir / VERIFIER_MD).is_file():
-                document = load_verifier_document(found.verifier_dir)
+            document = found.verifier_document or document
     present = tuple(folder for folder in folders if folder is not None)
     return Scope(view, config, present, document, artifacts, prompt, isolation_of(config, chosen), step)
 
@@ -248,36 +245,27 @@ def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVari
     return VerifierVariables(values, secret)
 
 
-class Staging:
-    """Trees to copy to the root of a sandbox, each created once, however many threads request it.
+def made_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path | None:
+    """The tree of a scope's files, if it was assembled before."""
+    return _copy(scope).made(_tree_key(scope, extra))
 
-    They are removed by `close`, or when this object is garbage collected.
+
+def assemble_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path:
+    """The tree of a scope's files, assembled once per copy of a package; `extra` are more files of the verifier by
+    relative path.
     """
+    return _copy(scope).tree(_tree_key(scope, extra), lambda root: _fill(root, scope.folders, extra))
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[tuple[Path, ...], frozenset[tuple[str, bytes]]], Path] = {}
-        self._making: Final = threading.Lock()
 
-    def tree(self, scope: Scope, extra: Mapping[str, bytes]) -> Path:
-        """The tree of a scope's files; `extra` are more files of the verifier by relative path."""
-        with self._making:
-            found = self.made(scope, extra)
-            if found is None:
-                found = scratch_folder("verifier-")
-                weakref.finalize(self, shutil.rmtree, found, ignore_errors=True)
-                _fill(found, scope.folders, extra)
-                self._made[scope.folders, frozenset(extra.items())] = found
-            return found
+def _copy(scope: Scope) -> Copy:
+    copy = scope.view.files.copy
+    if copy is None:
+        raise TypeError(f"{scope.view.name} was not taken: its verifier may no longer be what was planned.")
+    return copy
 
-    def made(self, scope: Scope, extra: Mapping[str, bytes]) -> Path | None:
-        """The tree, if it already exists."""
-        return self._made.get((scope.folders, frozenset(extra.items())))
 
-    def close(self) -> None:
-        """Remove the trees; idempotent."""
-        while self._made:
-            _, root = self._made.popitem()
-            shutil.rmtree(root, ignore_errors=True)
+def _tree_key(scope: Scope, extra: Mapping[str, bytes]) -> Hashable:
+    return scope.folders, frozenset(extra.items())
 
 
 def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> None:
@@ -306,19 +294,12 @@ def _lay_over(source: Path, target: Path) -> None:
             place.unlink(missing_ok=True)
             place.symlink_to(Path(entry.path).readlink())
         elif entry.is_file(follow_symlinks=False):
-            _copy(Path(entry.path), place)
+            _copy_file(Path(entry.path), place)
 
 
-def _copy(source: Path, place: Path) -> None:
-    """A hard link to the file where possible; a script is copied, so that it can be made executable."""
+def _copy_file(source: Path, place: Path) -> None:
+    """A copy that everybody can read; a script can also be executed."""
     place.unlink(missing_ok=True)
-    mode = stat.S_IMODE(source.stat().st_mode)
+    status = copy_file(source, place)
     script = source.suffix == ".sh" or source.name == TEST_SCRIPT
-    if not script and mode & stat.S_IROTH:
-        try:
-            os.link(source, place)
-            return
-        except OSError:
-            pass
-    shutil.copyfile(source, place)
-    place.chmod(_EXECUTABLE if script else mode | 0o444)
+    place.chmod(_EXECUTABLE if script else stat.S_IMODE(status.st_mode) | 0o444)

@@ -77,12 +77,12 @@ async def fork_for_verification(
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
-    It runs `beside` the services of a composition, which then use the verifier's network; otherwise they are copied.
+    It runs `beside` the services of a composition, which keep running; otherwise they are copied.
     """
     survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
-    fork = sandbox.fork_beside if beside else sandbox.fork
+    fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
     return await fork(mounts=mounts, network=network, revert=survivors.choose), survivors
 
 
@@ -91,6 +91,11 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
     built = await as_built(environment)
     pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
     return Ground(survivors.changes, built.sites, pristine)
+
+
+def ground_beside(changes: Sequence[Change], rules: Rules) -> Ground:
+    """The same for the agent's own box, of which no file may be left and nothing is taken from elsewhere."""
+    return Ground(describe(changes, PathSet(), rules, time.time()))
 
 
 async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict[str, bytes]:

@@ -18,13 +18,16 @@ import anyio
 from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
+from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import Sandbox
+from benchflow.task.taken import require_intact
+from benchflow.verifier import blame
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
-from benchflow.verifier.scope import Scope, Staging, VerifierVariables, isolation_of, scope_of, verifier_variables
+from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
 
@@ -77,24 +80,19 @@ class Verifier:
         machine: Mapping[str, str] | None = None,
         cache: Path | None = None,
         base_image: str | None = None,
-        staging: Staging | None = None,
+        blames: bool = True,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
-        that is not available. `staging` is shared with other verifiers of the same packages, and closed by its creator.
+        that is not available.
+        Without `blames` a failure is never the result of the state that was verified: for states that no agent made.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
-        self._staging: Final = Staging() if staging is None else staging
-        self._owns_staging: Final = staging is None
+        self._blames: Final = blames
         self._scopes: Final[dict[str | None, Scope]] = {}
-
-    def close(self) -> None:
-        """Remove prepared files; idempotent."""
-        if self._owns_staging:
-            self._staging.close()
 
     async def verify(
         self,
@@ -110,18 +108,36 @@ class Verifier:
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
         read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. Every
-        failure becomes an unscored verdict; only cancellation and wrong usage are raised.
+        failure becomes an unscored verdict, or reward 0 if only the state of the agent causes it (`blame`); only
+        cancellation and wrong usage are raised.
         """
-        began = time.monotonic()
         try:
             scope = self._scope(step)
-            name, declared = scope.strategy(strategy)
+            name, _ = scope.strategy(strategy)
         except UsageError:
             raise
         except BenchflowError as error:
             preparation = self.environment.preparation
             isolation = isolation_of(preparation.view.config.verifier, preparation.isolation)
             return Verification.refused(attribute(error, "package", "verify"), isolation, step)
+
+        async def attempt() -> Verification:
+            return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
+
+        found = await attempt()
+        if not self._blames or not blame.may_be_of_the_state(found.verdict):
+            return found
+        found = await blame.settle(found, attempt, lambda: self._on_pristine(scope, name, rollout))
+        if isinstance(found.verdict, Scored):
+            write_reward(output, found.verdict)
+        return found
+
+    async def _attempt(
+        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+    ) -> Verification:
+        """Verify once, into a new folder."""
+        began = time.monotonic()
+        _, declared = scope.strategy(name)
         findings = Findings()
         with staged_folder(output, overwrite=True, sync=False) as folder:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
@@ -138,8 +154,38 @@ class Verifier:
             opt_outs=scope.opt_outs,
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
-            step=step,
+            step=scope.step,
         )
+
+    async def _on_pristine(self, scope: Scope, name: str, rollout: Path | None) -> Verdict:
+        """The verdict of the same verifier on the environment as built, in which no agent was."""
+        backend, preparation = self.environment.backend, self.environment.preparation
+        variables = verifier_variables(scope, self._machine)
+
+        async def verify() -> Verdict:
+            fresh = Environment(backend, preparation)
+            try:
+                await fresh.start()
+            except BenchflowError as error:
+                return attribute(error, "environment", "verify")
+            async with fresh:
+                verifier = Verifier(
+                    fresh,
+                    machine=self._machine,
+                    cache=self._cache,
+                    base_image=self._base_image,
+                    blames=False,
+                )
+                with scratch("pristine-") as folder:
+                    found = await verifier.verify(folder / "out", rollout=rollout, step=scope.step, strategy=name)
+            return found.verdict
+
+        spec = preparation.spec
+        image = spec.image.digest if spec.image is not None else preparation.base
+        settings = (spec.limits, spec.network, spec.workdir, spec.user, frozenset(spec.env.items()))
+        own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
+        key = (backend.name, scope.view.content_digest, image, *settings, *own)
+        return await blame.on_pristine(key, verify)
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -163,6 +209,7 @@ class Verifier:
         box = sandbox or self.environment.sandbox
         try:
             with attributed("verifier", "verify"):
+                require_intact(scope.view.files)
                 _, declared = scope.strategy(name)
                 variables = verifier_variables(scope, self._machine)
                 maker = self._maker(box, scope, variables, findings, soft=soft)
@@ -211,7 +258,6 @@ class Verifier:
             variables=variables,
             machine=self._machine,
             findings=findings,
-            staging=self._staging,
             soft=soft,
             base_image=self._base_image,
         )

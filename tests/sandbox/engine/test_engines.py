@@ -146,13 +146,37 @@ async def test_services_of_a_compose_file_work_together(bench, tmp_path):
             assert await fork.service("web").read_file("/opt/extra") == b"e"
             assert (await fork.exec("nc -w 5 web 8080 </dev/null")).stdout == b"reply\n"
         async with await sandbox.fork_beside(network=NetworkPolicy("public")) as beside:
+            assert beside.not_forwarded == ()
             assert (await beside.exec("cat mine; nc -w 5 web 8080 </dev/null")).stdout == b"mreply\n"
             assert len((await beside.exec("ls /sys/class/net")).stdout.split()) > 1
+            assert (await sandbox.exec("ls /sys/class/net")).stdout.split() == [b"lo"]
             await web.write_file("/opt/extra", b"still the same")
-        assert (await sandbox.exec("ls /sys/class/net")).stdout.split() == [b"lo"]
+        async with await web.fork_beside() as beside:
+            assert await beside.read_file("/opt/extra") == b"still the same"
+            assert (await beside.exec("nc -w 5 web 8080 </dev/null; hostname")).stdout.startswith(b"reply\n")
+            await beside.write_file("/opt/extra", b"another")
         assert await sandbox.service("web").read_file("/opt/extra") == b"still the same"
         await sandbox.set_network(NetworkPolicy("public"))
         assert len((await sandbox.exec("ls /sys/class/net")).stdout.split()) > 1
+    assert await owned(bench) == []
+
+
+async def test_services_of_a_container_are_used_from_a_fork_beside_it(bench):
+    async with bench.backend.create(SandboxSpec(image=bench.image)) as sandbox:
+        await sandbox.process("nc -ll -p 8080 -e echo reply")
+        await sandbox.process("nc -ll -p 8081 -e echo more", user="root")
+        with anyio.fail_after(30):
+            while (await sandbox.exec("cat /proc/net/tcp* | grep -c ':1F9[01] .* 0A'")).stdout.strip() != b"2":  # noqa: ASYNC110 - the container sets no event
+                await anyio.sleep(0.1)
+        async with await sandbox.fork_beside() as beside:
+            assert beside.not_forwarded == ()
+            ask = "nc -w 5 127.0.0.1 {} </dev/null"
+            assert (await beside.exec(ask.format(8080))).stdout == b"reply\n"
+            assert (await beside.exec(ask.format(8081))).stdout == b"more\n"
+            await beside.process("nc -ll -p 9000 -e echo hidden")
+            assert (await sandbox.exec(ask.format(9000))).stdout == b""
+            shown = await sandbox.exec("cat /proc/[0-9]*/cmdline", user="root")
+            assert b"hidden" not in shown.stdout
     assert await owned(bench) == []
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from benchflow.environment import Environment
-from benchflow.errors import RuntimeFailure
+from benchflow.errors import PackageError, RuntimeFailure
 from benchflow.files import staged_folder
 from benchflow.files.redaction import NO_SECRETS, Redactor, make_redactor, redact_folder
 from benchflow.record import RescoreNote, Result, RolloutFolder, write_document
@@ -25,7 +24,7 @@ from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Driver, rescored
 from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.rollout.policies import gather_secrets
-from benchflow.sandbox.factory import prepare
+from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
@@ -92,9 +91,9 @@ class ReplayDriver(Driver):
         async with await self._environment() as environment:
             with attributed("sandbox", "environment"):
                 await restore_workspace(environment.sandbox, kept)
-            with closing(Verifier(environment, machine=self._machine, base_image=task.base_image)) as verifier:
-                place = self._stage.step(name).verifier
-                checked = await verifier.verify(place, rollout=task.folder.path, step=name)
+            verifier = Verifier(environment, machine=self._machine, base_image=task.base_image)
+            place = self._stage.step(name).verifier
+            checked = await verifier.verify(place, rollout=task.folder.path, step=name)
         before = self._before.get(name or "")
         agent, artifacts = (before.agent, before.artifacts) if before is not None else (None, ())
         return Past(checked.verdict, checked.record(), agent, artifacts)
@@ -137,6 +136,10 @@ async def rescore_rollout(task: Rescore) -> Result:
     reason = why_not(task.folder, task.result, task.package)
     if reason is not None:
         raise NotRescoredError(reason)
+    try:
+        task = replace(task, package=await taken_package(task.package))
+    except PackageError as error:
+        raise NotRescoredError(str(error)) from error
     place, number = task.folder.next_rescore()
     note = replace(task.note, number=number, folder=f"{RESCORES}/{number:04}")
     try:

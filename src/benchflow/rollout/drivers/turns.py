@@ -26,6 +26,7 @@ from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.sandbox.task_policy import mcp_servers, resolve_variables
 from benchflow.task.package import TaskPackage
+from benchflow.task.taken import require_intact
 from benchflow.verifier import Verifier
 
 GRACE_SEC: Final = 30.0
@@ -77,7 +78,7 @@ class TurnContext:
             forbidden_tools=self.plan.forbidden_tools,
             mcp_servers=tuple(mcp_servers(view, self.machine)),
             skills_dir=turn.skills_dir,
-            package_dir=view.task_dir,
+            package_dir=view.files.root,
             oracle_dir=self._oracle_dir(step) if is_oracle else None,
             oracle_env=self._oracle_env() if is_oracle else {},
             keep_processes=keeps_processes(self.environment.preparation, step.name),
@@ -95,6 +96,7 @@ class TurnContext:
         return {**self.plan.secrets.of("oracle"), **declared}
 
     def _oracle_dir(self, step: StepPlan) -> Path | None:
+        require_intact(self.plan.view.files)
         own = step.view.oracle_dir if step.view is not None else None
         return own or self.plan.view.oracle_dir
 

@@ -29,6 +29,7 @@ from benchflow.sandbox.protocol import Mount, Sandbox
 from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.taken import require_intact
 from benchflow.verifier.live_box import agent_users, end_agent
 from benchflow.verifier.scope import config_of, isolation_of
 
@@ -68,6 +69,7 @@ async def begin(environment: Environment, step: StepPlan) -> None:
     if is_imported(view) and step.index == 0:
         await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
     if step.view is not None:
+        require_intact(view.files)
         await _set_up(sandbox, step)
         check = healthcheck_of(step.view.config.healthcheck)
         if check is not None:

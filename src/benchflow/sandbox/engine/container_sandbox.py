@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer, absolute
 from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, without
 from benchflow.sandbox.engine.container_network import ContainerNetwork
+from benchflow.sandbox.engine.forwarded_services import ForwardedServices, services_of
 from benchflow.sandbox.engine.machine.engine_facts import needed
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
 from benchflow.sandbox.engine.namespace_sockets import dial_into
@@ -60,7 +61,7 @@ class EngineSandbox(InContainer):
         self._origin = origin
         self._own_image = own_image
         self._network_of: str | None = None
-        self._afterwards: Callable[[], Awaitable[None]] | None = None
+        self._forwarding: ForwardedServices | None = None
         self._hosts = tuple(hosts)
         self._purpose = purpose
         self._home = home
@@ -189,8 +190,41 @@ class EngineSandbox(InContainer):
         await forked.start()
         return forked
 
+    async def fork_beside(
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        closed: Sequence[str] = (),
+    ) -> Sandbox:
+        async with services_of(self._running, self.id, self.id) as services:
+            forked = await self.fork_unstarted(mounts=mounts, network=network, revert=revert)
+            return await forked.start_with(services, closed)
+
+    async def start_with(self, services: ForwardedServices, closed: Sequence[str]) -> EngineSandbox:
+        """Start with the services of other containers forwarded to this one."""
+        await self.start()
+        try:
+            await services.forward(self._running, self.id, closed)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+        self._forwarding = services
+        return self
+
+    @property
+    def not_forwarded(self) -> tuple[str, ...]:
+        return self._forwarding.lost if self._forwarding is not None else ()
+
     async def fork_unstarted(
-        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        hosts: Sequence[str] = (),
     ) -> EngineSandbox:
         """A copy that has yet to be started."""
         image = await self._save("fork")
@@ -204,12 +238,12 @@ class EngineSandbox(InContainer):
             origin=Snapshot(self._backend.name, image, self.spec.image),
             own_image=image,
             home=self._home,
+            hosts=hosts,
         )
 
-    def join(self, container: str, *, afterwards: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Share the network of a container instead of having one; before the start. `afterwards` follows the stop."""
+    def join(self, container: str) -> None:
+        """Share the network of a container instead of having one; before the start."""
         self._network_of = container
-        self._afterwards = afterwards
 
     def current_policy(self) -> NetworkPolicy:
         return self._network.policy if self._network is not None else self.spec.network
@@ -258,6 +292,9 @@ class EngineSandbox(InContainer):
         if host is None:
             return
         with anyio.CancelScope(shield=True):
+            forwarding, self._forwarding = self._forwarding, None
+            if forwarding is not None:
+                await forwarding.close()
             if self._network is not None:
                 await self._network.close()
             if self._container is not None:
@@ -267,8 +304,6 @@ class EngineSandbox(InContainer):
             if self._own_image is not None:
                 await host.remove_image(self._own_image)
                 self._backend.notes.forget(self._own_image)
-            if self._afterwards is not None:
-                await self._afterwards()
         self._container = self._network = None
 
     async def _save(self, purpose: str) -> str:

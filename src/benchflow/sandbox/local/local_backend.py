@@ -49,7 +49,9 @@ from benchflow.sandbox.protocol import (
 )
 
 _ROOT_NAMES: Final = ("root", "0")
-_ALWAYS: Final = frozenset({"network.none", "limits.time", "mounts", "fork", "snapshot", "services", "healthcheck"})
+_ALWAYS: Final = frozenset(
+    {"network.none", "limits.time", "mounts", "fork", "snapshot", "forward", "services", "healthcheck"}
+)
 _IMAGES: Final = frozenset({"build.dockerfile", "image"})
 _EGRESS: Final = frozenset({"network.public", "network.allowlist"})
 KNOWN: Final = "machine.json"

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.sandbox.inside.accounts import AGENT
+from benchflow.sandbox.inside.offers import Offer
 from benchflow.sandbox.local import cgroups
 from benchflow.sandbox.local import local_transfer as transfer
 from benchflow.sandbox.local.beside.difference import Record
@@ -42,6 +43,7 @@ from benchflow.sandbox.protocol import (
 if TYPE_CHECKING:
     from benchflow.sandbox.local.local_backend import LocalBackend
     from benchflow.sandbox.network.egress import Egress
+    from benchflow.sandbox.network.forwarding import Dial, Forwarding
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -77,6 +79,9 @@ class LocalSandbox(Sandbox):
         self._restraints = Restraints()
         self._link: Link | None = None
         self._uplink = Uplink(spec.network)
+        self._forwarding: Forwarding | None = None
+        """What another sandbox offers in this one."""
+        self._not_forwarded: tuple[str, ...] = ()
         self._switching = anyio.Lock()
         """Held while commands are started and while the layers below them are exchanged."""
         self._resting = False
@@ -262,7 +267,7 @@ class LocalSandbox(Sandbox):
         await uplink.open(link)
 
     async def dial(self, port: int) -> socket.socket:
-        return await transfer.dial(await self._quiet_link(), port)
+        return await transfer.dial(await self._quiet_link(), Offer("tcp", "127.0.0.1", port))
 
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
@@ -276,6 +281,47 @@ class LocalSandbox(Sandbox):
             )
             await child.start()
         return child
+
+    async def fork_beside(
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        closed: Sequence[str] = (),
+    ) -> LocalSandbox:
+        resting = self._resting
+        offers, unusable = ([], []) if resting else await transfer.list_offers(await self._quiet_link())
+        child = await self.fork(mounts=mounts, network=network, revert=revert)
+        try:
+            await child._receive(offers, unusable, closed, self._reach)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await child.stop()
+            raise
+        return child
+
+    async def _receive(
+        self, offers: Sequence[Offer], unusable: Sequence[str], closed: Sequence[str], dial: Dial
+    ) -> None:
+        """Have the offers of another box here, each reached by `dial`."""
+        self._not_forwarded = tuple(unusable)
+        if not offers:
+            return
+        from benchflow.sandbox.network.forwarding import Forwarding  # loaded when something is forwarded
+
+        listeners, lost = await transfer.listen(self.link, offers, closed)
+        self._not_forwarded += tuple(lost)
+        self._forwarding = Forwarding(dial)
+        self._forwarding.start(listeners)
+
+    async def _reach(self, offer: Offer) -> socket.socket:
+        """Connect to an offer of what runs here; a sandbox in which nothing runs is not brought up for that."""
+        return await transfer.dial(self.link, offer)
+
+    @property
+    def not_forwarded(self) -> tuple[str, ...]:
+        return self._not_forwarded
 
     async def snapshot(self) -> Snapshot:
         async with self._switching, task_group() as group:
@@ -336,6 +382,9 @@ class LocalSandbox(Sandbox):
         link, self._link = self._link, None
         files, self._files = self._files, None
         groups, self.groups = self.groups, cgroups.Groups()
+        forwarding, self._forwarding = self._forwarding, None
+        if forwarding is not None:
+            await forwarding.stop()
         await self._uplink.close()
         if link is not None:
             await link.close()

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -23,8 +23,10 @@ import anyio.to_thread
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.inside import tree_stream
+from benchflow.sandbox.inside.offers import Offer
 from benchflow.sandbox.local.inside import messages
 from benchflow.sandbox.local.link import Link, expect, next_message
+from benchflow.sandbox.network.offered import connected, paired
 
 _F_SETPIPE_SZ: Final = 1031
 _BUFFER: Final = 1 << 20
@@ -135,18 +137,24 @@ async def _send_parcel(link: Link, source: Path, message: messages.Message) -> b
     return True
 
 
-async def dial(link: Link, port: int) -> socket.socket:
-    """A socket that is connected to a port inside; `ConnectionError` if nothing listens there."""
-    _, fds = await link.call({"op": "dial", "port": port})
-    opened = socket.socket(fileno=fds[0])
-    try:
-        await anyio.wait_writable(opened)
-        if number := opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise ConnectionRefusedError(number, f"No process responds on port {port} inside the sandbox.")
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+async def dial(link: Link, offer: Offer) -> socket.socket:
+    """A socket that is connected to an offer of the box; `ConnectionError` if nobody takes it."""
+    answer, fds = await link.call({"op": "dial", "offer": offer})
+    return await connected(offer, answer, [socket.socket(fileno=fd) for fd in fds])
+
+
+async def list_offers(link: Link) -> tuple[list[Offer], list[str]]:
+    """What processes inside offer to others, and what of it cannot be forwarded."""
+    answer, _ = await link.call({"op": "offers"})
+    return [Offer.from_message(values) for values in answer["offers"]], answer["unusable"]
+
+
+async def listen(
+    link: Link, wanted: Sequence[Offer], closed: Sequence[str]
+) -> tuple[list[tuple[Offer, socket.socket]], list[str]]:
+    """Listening sockets inside at the addresses of another box's offers, and which of them cannot be had."""
+    answer, fds = await link.call({"op": "listen", "offers": wanted, "closed": closed})
+    return paired(wanted, answer["reasons"], [socket.socket(fileno=fd) for fd in fds])
 
 
 async def _open(link: Link, path: str, *, parcel: bool = False) -> tuple[int | None, bytes | None]:

@@ -224,6 +224,16 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "invalid-compose": ("The compose file of a Terminal-Bench folder cannot be read.", "Fix it."),
         "file-exists": ("A file exists where the conversion would write.", "Move it."),
     },
+    "Running a package": {
+        "package-changed": (
+            "A file of the package is not what was planned: it changed before its rollout began.",
+            "Start the rollout again, or resume the job, to run the package as it is now.",
+        ),
+        "copy-damaged": (
+            "Something changed the copy of the package that a rollout was using.",
+            "Run it again; find out what writes to the temporary folder.",
+        ),
+    },
     "Refused commands (exit code 2)": {
         "no-such-path": ("The path does not exist.", "Fix the path."),
         "not-a-folder": ("The path is not a folder.", "Name a package, or a folder above packages."),

@@ -28,7 +28,7 @@ from benchflow.testing.memory.shell import Program
 CAPABILITIES: Final = frozenset(
     {
         "network.none", "network.public", "network.allowlist", "limits.cpu", "limits.memory", "limits.pids",
-        "limits.disk", "limits.time", "users", "image", "healthcheck", "mounts", "fork", "snapshot",
+        "limits.disk", "limits.time", "users", "image", "healthcheck", "mounts", "fork", "snapshot", "forward",
     }
 )  # fmt: skip
 _ACCOUNTS: Final = (

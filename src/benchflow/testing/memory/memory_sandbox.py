@@ -344,6 +344,19 @@ class InMemorySandbox(Sandbox):
         copy.spec = replace(spec, mounts=(*self.spec.mounts, *mounts))
         return copy
 
+    async def fork_beside(
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        closed: Sequence[str] = (),
+    ) -> Sandbox:
+        """A fork: programs of this shell listen on nothing that could be forwarded."""
+        del closed
+        self._require("forward")
+        return await self.fork(mounts=mounts, network=network, revert=revert)
+
     async def snapshot(self) -> Snapshot:
         self._require_running("snapshot")
         self._require("snapshot")

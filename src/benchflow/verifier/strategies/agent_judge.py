@@ -90,7 +90,8 @@ def _hidden_folders(run: Run) -> dict[str, Path]:
     view = run.scope.view
     steps = [folder for step in view.steps for folder in (step.verifier_dir, step.oracle_dir)]
     folders = dict.fromkeys(folder for folder in (view.verifier_dir, view.oracle_dir, *steps) if folder is not None)
-    return {folder.relative_to(view.task_dir).as_posix(): folder for folder in folders}
+    root = view.files.root.absolute()
+    return {folder.relative_to(root).as_posix(): folder for folder in folders}
 
 
 def _audit(run: Run, evidence: list[Deliverable], answer: Reply) -> None:

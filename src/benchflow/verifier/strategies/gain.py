@@ -69,7 +69,11 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
     async with fresh:
         await _perform(run, fresh.sandbox, case)
         verifier = Verifier(
-            fresh, machine=run.machine, cache=run.cache, base_image=run.maker.base_image, staging=run.maker.staging
+            fresh,
+            machine=run.machine,
+            cache=run.cache,
+            base_image=run.maker.base_image,
+            blames=False,
         )
         found = await verifier.verify(run.output / end, step=run.scope.step, strategy=strategy.strategy)
     return found.verdict

@@ -185,7 +185,7 @@ def _rubric(run: Run, path: str) -> Rubric:
     """In the verifier folder; without a verifier document the path is relative to the package."""
     found = run.scope.file(path)
     if found is None and run.scope.document is None:
-        candidate = run.scope.view.task_dir / path
+        candidate = run.scope.view.files.root / path
         found = candidate if candidate.is_file() else None
     if found is None:
         raise PackageError(f"The rubric {path} does not exist.", code="missing-rubric", file=path)

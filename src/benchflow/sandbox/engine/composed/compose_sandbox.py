@@ -20,7 +20,9 @@ from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.composed.compose_file import Condition, Service
 from benchflow.sandbox.engine.composed.compose_service import EngineService
-from benchflow.sandbox.engine.container_sandbox import EngineSandbox
+from benchflow.sandbox.engine.container_changes import parse_diff
+from benchflow.sandbox.engine.container_sandbox import EngineSandbox, describe
+from benchflow.sandbox.engine.forwarded_services import services_of
 from benchflow.sandbox.protocol import (
     Change,
     Composition,
@@ -37,9 +39,6 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.engine_backend import EngineBackend
-
-from benchflow.sandbox.engine.container_changes import parse_diff
-from benchflow.sandbox.engine.container_sandbox import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,10 @@ class ComposeSandbox(InContainer):
         self._backend = backend
         self._composition = composition
         self._parts = composition.parts
-        names = [MAIN_SERVICE, *composition.aliases]
-        names += [name for part in self._parts for name in (part.service.name, *part.service.aliases)]
+        self._names = [MAIN_SERVICE, *composition.aliases]
+        self._names += [name for part in self._parts for name in (part.service.name, *part.service.aliases)]
         holder = replace(spec, mounts=(), limits=Limits(), env={}, workdir="/", user="root")
-        self._holder = EngineSandbox(backend, holder, purpose="service", hosts=names)
+        self._holder = EngineSandbox(backend, holder, purpose="service", hosts=self._names)
         self._main = main or EngineSandbox(backend, spec)
         self._services: dict[str, EngineService] = {}
         self._started = False
@@ -164,28 +163,32 @@ class ComposeSandbox(InContainer):
         return forked
 
     async def fork_beside(
-        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        closed: Sequence[str] = (),
     ) -> Sandbox:
-        before = self._holder.current_policy()
-        main = await self._main.fork_unstarted(mounts=mounts, revert=revert)
-        switched = network is not None and network != before
+        policy = network or self._holder.current_policy()
+        host = await self._backend.connect()
+        async with services_of(host, self._holder.id, self._main.id) as services:
+            forked = await self._main.fork_unstarted(mounts=mounts, network=policy, revert=revert, hosts=self._names)
+            return await forked.start_with(services, closed)
 
-        async def put_back() -> None:
-            if switched and self._started and self._holder.current_policy() != before:
-                await self.set_network(before)
-
-        main.join(self._holder.id, afterwards=put_back)
-        try:
-            if network is not None and switched:
-                await self.set_network(network)
-            await main.start()
-            main.set_network_environment(self._holder.network_environment())
-        except BaseException:
-            with anyio.CancelScope(shield=True), contextlib.suppress(SandboxFailure):
-                await main.stop()
-                await put_back()
-            raise
-        return main
+    async def fork_service_beside(
+        self, service: EngineService, mounts: Sequence[Mount], network: NetworkPolicy | None, closed: Sequence[str]
+    ) -> Sandbox:
+        """A copy of one service's files, without its processes, beside all that keeps running."""
+        host = await self._backend.connect()
+        async with services_of(host, self._holder.id, service.id) as services:
+            image = await service.save()
+            self._backend.notes.write(image, parse_diff(await service.container.diff()))
+            policy = network or self._holder.current_policy()
+            spec = replace(service.spec, user="root", mounts=tuple(mounts), network=policy)
+            origin = Snapshot(self._backend.name, image, spec.image)
+            forked = EngineSandbox(self._backend, spec, origin=origin, own_image=image, hosts=self._names)
+            return await forked.start_with(services, closed)
 
     async def snapshot(self) -> Snapshot:
         raise UnsupportedError("Several services cannot have a common snapshot; fork them instead.", path="snapshot")
@@ -208,9 +211,9 @@ class ComposeSandbox(InContainer):
 
 
 class ServiceSandbox(InContainer):
-    """One running service. It is not forked, stopped or given a network apart from the others."""
+    """One running service. It is not stopped or given a network apart from the others, and forked only beside them."""
 
-    def __init__(self, service: EngineService, whole: Sandbox) -> None:
+    def __init__(self, service: EngineService, whole: ComposeSandbox) -> None:
         self.id = service.id
         self.spec = service.spec
         self._service = service
@@ -245,6 +248,18 @@ class ServiceSandbox(InContainer):
     ) -> Sandbox:
         del mounts, network, revert
         raise UnsupportedError("A service is forked with its composition.", code="service-unsupported")
+
+    async def fork_beside(
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        closed: Sequence[str] = (),
+    ) -> Sandbox:
+        if revert is not None:
+            raise UnsupportedError("Files of a service cannot be reverted.", code="service-unsupported")
+        return await self._whole.fork_service_beside(self._service, mounts, network, closed)
 
     async def snapshot(self) -> Snapshot:
         raise UnsupportedError("A single service cannot have a snapshot.", code="service-unsupported")

@@ -10,7 +10,7 @@ from benchflow.errors import InfrastructureFailure
 from benchflow.sandbox.backends import ENGINE
 from benchflow.sandbox.protocol import Limits, Missing, SandboxSpec
 
-ALWAYS: Final = ENGINE - {"network.allowlist", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}
+ALWAYS: Final = ENGINE - {"network.allowlist", "forward", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}
 """What both engines can do wherever they run, of all that they declare."""
 
 
@@ -40,6 +40,7 @@ class EngineFacts:
             (self.pids_limit, "limits.pids"),
             (self.disk_limit, "limits.disk"),
             (self.may_enter, "network.allowlist"),
+            (self.may_enter, "forward"),
         ):
             if present:
                 found.add(name)
@@ -48,12 +49,14 @@ class EngineFacts:
     def missing(self) -> tuple[Missing, ...]:
         """What this engine lacks, each with how to get it."""
         controllers = "run the engine as root, or on a machine with cgroup v2 delegated to this user"
+        entering = "run as root on the engine's machine, or use the sandbox `local`"
         how = {
             "limits.cpu": controllers,
             "limits.memory": controllers,
             "limits.pids": controllers,
             "limits.disk": "keep the engine's data on XFS mounted with the option pquota, with the overlay2 driver",
-            "network.allowlist": "run as root on the engine's machine, or use the sandbox `local`",
+            "network.allowlist": entering,
+            "forward": entering,
         }
         return tuple(Missing(name, how[name]) for name in sorted(set(how) - self.capabilities))
 

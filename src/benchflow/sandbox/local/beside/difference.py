@@ -17,6 +17,7 @@ _OPAQUE: Final = "user.overlay.opaque"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DEPTH: Final = 256
+"""How many folders deep changes are listed."""
 _CHUNK: Final = 1 << 20
 _TYPES: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
@@ -52,10 +53,11 @@ class Entry:
     def rights(self) -> tuple[int, int, int]:
         return stat.S_IMODE(self.info.st_mode), self.info.st_uid, self.info.st_gid
 
-    def record(self, path: str, change: str) -> Record:
+    def record(self, path: str, change: str, shown_as: str | None = None) -> Record:
         size = self.info.st_size if self.kind == stat.S_IFREG else 0
         target = os.readlink(self.name, dir_fd=self.parent) if self.kind == stat.S_IFLNK else ""
-        return (path, change, _TYPES.get(self.kind, "special"), size, target, (*self.rights, int(self.info.st_mtime)))
+        type_ = shown_as or _TYPES.get(self.kind, "special")
+        return (path, change, type_, size, target, (*self.rights, int(self.info.st_mtime)))
 
 
 def compare(
@@ -92,11 +94,15 @@ def _compare(now: Folder, before: Folder, path: str, depth: int, skip: frozenset
             if former is not None:
                 yield former.record(full, "deleted")
             continue
+        folder = current.kind == stat.S_IFDIR
+        if folder and depth == _DEPTH:  # nothing below it can be judged, so it is not shown as a folder
+            yield current.record(full, "added" if former is None else "changed", "special")
+            continue
         if former is None:
             yield current.record(full, "added")
         elif differ(current, former):
             yield current.record(full, "changed")
-        if current.kind == stat.S_IFDIR and depth < _DEPTH:
+        if folder:
             yield from _descend(now, before, name, full, depth, skip)
 
 

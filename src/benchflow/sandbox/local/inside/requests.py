@@ -5,14 +5,13 @@ A handler that returns True has handed the reply to a child that is still at wor
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import stat
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from benchflow.sandbox.inside import beneath, tree_stream
+from benchflow.sandbox.inside import beneath, offers, tree_stream
 from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
 from benchflow.sandbox.local.inside import children, messages, process_tree
 
@@ -134,15 +133,36 @@ def kill_all(supervisor: Supervisor, message: messages.Message, reply: socket.so
     return False
 
 
+def list_offers(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """What processes inside offer to others."""
+    del supervisor, message, fds
+    found, unusable = offers.read_offers()
+    messages.send(reply, {"offers": found, "unusable": unusable})
+    return False
+
+
 def dial(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Hand out a socket that is connecting to a port of the sandbox's loopback."""
+    """Hand out a socket that is connecting to an offer; the number of the error if nobody takes it."""
     del supervisor, fds
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
-        opened.setblocking(False)
-        number = opened.connect_ex(("127.0.0.1", message["port"]))
-        if number not in (0, errno.EINPROGRESS):
-            raise OSError(number, os.strerror(number))
+    try:
+        opened = offers.connect(offers.Offer.from_message(message["offer"]))
+    except OSError as error:
+        messages.send(reply, {"refused": error.errno})
+        return False
+    with opened:
         messages.send(reply, {}, (opened.fileno(),))
+    return False
+
+
+def open_listeners(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Hand out sockets at the addresses of another box's offers; for each that cannot be had, the reason."""
+    del supervisor, fds
+    opened, reasons = offers.listen_all(message["offers"], message["closed"])
+    try:
+        messages.send(reply, {"reasons": reasons}, [item.fileno() for item in opened])
+    finally:
+        for item in opened:
+            item.close()
     return False
 
 
@@ -202,6 +222,8 @@ OPERATIONS: Final[Mapping[str, Handler]] = {
     "survey": survey,
     "pause": pause,
     "network": open_network,
+    "offers": list_offers,
     "dial": dial,
+    "listen": open_listeners,
     "prepare": prepare,
 }

@@ -23,12 +23,14 @@ class ConnectionServer:
     """The listening sockets and the connections of one sandbox."""
 
     def __init__(self, *, max_connections: int, timeout: float) -> None:
-        """More clients wait in the backlog; `timeout` is the patience for each message of a connection."""
+        """More clients wait in the backlog, and connections whose clients send no more give way to them; `timeout` is
+        the patience for each message of a connection.
+        """
         self._max = max_connections
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._listening: dict[socket.socket, Handler] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], Stream] = {}
         self._resuming: asyncio.TimerHandle | None = None
 
     def serve(self, sock: socket.socket, handler: Handler) -> None:
@@ -54,6 +56,7 @@ class ConnectionServer:
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(_ACCEPTED_PER_TURN):
             if len(self._connections) >= self._max:
+                self._make_room()
                 return self._pause()
             try:
                 accepted, _ = sock.accept()
@@ -71,11 +74,17 @@ class ConnectionServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             client.close()  # here, for a task may be cancelled before it has begun
-            self._connections.discard(task)
+            del self._connections[task]
 
         task = self._loop.create_task(run())
-        self._connections.add(task)
+        self._connections[task] = client
         task.add_done_callback(ended)
+
+    def _make_room(self) -> None:
+        """End the oldest connections whose clients send no more: a server that never closes would hold all of them."""
+        ended = [task for task, client in self._connections.items() if client.ended]
+        for task in ended[:_ACCEPTED_PER_TURN]:
+            task.cancel()
 
     def _pause(self) -> None:
         for sock in self._listening:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from contextlib import suppress
 from typing import Final, Self
 
 BLOCK: Final = 1 << 17
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class ProtocolError(Exception):
@@ -27,6 +29,8 @@ class Stream:
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout = timeout
+        self.ended = False
+        """Whether the other side sends no more."""
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._buffer = b""
@@ -81,6 +85,7 @@ class Stream:
         await asyncio.sleep(0)
         self._buffer = self._buffer[self._at :] + data if self._at < len(self._buffer) else data
         self._at = 0
+        self.ended = not data
         return bool(data)
 
     async def write(self, data: bytes) -> None:
@@ -97,6 +102,12 @@ class Stream:
         """Close the socket; idempotent."""
         self._sock.close()
 
+    def abort(self) -> None:
+        """Close the socket so that the other side sees a failure and no regular end; idempotent."""
+        with suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self._sock.close()
+
     @property
     def local_address(self) -> tuple[str, int]:
         """Address and port that the other side dialled."""
@@ -110,11 +121,12 @@ class Stream:
         self.close()
 
 
-async def relay(one: Stream, other: Stream, *, idle: float) -> None:
-    """Copy both ways until both sides have ended, one breaks off, or both were silent for `idle` seconds."""
+async def relay(one: Stream, other: Stream, *, idle: float) -> bool:
+    """Copy both ways until both sides have ended, one breaks off, or both were silent for `idle` seconds; whether both
+    have ended."""
     one.timeout = other.timeout = None
     loop = asyncio.get_running_loop()
-    last = loop.time()
+    last, whole = loop.time(), False
 
     async def one_way(source: Stream, target: Stream) -> None:
         nonlocal last
@@ -133,5 +145,7 @@ async def relay(one: Stream, other: Stream, *, idle: float) -> None:
             watcher = tasks.create_task(watch())
             await asyncio.wait([tasks.create_task(one_way(one, other)), tasks.create_task(one_way(other, one))])
             watcher.cancel()
+        whole = True
     except* OSError:
         pass  # one side broke off or both fell silent: both are closed by the caller
+    return whole

@@ -124,7 +124,8 @@ class Forwarder:
     async def _answer(self, asked: Asked, response: h11.InformationalResponse | h11.Response, server: Peer) -> None:
         await asked.client.send(onward_response(response))
         if isinstance(response, h11.InformationalResponse):
-            return await relay(self._client, server.stream, idle=self._idle)
+            await relay(self._client, server.stream, idle=self._idle)
+            return None
         try:
             return await asked.client.send_body_of(server)
         except ProtocolError as error:

@@ -1,0 +1,94 @@
+"""Who may use a port of a server: tokens, and the checks of a request's headers. Needs the extra `serve`.
+
+A web page must never reach a server through the browser of someone who runs one: a request with an `Origin` is refused,
+and where there is no token, so is one whose `Host` is not this machine's loopback (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+MAX_TOKEN: Final = 4096
+"""Maximum bytes of a token file."""
+
+
+def new_token() -> str:
+    """A token that cannot be guessed."""
+    return secrets.token_urlsafe(32)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, without the white space around it; a `ValueError` says what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_TOKEN + 1)
+    except OSError as error:
+        raise ValueError(f"The token file {path} cannot be read: {error.strerror or error}.") from error
+    token = text.decode("ascii", errors="replace").strip()
+    if len(text) > MAX_TOKEN or not token or not all("!" <= character <= "~" for character in token):
+        raise ValueError(f"The token file {path} must contain one token: visible ASCII characters, no spaces.")
+    return token
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is one that only this machine can reach."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a request must have: the token, or without one a host that is loopback."""
+
+    token: str | None = field(repr=False)
+
+    def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+        """The status and the sentence with which a request is refused; None if it is let in."""
+        listed = [(name.lower(), value) for name, value in headers]
+        if any(name == b"origin" for name, _ in listed):
+            return 403, "Requests from web pages are not allowed."
+        if self.token is None:
+            hosts = [value for name, value in listed if name == b"host"]
+            return None if len(hosts) == 1 and _is_this_machine(hosts[0]) else (421, "The host must be loopback.")
+        given = [value for name, value in listed if name == b"authorization"]
+        expected = b"bearer " + self.token.encode()
+        if len(given) == 1 and hmac.compare_digest(given[0][:7].lower() + given[0][7:], expected):
+            return None
+        return 401, "A valid token is required: Authorization: Bearer TOKEN."
+
+
+def _is_this_machine(host: bytes) -> bool:
+    name = host.decode("latin-1").strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    return name == "localhost" or is_loopback(name)
+
+
+class Guard:
+    """An ASGI application behind its access check; it takes plain HTTP only."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app: Final = app
+        self._access: Final = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._access.refusal(scope["headers"])
+            if refusal is not None:
+                status, sentence = refusal
+                headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+                await PlainTextResponse(f"{sentence}\n", status, headers=headers)(scope, receive, send)
+                return
+        elif scope["type"] != "lifespan":
+            raise ValueError(f"A connection of type {scope['type']} is not served.")
+        await self._app(scope, receive, send)
