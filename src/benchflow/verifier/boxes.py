@@ -180,7 +180,7 @@ class BoxMaker:
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         if ground is not None:
             await ground.lay(sandbox)
-        pinned = pinned_variables(config.pytest_plugins)
+        pinned = {**pinned_variables(config.pytest_plugins), **(ground.variables if ground is not None else {})}
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
 
     @asynccontextmanager

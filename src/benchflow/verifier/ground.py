@@ -3,6 +3,7 @@
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
                      python/    the interpreter hook, also started from the site folders of the environment
+                     uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
 built that it changed; `setting`, a file that configures a program of Python; `kept`, the package opted out; `forged`,
@@ -30,6 +31,7 @@ _START: Final = (
     f"sys.path.remove('{GROUND}/python')\n"
 )
 """A line for a site folder; unlike a variable it also reaches interpreters that are started without an environment."""
+_UV_PROJECT: Final = '[project]\nname = "verifier"\nversion = "0"\n'
 _START_FILE: Final = "verifier-ground.pth"
 
 
@@ -42,6 +44,8 @@ class Ground:
     """Folders where interpreters of the environment look for code to run at their start."""
     pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Settings that the agent changed, as built, by path."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What turns off look-ups that the agent's files would answer."""
 
     async def lay(self, sandbox: Sandbox) -> None:
         """Put everything in place, owned by root."""
@@ -84,6 +88,32 @@ def _is_setting(path: str) -> bool:
     return name in SETTINGS or (name == "__init__.py" and "-packages/" not in path)
 
 
+_UV_FILES: Final = frozenset({".python-version", ".python-versions", ".venv", "pyproject.toml", "uv.lock", "uv.toml"})
+"""What uv looks for in the current folder and above it."""
+
+
+def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:
+    """How uv leaves alone what the agent added to the working folder; nothing if it added nothing that uv looks for.
+
+    A `project` that was built there stays uv's, with a virtual environment of its own instead of the agent's. Without
+    one uv has a project in the ground folder, so that `uv init`, `uv add` and `uv run` work as in the folder as built.
+    """
+    added = {
+        change.path.rpartition("/")[2]
+        for change in changes
+        if change.kind == "added" and change.path.rpartition("/")[0] == workdir and not withheld.covers(change.path)
+    }
+    own = added & _UV_FILES
+    if not own:
+        return {}
+    variables = {"UV_NO_CONFIG": "1"}
+    if not project:
+        variables["UV_PROJECT"] = f"{GROUND}/uv"
+    elif ".venv" in own:
+        variables["UV_PROJECT_ENVIRONMENT"] = f"{GROUND}/uv/.venv"
+    return variables
+
+
 def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:
     """The settings of programs that the environment was built with and the agent changed."""
     return [
@@ -102,6 +132,8 @@ def _fill(root: Path, sites: Sequence[str]) -> None:
     python.mkdir(parents=True)
     for file in sorted(_HOOK.glob("*.py")):
         shutil.copyfile(file, python / file.name)
+    (root / GROUND[1:] / "uv").mkdir()
+    (root / GROUND[1:] / "uv" / "pyproject.toml").write_text(_UV_PROJECT)
     for site in sites:
         folder = root / site[1:]
         folder.mkdir(parents=True, exist_ok=True)

@@ -79,6 +79,30 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "hook",
         "A folder is a package only if its `__init__.py` is not the agent's.",
     ),
+    Lookup(
+        "tox",
+        "`tox.ini`, `setup.cfg`, `pyproject.toml` in the current folder and above it.",
+        "hook",
+        "As settings of pytest; a file given by `-c` is used as it is.",
+    ),
+    Lookup(
+        "uv",
+        "`uv.toml`, `.python-version` and settings in `pyproject.toml`, in the current folder and above it.",
+        "variable",
+        "`UV_NO_CONFIG`, where the agent added such a file.",
+    ),
+    Lookup(
+        "uv",
+        "The project and the `.venv` in the current folder.",
+        "variable",
+        "`UV_PROJECT` or `UV_PROJECT_ENVIRONMENT` in the ground folder, where the agent added one.",
+    ),
+    Lookup(
+        "pip",
+        "`pip.conf` of the system, of the user and of the virtual environment.",
+        "as-built",
+        "System folders, tools and settings of homes are as built.",
+    ),
     Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
 )
 

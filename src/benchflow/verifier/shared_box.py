@@ -15,7 +15,7 @@ from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
-from benchflow.verifier.ground import Ground, changed_settings, describe
+from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
 from benchflow.verifier.scope import Scope, paths_of, words_of
 from benchflow.verifier.survival import SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
@@ -51,6 +51,9 @@ class Survivors:
     """What survived, as the ground folder describes it."""
     settings: list[str] = field(default_factory=list)
     """Settings that survived changed."""
+    variables: dict[str, str] = field(default_factory=dict)
+    project: bool = False
+    """Whether the working folder was built with a `pyproject.toml`."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -63,7 +66,9 @@ class Survivors:
         gone = [item.path for item in self.withheld]
         left = PathSet(gone)
         self.changes = describe(changes, left, self.rules, time.time())
-        self.settings = [] if self.rules.keep_hooks else changed_settings(changes, left)
+        if not self.rules.keep_hooks:
+            self.settings = changed_settings(changes, left)
+            self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
         return gone
 
 
@@ -79,7 +84,8 @@ async def fork_for_verification(
 
     It runs `beside` the services of a composition, which keep running; otherwise they are copied.
     """
-    survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
+    rules = await survival_rules(environment, sandbox, scope)
+    survivors = Survivors(rules, without_links, project=(await as_built(environment)).project)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
@@ -90,7 +96,7 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
     """What the ground folder of a box with these survivors holds."""
     built = await as_built(environment)
     pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
-    return Ground(survivors.changes, built.sites, pristine)
+    return Ground(survivors.changes, built.sites, pristine, survivors.variables)
 
 
 def ground_beside(changes: Sequence[Change], rules: Rules) -> Ground:
@@ -144,6 +150,7 @@ for site in /usr/lib/python3/dist-packages /usr/lib*/python3*/site-packages /usr
   /opt/*/lib/python3*/site-packages /opt/*/*/lib/python3*/site-packages; do
   [ -d "$site" ] && cd -P "$site" 2>/dev/null && printf 'site %s\0' "$(pwd -P)"
 done
+[ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
 IFS=:
 for folder in $PATH /lib /usr/lib /usr/local/lib /lib64 /usr/lib64 /lib/*-linux-* /usr/lib/*-linux-*; do
   for file in "$folder"/*; do
@@ -169,6 +176,8 @@ class AsBuilt:
     """Folders where its Python interpreters look for code to run at their start."""
     programs: frozenset[str]
     """Names of programs and shared libraries that are looked up."""
+    project: bool
+    """Whether there is a `pyproject.toml` in the working folder."""
 
 
 _SKIPPED: Final = (*SYSTEM, "/opt", "/root", "/var/lib")
@@ -198,7 +207,7 @@ async def _search(environment: Environment) -> AsBuilt:
     found = result.stdout.decode(errors="surrogateescape").split("\0")
     sites = dict.fromkeys(item[len("site ") :] for item in found if item.startswith("site /"))
     programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
-    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs)
+    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found)
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:

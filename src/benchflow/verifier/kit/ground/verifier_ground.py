@@ -24,6 +24,7 @@ SETTLED = frozenset(
         "importlib.metadata",
         "importlib_metadata",
         "pkg_resources",
+        "tox.config.source.discover",
     }
 )
 """Modules that are changed after their import."""

@@ -334,6 +334,36 @@ def _python(module: "Any") -> None:
     package.setup = quiet_setup
 
 
+def _tox(module: "Any") -> None:
+    """Settings of tox that it finds by itself: as built, or none."""
+    locate = module._locate_source
+
+    def _locate_source() -> "Any":
+        found = locate()
+        if found is None or _is_settings_of_environment(str(found.path)):
+            return found
+        return type(found)(_as_built_path(found.path)) if os.path.isfile(_pristine(found.path)) else None
+
+    module._locate_source = _locate_source
+
+
+def _as_built_path(path: "Any") -> "Any":
+    """A path with the place of a changed file and its content as built."""
+    pristine = type(path)(_pristine(path))
+
+    class AsBuilt(type(path)):  # type: ignore[misc] # a path of whatever kind
+        def open(self, *args: "Any", **options: "Any") -> "Any":
+            return pristine.open(*args, **options)
+
+        def read_text(self, *args: "Any", **options: "Any") -> "Any":
+            return pristine.read_text(*args, **options)
+
+        def read_bytes(self) -> "Any":
+            return pristine.read_bytes()
+
+    return AsBuilt(str(path))
+
+
 _AFTER = {
     "_pytest.config": _config,
     "_pytest.config.findpaths": _findpaths,
@@ -342,4 +372,5 @@ _AFTER = {
     "importlib.metadata": _metadata,
     "importlib_metadata": _metadata,
     "pkg_resources": _resources,
+    "tox.config.source.discover": _tox,
 }
