@@ -49,6 +49,9 @@ REASONS: Final[dict[Reason, str]] = {
 SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/run/verifier-ground", "/oracle", "/solution")
 """Paths that belong to verification and proof; an agent can never put anything there."""
 
+PROMPT: Final = "/instruction.md"
+"""Where agents find the prompt. It is written by us, and nothing looks for such a name."""
+
 PROGRAMS: Final = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 """Where the programs and libraries of a system are."""
 SYSTEM: Final = (*PROGRAMS, "/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/cache", "/var/spool")
@@ -189,7 +192,7 @@ class _Judge:
         Which names they look for is not known, so no file there survives that the task does not name by its path.
         """
         folder = change.path.rpartition("/")[0] or "/"
-        if folder not in self.above or change.path in self.rules.named:
+        if folder not in self.above or change.path in (PROMPT, *self.rules.named):
             return False
         return change.type != "directory" or names[-1].startswith(".") or names[-1] == _NODE_MODULES
 
