@@ -24,7 +24,7 @@ from benchflow.files.path_set import PathSet
 from benchflow.files.scratch import scratch_folder
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.verifier.scope import GROUND
-from benchflow.verifier.survival import SETTINGS, Rules, as_built_places
+from benchflow.verifier.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
 
 _HOOK: Final = Path(__file__).parent / "kit" / "ground"
 _START: Final = (
@@ -61,7 +61,8 @@ def describe(changes: Iterable[Change], withheld: PathSet, rules: Rules, now: fl
     if rules.keep_hooks:
         return b"kept \0"
     places = (f"place {place}" for place in as_built_places(rules))
-    records = [*places, *_records(changes, withheld, now)]
+    own = [change for change in changes if not leads_to_mount(change, rules) and not below(change.path, *rules.mounted)]
+    records = [*places, *_records(own, withheld, now)]
     return b"".join(record.encode("utf-8", "surrogateescape") + b"\0" for record in records)
 
 

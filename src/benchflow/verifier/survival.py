@@ -106,7 +106,7 @@ def withhold(changes: Iterable[Change], rules: Rules) -> list[Withheld]:
     judge = _Judge(rules, ordered)
     found: list[Withheld] = []
     for change in ordered:
-        if (found and below(change.path, found[-1].path)) or _leads_to_mount(change, rules):
+        if (found and below(change.path, found[-1].path)) or leads_to_mount(change, rules):
             continue
         reason = judge.reason(change)
         if reason is not None:
@@ -114,7 +114,8 @@ def withhold(changes: Iterable[Change], rules: Rules) -> list[Withheld]:
     return found
 
 
-def _leads_to_mount(change: Change, rules: Rules) -> bool:
+def leads_to_mount(change: Change, rules: Rules) -> bool:
+    """Whether a folder appears as a change because something is mounted in it."""
     return change.type != "symlink" and any(below(place, change.path) for place in rules.mounted)
 
 
