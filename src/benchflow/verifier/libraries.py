@@ -65,8 +65,10 @@ _FAMILIES: Final = (
     ),
     _Family(
         re.compile(r"(?:/usr/local/lib/R/(?:site-)?library|/usr/lib/R/site-library)/([^/]+)/DESCRIPTION"),
-        tuple(f"{place}/R/library/{{}}" for place in ("/usr/lib", "/usr/lib64", "/usr/local/lib"))
-        + ("/usr/lib/R/site-library/{}",),
+        (
+            "/usr/lib/R/library/{}", "/usr/lib/R/site-library/{}", "/usr/local/lib/R/library/{}",
+            "/usr/lib64/R/library/{}",
+        ),
         root=1,
     ),
 )  # fmt: skip
