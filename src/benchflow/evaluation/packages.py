@@ -21,7 +21,9 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.rollout.plan import ORACLE
 from benchflow.rollout.proving import Proofs
+from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
@@ -126,7 +128,15 @@ class PackageRunner:
         """Score a rollout again. Raises `NotRescoredError`; any other failure is a result that does not count."""
         try:
             backend = await self.backend(package)
-            rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)
+            config = RolloutConfig(
+                package,
+                ORACLE,
+                base_image=self._request.base_image,
+                isolation=self._request.isolation,
+                proofs=self._proofs,
+            )
+            chosen = await chosen_isolation(package, backend, config, self._machine)
+            rescore = Rescore(folder, result, package, backend, note, self._request.base_image, chosen)
             return await rescore_rollout(rescore)
         except NotRescoredError:
             raise

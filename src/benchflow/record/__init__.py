@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         Workspace,
     )
     from benchflow.record.schemas import schema
-    from benchflow.record.summary import Bounds, Estimate, Statistics, Summary, read_summary
+    from benchflow.record.summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
@@ -110,6 +110,7 @@ __all__ = [
     "Trajectory",
     "VerifierPart",
     "WiderCheck",
+    "WiderCounts",
     "WithheldChange",
     "WorkKey",
     "Workspace",
@@ -145,7 +146,7 @@ __getattr__ = lazy_names(
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
-        "benchflow.record.summary": "Bounds Estimate Statistics Summary read_summary",
+        "benchflow.record.summary": "Bounds Estimate Statistics Summary WiderCounts read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },
