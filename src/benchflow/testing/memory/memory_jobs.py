@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from benchflow.sandbox.inside.accounts import Account, UnknownUser, find_account
+from benchflow.sandbox.protocol import FailedRequest
 from benchflow.testing.memory.node_tree import NodeTree
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class Machine:
     programs: Mapping[str, Program]
     hostname: str = "sandbox"
     jobs: dict[int, Job] = field(default_factory=dict)
+    unreached: list[FailedRequest] = field(default_factory=list)
+    """What programs report as asked for and not reached."""
     _pids: count[int] = field(default_factory=lambda: count(100))
 
     def job(self, uid: int, leader: int | None = None) -> Job:
