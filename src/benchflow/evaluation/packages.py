@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -28,6 +29,9 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
+
+if TYPE_CHECKING:
+    from benchflow.rollout.proving import Proofs
 
 
 class PackageRunner:
@@ -46,6 +50,13 @@ class PackageRunner:
         """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is created, even for concurrent requests."""
+
+    @cached_property
+    def _proofs(self) -> Proofs:
+        """What all rollouts of the job know about isolation."""
+        from benchflow.rollout.proving import Proofs
+
+        return Proofs()
 
     def tasks(self) -> list[TaskRef]:
         """Every package below the paths, valid or not.
@@ -103,6 +114,8 @@ class PackageRunner:
             machine=self._machine,
             keep_workspace=request.keep_workspace,
             durable=False,
+            isolation=request.isolation,
+            proofs=self._proofs,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)
