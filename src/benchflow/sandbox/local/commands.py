@@ -145,13 +145,13 @@ async def run_command(
     link: Link,
     command: str | Sequence[str],
     *,
-    user: str | None,
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    timeout: float | None,
-    stdin: bytes | None,
-    on_output: OutputSink | None,
-    max_output: int,
+    user: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    timeout: float | None = None,
+    stdin: bytes | None = None,
+    on_output: OutputSink | None = None,
+    max_output: int = 8 << 20,
 ) -> ExecResult:
     """Run a command to its end; when time is up or the caller is cancelled, its whole process tree ends with it."""
     began = time.monotonic()
@@ -252,9 +252,9 @@ class LocalProcess(SandboxProcess):
         link: Link,
         command: str | Sequence[str],
         *,
-        user: str | None,
-        env: Mapping[str, str] | None,
-        cwd: str | None,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
     ) -> LocalProcess:
         return cls(await _Command.start(link, command, user, env, cwd, None))
 

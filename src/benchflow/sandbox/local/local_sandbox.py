@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
 import anyio
 import anyio.to_thread
@@ -28,11 +28,12 @@ from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
     Change,
+    ExecOptions,
     ExecResult,
     FailedRequest,
     Mount,
     NetworkPolicy,
-    OutputSink,
+    ProcessOptions,
     Revert,
     Rights,
     Sandbox,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from benchflow.sandbox.network.egress import Egress
     from benchflow.sandbox.network.forwarding import Dial, Forwarding
 
+Options = TypeVar("Options", ExecOptions, ProcessOptions)
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -185,42 +187,17 @@ class LocalSandbox(Sandbox):
             raise SandboxFailure("The sandbox is not running.", code="sandbox-gone")
         return self._link
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        on_output: OutputSink | None = None,
-        max_output: int = 8 << 20,
-    ) -> ExecResult:
-        return await run_command(
-            await self._quiet_link(),
-            command,
-            user=user,
-            env={**self._uplink.environment, **(env or {})},
-            cwd=cwd,
-            timeout=timeout,
-            stdin=stdin,
-            on_output=on_output,
-            max_output=max_output,
-        )
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
+        return await run_command(await self._quiet_link(), command, **self._connected(options))
 
-    async def process(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> SandboxProcess:
-        environment = {**self._uplink.environment, **(env or {})}
-        started = await LocalProcess.start(await self._quiet_link(), command, user=user, env=environment, cwd=cwd)
+    async def process(self, command: str | Sequence[str], **options: Unpack[ProcessOptions]) -> SandboxProcess:
+        started = await LocalProcess.start(await self._quiet_link(), command, **self._connected(options))
         self._processes = [*(process for process in self._processes if not process.spent), started]
         return started
+
+    def _connected(self, options: Options) -> Options:
+        """The options with the variables that the network policy needs."""
+        return {**options, "env": {**self._uplink.environment, **(options.get("env") or {})}}
 
     async def _quiet_link(self) -> Link:
         """The link, once no exchange of layers is on its way; a sandbox that rests since a fork comes up for it."""
