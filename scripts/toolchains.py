@@ -64,10 +64,12 @@ def _pack(target: Path, packages: Sequence[str]) -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         listing = Path(folder, "list")
-        listing.write_text("\n".join(sorted(set(chosen))))
+        own = [*_ACCOUNTS, "home", *_FOLDERS]
+        listing.write_text("\n".join(sorted(set(chosen) - {f"/{name}" for name in own})))
         subprocess.run(["tar", "-cf", target, "--no-recursion", "-T", listing], capture_output=True, check=True)
         _make_accounts(Path(folder, "root"))
-        subprocess.run(["tar", "-rf", target, "-C", f"{folder}/root", "."], capture_output=True, check=True)
+        words = ["tar", "-rf", target, "--no-recursion", "-C", f"{folder}/root", *own]
+        subprocess.run(words, capture_output=True, check=True)
 
 
 def _where(name: str, links: Sequence[str]) -> str:
