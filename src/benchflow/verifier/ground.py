@@ -3,6 +3,7 @@
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
                      python/    the interpreter hook, also started from the site folders of the environment
+                     node/      the same for Node
                      uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
@@ -62,6 +63,7 @@ class Ground:
 @functools.cache
 def _files(sites: Sequence[str]) -> Mapping[str, bytes]:
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
+    hook |= {f"{GROUND}/node/{file.name}": file.read_bytes() for file in sorted((_HOOK / "node").iterdir())}
     starts = {f"{site}/{_START_FILE}": _START.encode() for site in sites}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 
