@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio.to_thread
 
-from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
+from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
-from benchflow.sandbox.services import ServicesPlan, plan_services
 from benchflow.sandbox.task_policy import (
     asset_mounts,
     healthcheck_of,
@@ -39,9 +38,23 @@ from benchflow.task.runtime_capabilities import (
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import COPIES
 
+if TYPE_CHECKING:
+    from benchflow.sandbox.services import ServicesPlan
+
 AUTO: Final = "auto"
 HOST: Final = "host"
 _Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenIsolation:
+    """What a verifier sees of the agent's changes, chosen by someone other than the package."""
+
+    isolation: Isolation
+    full: float | None = None
+    """The reward of the package's own oracle, where a proof chose."""
+    note: Issue | None = None
+    """A warning for the record, where nothing could be proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +65,8 @@ class Preparation:
     spec: SandboxSpec
     healthcheck: Healthcheck | None = None
     services: ServicesPlan | None = None
-    isolation: Isolation | None = None
-    """What verifiers see of the agent's changes: chosen by the user, or by proof where the package says `auto`."""
+    chosen: Mapping[str | None, ChosenIsolation] = field(default_factory=dict)
+    """By step: the isolation of its verifier, where the user or a proof chose it."""
 
     @property
     def base(self) -> str:
@@ -61,9 +74,29 @@ class Preparation:
         return self.spec.image.base if self.spec.image is not None else HOST
 
     @property
+    def digest(self) -> str:
+        """What the environment consists of: the digest of its image, or else the state of the machine's programs."""
+        image = self.spec.image
+        return image.digest if image is not None and image.digest != HOST else userland()
+
+    @property
     def fidelity(self) -> Fidelity:
         """Whether that is what the package declares, for the record."""
         return self.spec.image.fidelity if self.spec.image is not None else "exact"
+
+
+_USERLAND: Final = ("/etc/os-release", "/usr/bin", "/usr/lib", "/usr/local/bin", "/usr/local/lib")
+
+
+def userland() -> str:
+    """An identifier of this machine's own programs, which changes when they are updated."""
+    times = []
+    for name in _USERLAND:
+        try:
+            times.append(Path(name).stat().st_mtime_ns)
+        except OSError:
+            times.append(0)
+    return f"{HOST}:{'.'.join(map(str, times))}"
 
 
 def task_package(task: TaskPackage | Path | str) -> TaskPackage:
@@ -137,6 +170,8 @@ async def prepare(
     image = composition.image if composition is not None else await _image(package, view, backend, base_image)
     services = None
     if view.manifest is not None:
+        from benchflow.sandbox.services import plan_services
+
         services = plan_services(view.manifest, image, variables, task_id=view.name)
         selection = view.manifest.task_selection
         if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":
