@@ -26,6 +26,8 @@ SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "ent
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
 _MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
 _BYTECODE: Final = "__pycache__"
+_PROMPT: Final = "/instruction.md"
+"""Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
 
 Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "bytecode", "link", "special"]
@@ -188,7 +190,7 @@ class _Judge:
         Which names they look for is not known, so no file there survives that the task does not name by its path.
         """
         folder = change.path.rpartition("/")[0] or "/"
-        if folder not in self.above or change.path in self.rules.named:
+        if folder not in self.above or change.path in self.rules.named or change.path == _PROMPT:
             return False
         return change.type != "directory" or names[-1].startswith(".") or names[-1] == _NODE_MODULES
 
