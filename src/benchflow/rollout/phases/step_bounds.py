@@ -32,7 +32,6 @@ from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import require_intact
 from benchflow.verifier.live_box import agent_users, end_agent
 from benchflow.verifier.scope import isolation_of
-from benchflow.verifier.survival import PROMPT
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
@@ -66,7 +65,7 @@ def is_imported(view: TaskRuntimeView) -> bool:
 async def begin(environment: Environment, step: StepPlan) -> None:
     """Make a started environment ready for a step."""
     sandbox, view = environment.sandbox, environment.preparation.view
-    await sandbox.write_file(PROMPT, f"{step.prompt}\n".encode())
+    await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
     if is_imported(view) and step.index == 0:
         await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
     if step.view is not None:
