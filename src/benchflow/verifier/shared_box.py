@@ -19,7 +19,7 @@ from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.scope import Scope, words_of
-from benchflow.verifier.survival import SECTION_FILES, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.survival import SCOPE, SECTION_FILES, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
 _LARGEST_SETTING: Final = 1 << 20
 
@@ -86,13 +86,13 @@ async def fork_for_verification(
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
-    It runs `beside` the services of a composition, which keep running; otherwise they are copied.
+    It runs `beside` what keeps running and can use it; otherwise services of a composition are copied.
     """
     survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
-    fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
-    forked = await fork(mounts=mounts, network=network, revert=survivors.choose)
+    options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
+    forked = await (sandbox.fork_beside(**options, closed=SCOPE) if beside else sandbox.fork(**options))
     try:
         if survivors.sections:
             await _settle_sections(environment, forked, survivors)
