@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Workspace,
     )
     from benchflow.record.schemas import schema
+    from benchflow.record.summary import Bounds, Estimate, Statistics, Summary, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
@@ -59,6 +60,7 @@ __all__ = [
     "AgentEnd",
     "AgentPart",
     "Artifact",
+    "Bounds",
     "BranchOption",
     "BranchRecord",
     "CleanupFailure",
@@ -66,6 +68,7 @@ __all__ = [
     "DamagedLine",
     "EarlierScore",
     "ErrorRecord",
+    "Estimate",
     "Event",
     "Fidelity",
     "Isolation",
@@ -90,9 +93,11 @@ __all__ = [
     "SandboxPart",
     "Score",
     "Settings",
+    "Statistics",
     "StepFolder",
     "StepRecord",
     "StepVerifier",
+    "Summary",
     "TaskId",
     "TaskPart",
     "ToolAudit",
@@ -109,6 +114,7 @@ __all__ = [
     "pair",
     "read_lines",
     "read_rewards",
+    "read_summary",
     "read_trajectory",
     "schema",
     "work_key",
@@ -131,6 +137,7 @@ __getattr__ = lazy_names(
             "VerifierPart WithheldChange Workspace"
         ),
         "benchflow.record.schemas": "schema",
+        "benchflow.record.summary": "Bounds Estimate Statistics Summary read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },
