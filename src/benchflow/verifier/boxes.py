@@ -20,7 +20,7 @@ from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.inside.accounts import is_root
-from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, NetworkPolicy, Sandbox
+from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
@@ -113,6 +113,8 @@ class Findings:
     exit_code: int | None = None
     notes: list[Issue] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
+    unreached: list[FailedRequest] = field(default_factory=list)
+    """What the verifier asked for outside and did not reach."""
 
     def add(self, *notes: Issue) -> None:
         """Add notes that are not there yet."""
@@ -142,6 +144,14 @@ class BoxMaker:
 
         It is a box of its own at every rung but `open`, where the agent's processes share it if there are any.
         """
+        async with self._opened(extra) as box:
+            try:
+                yield box
+            finally:
+                self.findings.unreached += await box.sandbox.failed_requests()
+
+    @asynccontextmanager
+    async def _opened(self, extra: dict[str, bytes] | None) -> AsyncIterator[Box]:
         service = self.scope.config.service
         if self.scope.isolation.rung == "separate":
             async with self._separate() as sandbox:

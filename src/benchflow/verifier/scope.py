@@ -74,6 +74,12 @@ class Scope:
         return self.view.verifier_mount or "/verifier"
 
     @property
+    def requires_downloads(self) -> bool:
+        """Whether a low reward counts only if the verifier reached all that it asked for outside."""
+        wiring = self.view.namespace.verifier
+        return wiring is None or wiring.downloads == "required"
+
+    @property
     def reward_range(self) -> RewardRange:
         bounds = self.config.reward_range
         return RewardRange(*bounds) if bounds is not None else UNIT

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from benchflow.files import staged_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
 from benchflow.verifier.boxes import BoxMaker, Findings
@@ -50,6 +50,8 @@ class Verification:
     withheld: tuple[Withheld, ...] = ()
     duration_sec: float = 0.0
     step: str | None = None
+    unreached: tuple[FailedRequest, ...] = ()
+    """What was asked for outside during the verification and not reached."""
 
     def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
@@ -124,12 +126,23 @@ class Verifier:
         async def attempt() -> Verification:
             return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
 
-        found = await attempt()
-        if not self._blames or not blame.may_be_of_the_state(found.verdict):
-            return found
-        found = await blame.settle(found, attempt, lambda: self._on_pristine(scope, name, rollout))
-        if isinstance(found.verdict, Scored):
-            write_reward(output, found.verdict)
+        async def pristine(lacking: Iterable[FailedRequest] = ()) -> blame.Pristine:
+            return await self._on_pristine(scope, name, rollout, lacking)
+
+        first = found = await attempt()
+        if self._blames and blame.may_be_of_the_state(found.verdict):
+            found = await blame.settle(found, attempt, pristine)
+        found = await blame.settle_downloads(
+            found,
+            scope.reward_range.high,
+            lambda: pristine(found.unreached),
+            required=scope.requires_downloads,
+        )
+        try:
+            if found.verdict != first.verdict:
+                _replace_reward(output, found.verdict)
+        except BenchflowError as error:
+            return replace(found, verdict=attribute(error, "infrastructure", "verify"))
         return found
 
     async def _attempt(
@@ -154,37 +167,39 @@ class Verifier:
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
             step=scope.step,
+            unreached=tuple(findings.unreached),
         )
 
-    async def _on_pristine(self, scope: Scope, name: str, rollout: Path | None) -> Verdict:
-        """The verdict of the same verifier on the environment as built, in which no agent was."""
+    async def _on_pristine(
+        self, scope: Scope, name: str, rollout: Path | None, lacking: Iterable[FailedRequest]
+    ) -> blame.Pristine:
+        """How the same verifier does on the environment as built, in which no agent was."""
         backend, preparation = self.environment.backend, self.environment.preparation
         variables = verifier_variables(scope, self._machine)
 
-        async def verify() -> Verdict:
+        async def verify() -> blame.Pristine:
             fresh = Environment(backend, preparation)
             try:
                 await fresh.start()
             except BenchflowError as error:
-                return attribute(error, "environment", "verify")
+                return blame.Pristine(attribute(error, "environment", "verify"))
             async with fresh:
                 verifier = Verifier(
                     fresh,
                     machine=self._machine,
                     cache=self._cache,
                     base_image=self._base_image,
-                    blames=False,
                 )
                 with scratch("pristine-") as folder:
-                    found = await verifier.verify(folder / "out", rollout=rollout, step=scope.step, strategy=name)
-            return found.verdict
+                    found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
+            return blame.Pristine(found.verdict, found.unreached)
 
         spec = preparation.spec
         image = spec.image.digest if spec.image is not None else preparation.base
         settings = (spec.limits, spec.network, spec.workdir, spec.user, frozenset(spec.env.items()))
         own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
-        return await blame.on_pristine(key, verify)
+        return await blame.on_pristine(key, verify, lacking)
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -280,6 +295,14 @@ def _without_secrets(text: str, scope: Scope, machine: Mapping[str, str]) -> str
         return verifier_variables(scope, machine).redact(text) or text
     except Exception:  # noqa: BLE001 - what cannot be resolved has no value that could appear
         return text
+
+
+def _replace_reward(folder: Path, verdict: Verdict) -> None:
+    """Make the reward files of a finished folder those of the verdict that counts."""
+    if isinstance(verdict, Scored):
+        write_reward(folder, verdict)
+    else:
+        _drop_rewards(folder)
 
 
 def _drop_rewards(folder: Path) -> None:
