@@ -25,10 +25,11 @@ from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.lookups import pinned_variables
+from benchflow.verifier.ground import Ground
+from benchflow.verifier.lookups import pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.services import agent_users, end_agent
-from benchflow.verifier.shared_box import fork_for_verification, survival_rules
+from benchflow.verifier.shared_box import fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.survival import SCOPE, Withheld
 
 MAX_STDOUT: Final = 4 << 20
@@ -45,6 +46,8 @@ class Box:
     user: str
     env: Mapping[str, str] = field(repr=False)
     live: bool = False
+    hooked: bool = False
+    """Whether interpreters start with the hook of the ground folder."""
 
     async def run(
         self, command: str | Sequence[str], *, cwd: str, timeout: float, env: Mapping[str, str] | None = None
@@ -56,8 +59,11 @@ class Box:
         words = () if isinstance(command, str) else command
         shell = command if isinstance(command, str) else 'exec "$@"'
         argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
+        variables = {**self.env, **(env or {})}
+        if self.hooked:
+            variables = with_hook(variables, self.sandbox.spec)
         result = await self.sandbox.exec(
-            argv, user=self.user, env={**self.env, **(env or {})}, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
+            argv, user=self.user, env=variables, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
         )
         if not self.live:
             await self.sandbox.kill_processes()
@@ -154,8 +160,9 @@ class BoxMaker:
     async def _opened(self, extra: dict[str, bytes] | None) -> AsyncIterator[Box]:
         service = self.scope.config.service
         if self.scope.isolation.rung == "separate":
-            async with self._separate() as sandbox:
-                yield await self._placed(sandbox.service(service), extra, live_box=service != MAIN_SERVICE)
+            async with self._separate() as (sandbox, ground):
+                own = service == MAIN_SERVICE
+                yield await self._placed(sandbox.service(service), extra, ground if own else None, live_box=not own)
         elif await self._is_live(service):
             if self.soft:
                 message = (
@@ -169,10 +176,12 @@ class BoxMaker:
             async with self._beside_service(service) as sandbox:
                 yield await self._placed(sandbox, extra)
         else:
-            async with self._fork() as sandbox:
-                yield await self._placed(sandbox, extra)
+            async with self._fork() as (sandbox, ground):
+                yield await self._placed(sandbox, extra, ground)
 
-    async def _placed(self, sandbox: Sandbox, extra: dict[str, bytes] | None, *, live_box: bool = False) -> Box:
+    async def _placed(
+        self, sandbox: Sandbox, extra: dict[str, bytes] | None, ground: Ground | None = None, *, live_box: bool = False
+    ) -> Box:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
@@ -183,11 +192,13 @@ class BoxMaker:
         if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
-        pinned = pinned_variables(config.pytest_plugins)
-        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box)
+        if ground is not None:
+            await ground.lay(sandbox)
+        pinned = {**pinned_variables(config.pytest_plugins), **(ground.variables if ground is not None else {})}
+        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
 
     @asynccontextmanager
-    async def _fork(self) -> AsyncIterator[Sandbox]:
+    async def _fork(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
         await self._end_agent()
         forked, survivors = await fork_for_verification(
             self.environment, self.sandbox, self.scope, beside=self._has_services()
@@ -195,7 +206,7 @@ class BoxMaker:
         self.findings.withhold(survivors.withheld)
         self._note_forwarding(forked)
         async with stopping(forked):
-            yield forked
+            yield forked, await ground_of(self.environment, survivors)
 
     @asynccontextmanager
     async def _beside_service(self, name: str) -> AsyncIterator[Sandbox]:
@@ -232,7 +243,7 @@ class BoxMaker:
             self.findings.add(Issue("not-forwarded", "warning", "verifier.isolation", message))
 
     @asynccontextmanager
-    async def _separate(self) -> AsyncIterator[Sandbox]:
+    async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
         paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(
@@ -255,7 +266,7 @@ class BoxMaker:
                 notes = await separate.carry_over(source, fresh, paths, services=self.sandbox, built=built)
                 self.findings.add(*notes)
                 self.findings.withhold(survivors.withheld)
-                yield fresh
+                yield fresh, await ground_of(self.environment, survivors)
 
     async def _is_live(self, service: str) -> bool:
         if self.scope.isolation.rung != "open":

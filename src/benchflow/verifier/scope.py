@@ -201,9 +201,18 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_names(text))
 
 
+def paths_of(text: str) -> frozenset[str]:
+    """Absolute paths that a text mentions."""
+    return frozenset(word.rstrip("/") for word in _words(text) if word.startswith("/"))
+
+
 def _names(text: str) -> Iterator[str]:
+    return (word.rpartition("/")[2] for word in _words(text))
+
+
+def _words(text: str) -> Iterator[str]:
     for word in text.replace("`", " ").replace('"', " ").replace("'", " ").split():
-        yield word.strip(".,;:()[]{}<>*!?").rpartition("/")[2]
+        yield word.strip(".,;:()[]{}<>*!?")
 
 
 _SCOPES: Final = ("verifier", "judge")
