@@ -18,11 +18,11 @@ FACES = {
     "benchflow.record": (
         "ALWAYS_WIN AgentEnd AgentPart Artifact Bounds BranchOption BranchRecord CleanupFailure Counted DamagedLine "
         "EarlierScore ErrorRecord Estimate Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
-        "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase RescoreNote Result "
-        "RewardLine RolloutFolder Rung SandboxPart Score Settings Statistics StepFolder StepRecord StepVerifier "
-        "Summary TaskId TaskPart ToolAudit Trajectory VerifierPart WithheldChange WorkKey Workspace always_wins "
-        "identify labels list_jobs outcome_of pair read_lines read_rewards read_summary read_trajectory schema "
-        "work_key write_document"
+        "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase Proof ProofKey RescoreNote Result "
+        "RewardLine RolloutFolder Rung RungOutcome SandboxPart Score Settings Statistics StepFolder StepProof "
+        "StepRecord StepVerifier Summary TaskId TaskPart ToolAudit Trajectory VerifierPart WiderCheck WithheldChange "
+        "WorkKey Workspace always_wins identify labels list_jobs outcome_of pair read_lines read_rewards read_summary "
+        "read_trajectory schema work_key write_document"
     ),
 }
 

@@ -147,12 +147,15 @@ def test_it_prints_one_document_serves_and_ends_cleanly(number, arguments):
         assert process.returncode == 0
 
 
-def test_the_line_for_people_names_both_ports_and_tokens():
-    process = subprocess.Popen(command("counter-cube", "--port", "0"), stdout=subprocess.PIPE, text=True)
+def test_the_line_for_people_names_both_ports_and_the_tokens_that_are_in_no_file(tmp_path):
+    (tmp_path / "token").write_text("secret-token")
+    arguments = ["counter-cube", "--port", "0", "--token-file", str(tmp_path / "token")]
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=20)
     assert (line.count("(token "), line.count("http://127.0.0.1:"), rest) == (2, 2, "")
+    assert "secret-token" not in line
 
 
 def test_tokens_come_from_files(tmp_path):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
+    from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
     from benchflow.record.result import (
         AgentEnd,
         AgentPart,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         TaskPart,
         ToolAudit,
         VerifierPart,
+        WiderCheck,
         WithheldChange,
         Workspace,
     )
@@ -85,16 +87,20 @@ __all__ = [
     "Pair",
     "PartOutcome",
     "Phase",
+    "Proof",
+    "ProofKey",
     "RescoreNote",
     "Result",
     "RewardLine",
     "RolloutFolder",
     "Rung",
+    "RungOutcome",
     "SandboxPart",
     "Score",
     "Settings",
     "Statistics",
     "StepFolder",
+    "StepProof",
     "StepRecord",
     "StepVerifier",
     "Summary",
@@ -103,6 +109,7 @@ __all__ = [
     "ToolAudit",
     "Trajectory",
     "VerifierPart",
+    "WiderCheck",
     "WithheldChange",
     "WorkKey",
     "Workspace",
@@ -134,8 +141,9 @@ __getattr__ = lazy_names(
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
             "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
-            "VerifierPart WithheldChange Workspace"
+            "VerifierPart WiderCheck WithheldChange Workspace"
         ),
+        "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
         "benchflow.record.summary": "Bounds Estimate Statistics Summary read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",

@@ -40,6 +40,8 @@ class JobRequest:
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
     """The deadline of a whole rollout."""
+    isolation: str | None = None
+    """A rung, or `auto`, that replaces what packages declare."""
     keep_workspace: bool = True
     """Whether workspaces are kept, so that rollouts can be rescored."""
     directory: str = ""
@@ -56,6 +58,7 @@ class JobRequest:
             max_cost_usd=self.max_cost_usd,
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,
+            isolation=self.isolation,
         )
 
 

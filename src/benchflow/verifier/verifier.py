@@ -19,13 +19,14 @@ from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
 from benchflow.files.scratch import scratch
-from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
+from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WiderCheck, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
+from benchflow.verifier.ladder import wider as wider_rung
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.services import check_services
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
@@ -50,6 +51,7 @@ class Verification:
     withheld: tuple[Withheld, ...] = ()
     duration_sec: float = 0.0
     step: str | None = None
+    wider: WiderCheck | None = None
     unreached: tuple[FailedRequest, ...] = ()
     """What was asked for outside during the verification and not reached."""
 
@@ -64,6 +66,7 @@ class Verification:
             diagnostics=self.diagnostics,
             opt_outs=self.opt_outs,
             not_carried_over=NotCarriedOver(len(self.withheld), listed),
+            wider=self.wider,
         )
 
     @classmethod
@@ -105,23 +108,38 @@ class Verifier:
         strategy: str | None = None,
         sandbox: Sandbox | None = None,
         soft: bool = False,
+        isolation: Isolation | None = None,
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
-        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. Every
-        failure becomes an unscored verdict, or reward 0 if only the state of the agent causes it (`blame`); only
-        cancellation and wrong usage are raised.
+        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. `isolation`
+        replaces that of the environment. Every failure becomes an unscored verdict, or reward 0 if only the state of
+        the agent causes it (`blame`); only cancellation and wrong usage are raised.
         """
         try:
             scope = self._scope(step)
+            scope = replace(scope, isolation=isolation) if isolation is not None else scope
             name, _ = scope.strategy(strategy)
         except UsageError:
             raise
         except BenchflowError as error:
-            preparation = self.environment.preparation
-            isolation = isolation_of(preparation.view.config.verifier, preparation.isolation)
-            return Verification.refused(attribute(error, "package", "verify"), isolation, step)
+            seen = isolation or isolation_of(self.environment.preparation, step)
+            return Verification.refused(attribute(error, "package", "verify"), seen, step)
+        found = await self._verified(scope, name, output, sandbox, rollout, soft=soft)
+        chosen = self.environment.preparation.chosen.get(step) if isolation is None else None
+        if chosen is None:
+            return found
+        notes = (chosen.note,) if chosen.note is not None else ()
+        wider = None
+        if not soft and chosen.full is not None and _lost_something(found, chosen.full):
+            wider = await self._wider(scope, name, sandbox, rollout)
+        return replace(found, diagnostics=(*found.diagnostics, *notes), wider=wider)
+
+    async def _verified(
+        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+    ) -> Verification:
+        """Verify, and find out whose fault a failure is."""
 
         async def attempt() -> Verification:
             return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
@@ -169,6 +187,16 @@ class Verifier:
             step=scope.step,
             unreached=tuple(findings.unreached),
         )
+
+    async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
+        """The same state at the next wider rung, so that an author sees whether an honest solution lost something."""
+        rung = wider_rung(scope.isolation.rung)
+        if rung is None:
+            return None
+        more = replace(scope, isolation=replace(scope.isolation, rung=rung))
+        with scratch("wider-") as folder:
+            verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False)
+        return WiderCheck(rung, verdict.reward if isinstance(verdict, Scored) else None)
 
     async def _on_pristine(
         self, scope: Scope, name: str, rollout: Path | None, lacking: Iterable[FailedRequest]
@@ -278,7 +306,13 @@ class Verifier:
 
 
 def _scope(environment: Environment, step: str | None) -> Scope:
-    return scope_of(environment.preparation.view, step, environment.preparation.isolation)
+    return scope_of(environment.preparation.view, step, isolation_of(environment.preparation, step))
+
+
+def _lost_something(found: Verification, full: float) -> bool:
+    """Whether the work scored below full, and the verifier did not see all of it."""
+    below = isinstance(found.verdict, Scored) and found.verdict.reward < full
+    return below and (bool(found.withheld) or found.isolation.rung == "separate")
 
 
 async def _scored_by(strategy: Score, run: Run) -> Verdict:

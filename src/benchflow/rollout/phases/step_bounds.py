@@ -30,7 +30,7 @@ from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import require_intact
-from benchflow.verifier.scope import config_of, isolation_of
+from benchflow.verifier.scope import isolation_of
 from benchflow.verifier.services import agent_users, end_agent
 
 SETUP_SEC: Final = 600.0
@@ -98,7 +98,7 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
 
 def keeps_processes(preparation: Preparation, step: str | None) -> bool:
     """Whether the agent's processes keep running during verification."""
-    return isolation_of(config_of(preparation.view, step), preparation.isolation).keeps_processes
+    return isolation_of(preparation, step).keeps_processes
 
 
 async def end_processes(environment: Environment, step: str | None) -> None:
