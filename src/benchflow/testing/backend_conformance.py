@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxBackend, SandboxSpec
-from benchflow.testing.backend_promises import PROMISES, BackendFault, Subject
+from benchflow.testing import backend_promises, process_promises  # noqa: F401 - each registers its promises
+from benchflow.testing.promise_table import PROMISES, BackendFault, Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
                      python/    the interpreter hook, also started from the site folders of the environment
+                     node/      the same for Node
                      uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
@@ -133,6 +134,7 @@ def _fill(root: Path, sites: Sequence[str]) -> None:
     python.mkdir(parents=True)
     for file in sorted(_HOOK.glob("*.py")):
         shutil.copyfile(file, python / file.name)
+    shutil.copytree(_HOOK / "node", root / GROUND[1:] / "node")
     (root / GROUND[1:] / "uv").mkdir()
     (root / GROUND[1:] / "uv" / "pyproject.toml").write_text(_UV_PROJECT)
     for site in sites:

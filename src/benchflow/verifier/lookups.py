@@ -119,10 +119,13 @@ def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
 
 HOOK: Final = "/run/verifier-ground/python"
 """Where the interpreter hook is in a box of a verifier."""
+NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
 
 
 def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]:
-    """The variables of a command with the interpreter hook in front of the environment's own module path."""
+    """The variables of a command with the hooks of interpreters before the environment's own settings of them."""
     image = spec.image.env if spec.image is not None else {}
-    own = variables.get("PYTHONPATH") or spec.env.get("PYTHONPATH") or image.get("PYTHONPATH", "")
-    return {**variables, "PYTHONPATH": ":".join(filter(None, [HOOK, own]))}
+    own = {**image, **spec.env, **variables}
+    modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
+    options = " ".join(filter(None, [f"--require={NODE_HOOK}", own.get("NODE_OPTIONS", "")]))
+    return {**variables, "PYTHONPATH": modules, "NODE_OPTIONS": options}

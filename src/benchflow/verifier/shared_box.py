@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
+from benchflow.verifier import libraries, repositories
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
+from benchflow.verifier.libraries import Candidate
 from benchflow.verifier.scope import Scope, paths_of, words_of
 from benchflow.verifier.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
@@ -31,7 +36,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         workdir=spec.workdir,
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
-        programs=built.programs if scope.isolation.keeps_system else frozenset(),
+        programs=built.programs,
         keep_system=scope.isolation.keeps_system,
         keep_hooks=not scope.config.hardening.cleanup_conftests,
         expected=words_of(scope.prompt),
@@ -52,6 +57,11 @@ class Survivors:
     settings: list[str] = field(default_factory=list)
     """Settings that survived changed."""
     variables: dict[str, str] = field(default_factory=dict)
+    repositories: list[Change] = field(default_factory=list)
+    """Files that may be the settings of a repository."""
+    libraries: list[Candidate] = field(default_factory=list)
+    """Libraries that may stand before the environment's."""
+    added: PathSet = field(default_factory=PathSet)
     project: bool = False
     """Whether the working folder was built with a `pyproject.toml`."""
 
@@ -68,7 +78,11 @@ class Survivors:
         self.changes = describe(changes, left, self.rules, time.time())
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
+            self.repositories = repositories.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
+        if self.rules.keep_system:
+            self.libraries = libraries.candidates(changes, left)
+            self.added = PathSet(change.path for change in changes if change.kind == "added")
         return gone
 
 
@@ -90,7 +104,29 @@ async def fork_for_verification(
     network = scope.network(network_policy(scope.view, "verifier"))
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
     forked = await (sandbox.fork_beside(**options, closed=SCOPE) if beside else sandbox.fork(**options))
+    try:
+        if survivors.repositories or survivors.libraries:
+            await _settle(environment, forked, survivors)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await forked.stop()
+        raise
     return forked, survivors
+
+
+async def _settle(environment: Environment, forked: Sandbox, survivors: Survivors) -> None:
+    """Restore what can be judged in the copy only."""
+    async with AsyncExitStack() as stack:
+
+        async def pristine() -> Sandbox:
+            spec = replace(environment.preparation.spec, composition=None)
+            return await stack.enter_async_context(environment.backend.create(spec))
+
+        kinds = {change.path: change.kind for change in survivors.repositories}
+        changed = await repositories.settle(forked, survivors.repositories, survivors.rules.workdir, pristine)
+        survivors.withheld += [Withheld(path, kinds[path], "hook") for path in changed]
+    removed = await libraries.settle(forked, survivors.libraries, survivors.added)
+    survivors.withheld += [Withheld(path, "added", "path") for path in removed]
 
 
 async def ground_of(environment: Environment, survivors: Survivors) -> Ground:

@@ -21,9 +21,9 @@ from typing import Final
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure, UsageError
 from benchflow.sandbox.protocol import BackendStatus, Image, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.testing.memory.memory_jobs import Program
 from benchflow.testing.memory.memory_sandbox import InMemorySandbox
 from benchflow.testing.memory.node_tree import Node, NodeTree
-from benchflow.testing.memory.shell import Program
 
 CAPABILITIES: Final = frozenset(
     {

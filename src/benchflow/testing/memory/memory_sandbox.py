@@ -29,8 +29,9 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.testing.memory.memory_jobs import Job, Machine, Pipe
 from benchflow.testing.memory.node_tree import Node, NodeTree, from_host
-from benchflow.testing.memory.shell import Job, Machine, Pipe, Shell
+from benchflow.testing.memory.shell import Shell
 
 if TYPE_CHECKING:
     from benchflow.testing.memory.memory_backend import InMemoryBackend

@@ -29,7 +29,7 @@ from benchflow.sandbox.local.inside import children, rootfs
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
-from benchflow.sandbox.local.inside.kill_watch import KillWatch, build_watch
+from benchflow.sandbox.local.inside.kill_watch import KillWatch, watch_program
 from benchflow.sandbox.local.inside.messages import Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.namespaces import refused
 from benchflow.sandbox.local.inside.seccomp import build_filter
@@ -85,7 +85,7 @@ class Zygote:
         self.sparing = True
         """Whether the last attempt to make one did not fail."""
         self.watch = b""
-        """The filter that announces what can kill a process."""
+        """The filter that announces what can kill a process; empty where it would not tell the truth."""
         self.worker = 0
         """The process beside this one that does the file work."""
         self.to_worker: socket.socket | None = None
@@ -106,7 +106,7 @@ class Zygote:
         for fake_root in (False, True):
             program = build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
             rehearse(program, self.identity)
-        self.watch = build_watch()
+        self.watch = watch_program()
         self._rehearse_launch()
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
         self.to_worker, far = wire.channel()

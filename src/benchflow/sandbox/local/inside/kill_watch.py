@@ -53,6 +53,13 @@ _PASS: Final = struct.unpack("<4I", os.urandom(16))
 """What the supervisor's own calls carry in arguments that `kill` does not have: they are not announced to itself."""
 
 
+def watch_program() -> bytes:
+    """The filter of this machine; none before Linux 5.16, where a crash could end a process that shared memory with the
+    crashed one, without any call."""
+    major, minor = (int(part) for part in os.uname().release.split(".")[:2])
+    return build_watch() if (major, minor) >= (5, 16) else b""
+
+
 def build_watch(machine: str | None = None) -> bytes:
     """The filter program that announces calls by which a process can end by SIGKILL."""
     numbers = NUMBERS[machine or os.uname().machine]
@@ -103,15 +110,9 @@ class KillWatch:
 
     @classmethod
     def install(cls, program: bytes) -> KillWatch | None:
-        """Watch everything this process starts from now on; None where the kernel cannot.
-
-        Before Linux 5.16 a crash could end a process that shared memory with the crashed one, without any call.
-        """
-        major, minor = (int(part) for part in os.uname().release.split(".")[:2])
-        if (major, minor) < (5, 16):
-            return None
+        """Watch everything this process starts from now on; None without a program, or where the kernel refuses."""
         try:
-            return cls(sc.install_listener(program))
+            return cls(sc.install_listener(program)) if program else None
         except OSError:
             return None
 
