@@ -25,6 +25,8 @@ from benchflow.verifier.scope import Scope, paths_of, words_of
 from benchflow.verifier.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
 _LARGEST_SETTING: Final = 64 << 20
+_PROMPT: Final = "/instruction.md"
+"""Put there for the agent when a step begins."""
 
 
 async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scope) -> Rules:
@@ -40,7 +42,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         keep_system=scope.isolation.keeps_system,
         keep_hooks=not scope.config.hardening.cleanup_conftests,
         expected=words_of(scope.prompt),
-        named=paths_of(scope.prompt) | {artifact.source for artifact in scope.artifacts},
+        named=paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)},
         mounted=tuple(mount.target for mount in spec.mounts),
     )
 
