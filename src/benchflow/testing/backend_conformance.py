@@ -27,7 +27,7 @@ class BackendReport:
 
 
 async def check_backend(backend: SandboxBackend, *, spec: SandboxSpec | None = None) -> BackendReport:
-    """Try everything that the protocol promises, in real sandboxes of the backend.
+    """Check everything that the protocol promises, in real sandboxes of the backend.
 
     `spec` is the environment to start from, for a backend that needs an image; it needs `/bin/sh`, the usual file tools
     and a folder `/tmp`. Raises `BackendFault` with every promise that is not kept. The backend stays open.
@@ -52,7 +52,7 @@ async def check_backend(backend: SandboxBackend, *, spec: SandboxSpec | None = N
 
 
 async def check_promise(backend: SandboxBackend, name: str, *, spec: SandboxSpec | None = None) -> None:
-    """Try one promise by its name; raises what is wrong."""
+    """Check one promise by its name; raises an error if it is not kept."""
     capabilities = (await backend.status()).capabilities
     modes = (mode for mode in ("none", "public", "allowlist") if f"network.{mode}" in capabilities)
     wanted = spec or SandboxSpec()

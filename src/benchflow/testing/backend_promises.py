@@ -1,7 +1,7 @@
 """What every sandbox backend promises of itself, its states and its life, one function each; `check_backend` runs them.
 
 A promise is checked with nothing but `/bin/sh` and the usual file tools of the environment. One that needs a capability
-the backend does not have is left out, for the backend refuses what asks for it.
+the backend does not have is left out: the backend refuses what needs it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Pipe:
         return self._chunks.popleft() if self._chunks else b""
 
     async def line(self) -> bytes:
-        """Up to the end of a line, that included."""
+        """The next line, with its end."""
         found = b""
         while not found.endswith(b"\n") and (chunk := await self.chunk()):
             head, newline, tail = chunk.partition(b"\n")
@@ -70,7 +70,7 @@ class Pipe:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Something that runs: a command of the caller, or what a script put in the background."""
+    """A running command of the caller, or a background command of a script."""
 
     pid: int
     leader: int
@@ -97,7 +97,7 @@ class Machine:
     hostname: str = "sandbox"
     jobs: dict[int, Job] = field(default_factory=dict)
     unreached: list[FailedRequest] = field(default_factory=list)
-    """What programs report as asked for and not reached."""
+    """Requests that programs report as failed."""
     _pids: count[int] = field(default_factory=lambda: count(100))
 
     def job(self, uid: int, leader: int | None = None) -> Job:

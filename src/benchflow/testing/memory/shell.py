@@ -45,11 +45,11 @@ class Leave(Exception):
 
 
 class Return(Leave):
-    """A function, or a script that was read with `.`, ends."""
+    """A function ends."""
 
 
 class Jump(Exception):
-    """`break` or `continue` out of so many loops."""
+    """`break` or `continue` of that many loops."""
 
     def __init__(self, levels: int, *, again: bool) -> None:
         super().__init__(levels)
@@ -112,7 +112,7 @@ class Shell:
     options: set[str] = field(default_factory=set)
 
     def child(self) -> Shell:
-        """A copy, as a subshell is."""
+        """A copy, as for a subshell."""
         return replace(
             self,
             variables=self.variables.copy(),
