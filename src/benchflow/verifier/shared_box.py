@@ -36,13 +36,15 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
     spec = sandbox.spec
     env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
     built = await as_built(environment)
+    everything = scope.isolation.rung == "open"
     return Rules(
         workdir=spec.workdir,
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
         programs=built.programs,
-        keep_system=scope.isolation.keeps_system,
-        keep_hooks=not scope.config.hardening.cleanup_conftests,
+        keep_system=scope.isolation.keeps_system and not everything,
+        keep_hooks=everything or not scope.config.hardening.cleanup_conftests,
+        keep_all=everything,
         expected=words_of(scope.prompt),
         named=paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)},
         mounted=tuple(mount.target for mount in spec.mounts),
