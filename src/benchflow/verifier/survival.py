@@ -26,6 +26,8 @@ SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "ent
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
 _MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
 _BYTECODE: Final = "__pycache__"
+_PROMPT: Final = "/instruction.md"
+"""Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
 _LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
 """Where R looks for packages first, in a home folder."""
@@ -191,7 +193,7 @@ class _Judge:
         Which names they look for is not known, so no file there survives that the task does not name by its path.
         """
         folder = change.path.rpartition("/")[0] or "/"
-        if folder not in self.above or change.path in self.rules.named:
+        if folder not in self.above or change.path in self.rules.named or change.path == _PROMPT:
             return False
         return change.type != "directory" or names[-1].startswith(".") or names[-1] == _NODE_MODULES
 
@@ -207,7 +209,7 @@ class _Judge:
             return None
         if not added:
             return "path" if change.type != "directory" or change.kind == "deleted" else None
-        if names[-1] in self.rules.programs and change.type != "directory":
+        if path.rpartition("/")[2] in self.rules.programs and change.type != "directory":
             return "path"
         return "path" if self._is_in_library(path, names) else None
 
@@ -222,9 +224,11 @@ class _Judge:
     def _is_python_start(self, change: Change, names: list[str]) -> bool:
         """What an interpreter of the environment reads at its start; a virtual environment of the agent has its own."""
         folder = change.path.rpartition("/")[0]
-        acts = (names[-1].endswith(".pth") and names[-2:-1] and names[-2] in _SITES) or names[-1] in _PYTHON_START
-        place = (*PROGRAMS, *self.programs, f"{_home_of(change.path)}/.local")
-        return bool(acts) and below(folder, *place) and not self.added.covers(folder)
+        lines = names[-1].endswith(".pth") and names[-2] in _SITES if len(names) > 1 else False
+        if lines and names[-5:-3] == [".local", "lib"]:
+            return True  # of the user, whoever made the folder
+        places = (*PROGRAMS, *self.programs)
+        return (lines or names[-1] in _PYTHON_START) and below(folder, *places) and not self.added.covers(folder)
 
     def _acting(self, change: Change, names: list[str]) -> Reason | None:
         *parents, name = names
