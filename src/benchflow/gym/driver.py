@@ -7,7 +7,7 @@ at all: files of a verifier are never where a running agent could see them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
+from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
@@ -71,6 +72,8 @@ class ActionDriver:
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
         secrets = gather_secrets(package.view, os.environ, _SCOPES)
         preparation = await prepare(package, backend, base_image=base_image)
+        chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
+        preparation = replace(preparation, chosen=chosen)
         environment = Environment(backend, for_agents(preparation, steps, secrets, _nothing))
         await environment.start()
         driver = cls(Setting(package, steps, secrets, base_image), environment, Course.of(package.view))
@@ -128,25 +131,25 @@ class ActionDriver:
 
     async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
         sandbox = self.environment.sandbox
-        await self._require_copyable(scope)
-        if not scope.isolation.keeps_processes and sandbox.spec.composition is None:
+        rung = scope.isolation.rung
+        if rung == "open":
+            await self._require_copyable()
+        if rung == "services" or (rung != "open" and sandbox.spec.composition is None):
             return await self._verifier.verify(output, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
             return await self._verifier.verify(output, step=scope.step, sandbox=copy)
 
-    async def _require_copyable(self, scope: Scope) -> None:
-        """Refuse to verify if a copy would lack what the verifier needs."""
-        if scope.isolation.rung == "separate":
-            return
-        path = "benchflow.environment.manifest"
+    async def _require_copyable(self) -> None:
+        """Refuse to verify in the open if a copy would lack what the verifier needs."""
         what = "services of the environment" if self.environment.services is not None else None
-        if what is None and scope.isolation.keeps_processes and await self.environment.sandbox.has_processes():
-            path, what = "verifier.isolation", "processes that keep running during verification"
+        if what is None and await self.environment.sandbox.has_processes():
+            what = "processes that keep running during verification"
         if what is not None:
+            path = "verifier.isolation"
             message = (
-                f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "
-                "score the package by a rollout."
+                f"{path}: with `open` the verifier needs {what} in its own box, which cannot be copied, and in a gym a "
+                "copy is verified; score the package by a rollout, or declare a stricter isolation."
             )
             raise UnsupportedError(message, code="live-state", path=path)
 
