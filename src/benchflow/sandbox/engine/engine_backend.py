@@ -34,7 +34,6 @@ from benchflow.sandbox.protocol import (
 )
 from benchflow.task.config.task_config import MAIN_SERVICE
 
-
 _GROUND: Final = (
     "A verifier has a container, files and a network of its own, but the same user ids as the agent's container: the "
     "engine's namespaces and dropped capabilities separate them. `local` as root gives each sandbox its own ids."
