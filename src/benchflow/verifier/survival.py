@@ -316,7 +316,7 @@ _HOME_START: Final = re.compile(
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
     r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan/.*|sqliterc|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|node_(modules|libraries)(/.*)?)"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|cache/(pip|uv)(/.*)?|node_(modules|libraries)(/.*)?)"
 )
 """The same, in a home folder."""
 

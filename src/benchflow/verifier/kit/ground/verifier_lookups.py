@@ -296,8 +296,24 @@ def _is_named(manager: "Any", conftest: str) -> bool:
         if (os.path.isdir(path) or path.endswith(".py")) and CHANGES.is_agents(path):
             folder = os.path.dirname(os.path.realpath(conftest))
             if path == folder or path.startswith(folder + "/") or folder.startswith(path + "/"):
-                return True
+                return not _has_new_tests(path)
     return False
+
+
+def _has_new_tests(folder: str) -> bool:
+    """Whether the verifier put tests into a folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    return any(name.endswith(".py") and CHANGES.is_new(os.path.join(folder, name)) for name in names)
+
+
+def _is_uninvited(path: str, named: "Any") -> bool:
+    """Whether a test of the agent lies among tests that the verifier put there, and is not named itself."""
+    if not CHANGES.is_agents(path) or os.path.abspath(path) in [os.path.abspath(word) for word in named]:
+        return False
+    return any(_has_new_tests(folder) for folder in {os.path.dirname(path), *named})
 
 
 def _pathlib(module: "Any") -> None:
@@ -337,7 +353,7 @@ def _pathlib(module: "Any") -> None:
 
 
 def _python(module: "Any") -> None:
-    """No code of a folder runs because pytest passes through it."""
+    """No code of a folder runs because pytest passes through it, and no test of the agent among the verifier's."""
     package = module.Package
     setup = package.setup
 
@@ -347,6 +363,14 @@ def _python(module: "Any") -> None:
             setup(self)
 
     package.setup = quiet_setup
+    collect = module.Module.collect
+
+    def collect_invited(self: "Any") -> "Any":
+        words = [str(word).partition("::")[0] for word in getattr(self.config, "args", ())]
+        path = str(getattr(self, "path", None) or self.fspath)
+        return [] if not _is_agents_program() and _is_uninvited(path, words) else collect(self)
+
+    module.Module.collect = collect_invited
 
 
 def _tox(module: "Any") -> None:
