@@ -19,7 +19,7 @@ CREATE  = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 endif
 
-.PHONY: help demo test unit lint format bench mutate docs setup system clean
+.PHONY: help demo test unit exploits lint format bench mutate docs setup system clean
 
 help:  ## show this help
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,11 @@ test: $(DEV) system lint  ## set up, lint, check types and import rules, run all
 
 unit: $(DEV)  ## run only the quick tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not engine and not sandbox"
+
+# Hours on two cores; ONLY="git and services" runs a part.
+exploits: WORKERS ?= 3
+exploits: $(DEV) system  ## attack verification in every way, user, rung and sandbox that the tests know (long)
+	@EXPLOITS=all $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/exploits $(if $(ONLY),-k "$(ONLY)")
 
 lint: $(DEV)  ## check style, types and import rules
 	@$(BIN)/ruff check .

@@ -32,7 +32,7 @@ settings.register_profile(
 )
 settings.load_profile("quick")
 
-_SANDBOXES = {"local_backend", "bench", "containers"}
+_SANDBOXES = {"local_backend", "bench", "containers", "site"}
 """Fixtures behind which sandboxes are started."""
 
 

@@ -11,18 +11,18 @@ FACED = ("evaluation", "record", "rewards", "rollout", "sandbox", "task")
 PACKAGES = ["benchflow", *(f"benchflow.{name}" for name in FACED)]
 FACES = {
     "benchflow.evaluation": (
-        "Compared Comparison Engine Estimate JobStore JobSummary NotRescored Observer RescoreReport Rescorer "
+        "Compared Comparison Engine JobStore NotRescored Observer RescoreReport Rescorer "
         "Runner Sample Sources TaskRef WorkItem compare comparison_lines create_job default_name job_summary "
         "plan_items plan_job remaining run_job summarise summary_lines work_left write_summary"
     ),
     "benchflow.record": (
-        "ALWAYS_WIN AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure Counted DamagedLine "
-        "EarlierScore ErrorRecord Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
-        "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase RescoreNote Result "
-        "RewardLine RolloutFolder Rung SandboxPart Score Settings StepFolder StepRecord StepVerifier TaskId "
-        "TaskPart ToolAudit Trajectory VerifierPart WithheldChange WorkKey Workspace always_wins identify "
-        "labels list_jobs outcome_of pair read_lines read_rewards read_trajectory schema work_key "
-        "write_document"
+        "ALWAYS_WIN AgentEnd AgentPart Artifact Bounds BranchOption BranchRecord CleanupFailure Counted DamagedLine "
+        "EarlierScore ErrorRecord Estimate Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
+        "JsonLines NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase Proof ProofKey RescoreNote Result "
+        "RewardLine RolloutFolder Rung RungOutcome SandboxPart Score Settings Statistics StepFolder StepProof "
+        "StepRecord StepVerifier Summary TaskId TaskPart ToolAudit Trajectory VerifierPart WiderCheck WithheldChange "
+        "WorkKey Workspace always_wins identify labels list_jobs outcome_of pair read_lines read_rewards read_summary "
+        "read_trajectory schema work_key write_document"
     ),
 }
 

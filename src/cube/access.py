@@ -1,4 +1,4 @@
-"""Who may use a port of a server: tokens, and the checks of a request's headers. Needs the extra `serve`.
+"""Who may use a port of a server, and who does: tokens, checks of headers, traffic. Needs the extra `serve`.
 
 A web page must never reach a server through the browser of someone who runs one: a request with an `Origin` is refused,
 and where there is no token, so is one whose `Host` is not this machine's loopback (DNS rebinding).
@@ -9,11 +9,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import anyio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -92,3 +94,31 @@ class Guard:
         elif scope["type"] != "lifespan":
             raise ValueError(f"A connection of type {scope['type']} is not served.")
         await self._app(scope, receive, send)
+
+
+class Traffic:
+    """Whether anybody uses a server: requests that were let in and are being answered, and when the last one ended."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._last = time.monotonic()
+
+    def watched(self, app: ASGIApp) -> ASGIApp:
+        """The application, with its requests counted."""
+
+        async def watch(scope: Scope, receive: Receive, send: Send) -> None:
+            counted = scope["type"] == "http"
+            self._open += counted
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._open -= counted
+                self._last = time.monotonic()
+
+        return watch
+
+    async def wait_until_idle(self, seconds: float, stop: Callable[[], None]) -> None:
+        """Call `stop` once nobody has asked for anything for that long."""
+        while self._open or time.monotonic() - self._last < seconds:  # noqa: ASYNC110 - time has no event
+            await anyio.sleep(min(seconds / 4, 30))
+        stop()

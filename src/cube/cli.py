@@ -368,7 +368,8 @@ def serve(
 
     def announce(address: Address) -> None:
         with output:
-            output.write(f"{_announcement(name, address, json_output=json_output)}\n")
+            line = _announcement(name, address, (token_file, agent_token_file), json_output=json_output)
+            output.write(f"{line}\n")
 
     with own_output_to_stderr():
         try:
@@ -414,10 +415,14 @@ def _open_doors(
     return doors
 
 
-def _announcement(name: str, address: Address, *, json_output: bool) -> str:
+def _announcement(name: str, address: Address, files: tuple[Path | None, Path | None], *, json_output: bool) -> str:
+    """The line that says where it listens; for people it shows only the tokens that are in no file."""
     if json_output:
         return json.dumps({"protocol": "cube", **dataclasses.asdict(address)})
-    harness, agent = (f"token {token}" if token else "no token" for token in (address.token, address.agent_token))
+    harness, agent = (
+        f"token in {file}" if file else f"token {token}" if token else "no token"
+        for file, token in zip(files, (address.token, address.agent_token), strict=True)
+    )
     return f"Serving {name}: harness {address.url} ({harness}), agent {address.agent_url} ({agent})"
 
 

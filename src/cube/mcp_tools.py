@@ -7,6 +7,7 @@ privileged information: those are not reachable from an `AgentSide`.
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any, Final
 
 import mcp_types as types
@@ -50,7 +51,10 @@ def agent_app(name: str, agent: AgentSide) -> tuple[Starlette, Server[Any]]:
 def _lists_tools(agent: AgentSide) -> Any:
     async def handle(context: Context, params: Page) -> types.ListToolsResult:
         del context, params
-        return types.ListToolsResult(tools=[_tool(action) for action in await agent.actions()])
+        try:
+            return types.ListToolsResult(tools=[_tool(action) for action in await agent.actions()])
+        except Refused as refusal:
+            raise MCPError(types.INTERNAL_ERROR, str(refusal)) from refusal
 
     return handle
 
@@ -61,12 +65,12 @@ def _calls_tools(agent: AgentSide) -> Any:
         try:
             output = await agent.act(Action(name=params.name, arguments=params.arguments or {}))
         except Refused as refusal:  # a result, so that the model sees it
-            return _result(agent, [types.TextContent(text=str(refusal))], is_error=True)
+            return _result(agent, [_text(str(refusal))], is_error=True)
         blocks = [_block(content) for content in output.obs.contents]
         if output.error is not None:
-            blocks.append(types.TextContent(text=f"{output.error.error_type}: {output.error.exception_str}"))
+            blocks.append(_text(f"{output.error.error_type}: {output.error.exception_str}"))
         if agent.episode.state == "over":
-            blocks.append(types.TextContent(text=over_sentence(agent.episode.reason)))
+            blocks.append(_text(over_sentence(agent.episode.reason)))
         return _result(agent, blocks, is_error=output.error is not None, structured=_structured(output.obs))
 
     return handle
@@ -121,7 +125,7 @@ def _gets_prompts(agent: AgentSide) -> Any:
 def _begun(agent: AgentSide, obs: Observation) -> list[types.ContentBlock]:
     """The observation, or that there is none yet."""
     if agent.episode.state == "not started":
-        return [types.TextContent(text=NOT_BEGUN)]
+        return [_text(NOT_BEGUN)]
     return [_block(content) for content in obs.contents]
 
 
@@ -131,8 +135,15 @@ def _tool(action: ActionSchema) -> types.Tool:
 
 
 def _structured(obs: Observation) -> dict[str, Any] | None:
+    """The only content as an object, if it is one and JSON can express it; its text is sent in any case."""
     only = obs.contents[0] if len(obs.contents) == 1 else None
-    return only.data if isinstance(only, StructuredContent) and isinstance(only.data, dict) else None
+    if not isinstance(only, StructuredContent) or not isinstance(only.data, dict):
+        return None
+    try:
+        json.dumps(only.data, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError):
+        return None
+    return only.data
 
 
 def _resource(uri: str, block: types.ContentBlock) -> types.TextResourceContents | types.BlobResourceContents:
@@ -151,4 +162,9 @@ def _block(content: Content) -> types.ContentBlock:
         return types.AudioContent(
             data=base64.b64encode(content.data).decode("ascii"), mime_type="application/octet-stream"
         )
-    return types.TextContent(text=str(content._llm_content()))
+    return _text(str(content._llm_content()))
+
+
+def _text(text: str) -> types.TextContent:
+    """Text that can be sent: what is not valid UTF-8 is replaced."""
+    return types.TextContent(text=text.encode(errors="replace").decode())

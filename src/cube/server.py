@@ -30,6 +30,8 @@ from cube.task import RuntimeContext, TaskConfig
 from cube.typed import TYPE_KEY, TypedBaseModel
 
 MAX_PORT: Final = 65535
+IDLE_SEC: Final = 3600.0
+"""After how long without a request a spawned server ends: its client may have died."""
 MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum bytes of a request, including images in observations."""
 
@@ -42,12 +44,14 @@ def make_task_rpc_server(
     container_backend: ContainerBackend | None = None,
     *,
     agent_port: int = 0,
+    idle_sec: float | None = None,
 ) -> tuple[ServerProcess, str]:
     """Serve one task from its own process; return the process and the harness's URL. Port 0 selects a free port.
 
-    `address` of the process has the tokens and the agent's URL too.
+    `address` of the process has the tokens and the agent's URL too. After `idle_sec` without a request the server ends.
     """
     job = {
+        "idle_sec": idle_sec,
         "task_config": task_config.model_dump(mode="json"),
         "runtime_context": _dump_runtime_context(runtime_context),
         "container_backend": container_backend.model_dump(mode="json") if container_backend else None,
@@ -185,10 +189,15 @@ class ServedBenchmark:
         ports = [params.get(name) or 0 for name in ("port", "agent_port")]
         if not (isinstance(host, str) and all(isinstance(port, int) and 0 <= port <= MAX_PORT for port in ports)):
             raise RpcError(INVALID_PARAMS, f"'host' must be a string, 'port' a number up to {MAX_PORT}.")
+        idle_sec = params.get("idle_sec", IDLE_SEC)
+        if not isinstance(idle_sec, int | float) or idle_sec <= 0:
+            raise RpcError(INVALID_PARAMS, "'idle_sec' must be a number above 0.")
         context, backend = self._benchmark._runtime_context, self._config.container_backend
-        start = partial(make_task_rpc_server, task_config, host, ports[0], context, backend, agent_port=ports[1])
+        start = partial(
+            make_task_rpc_server, task_config, host, ports[0], context, backend, agent_port=ports[1], idle_sec=idle_sec
+        )
         process, _ = await anyio.to_thread.run_sync(start)
-        self._servers.append(process)
+        self._servers = [server for server in self._servers if server.is_alive()] + [process]
         return asdict(process.address)
 
     async def _shutdown(self, params: dict[str, Any]) -> None:

@@ -22,8 +22,9 @@ from typing import Final, TextIO
 import anyio
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cube.access import Access, Guard, is_loopback, new_token
+from cube.access import Access, Guard, Traffic, is_loopback, new_token
 from cube.mcp_tools import PATH, agent_app
 from cube.server import Served, harness_app, served_for
 from cube.server_process import Address
@@ -33,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SEC: Final = 10.0
 """How long closing may take before the process ends all the same."""
+MOST_CONNECTIONS: Final = 128
+"""How many connections agents may have at once."""
+BACKLOG: Final = 64
+"""How many connections are accepted at a time, before any of them can be refused."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -96,7 +101,7 @@ def main() -> int:
         answer.write(f"{json.dumps(asdict(address))}\n")
         answer.flush()
 
-    serve(served, doors, announce, leash=leash)
+    serve(served, doors, announce, leash=leash, idle_sec=job.get("idle_sec"))
     return 0
 
 
@@ -114,10 +119,20 @@ def _private_streams() -> tuple[TextIO, TextIO]:
     return leash, answer
 
 
-def serve(served: Served, doors: Doors, announce: Callable[[Address], None], *, leash: TextIO | None = None) -> None:
-    """Serve until a signal arrives or `leash` closes, then close what is served, even if an action never ends."""
+def serve(
+    served: Served,
+    doors: Doors,
+    announce: Callable[[Address], None],
+    *,
+    leash: TextIO | None = None,
+    idle_sec: float | None = None,
+) -> None:
+    """Serve until a signal arrives, `leash` closes or nobody asks for anything for `idle_sec`.
+
+    Then close what is served, even if an action never ends.
+    """
     try:
-        anyio.run(_serve, served, doors, announce, leash)
+        anyio.run(_serve, served, doors, announce, leash, idle_sec)
     finally:
         for number in ENDING:  # closing has a limit of its own; a second signal would leave sandboxes behind
             signal.signal(number, signal.SIG_IGN)
@@ -125,7 +140,13 @@ def serve(served: Served, doors: Doors, announce: Callable[[Address], None], *, 
         _close(served)
 
 
-async def _serve(served: Served, doors: Doors, announce: Callable[[Address], None], leash: TextIO | None) -> None:
+async def _serve(
+    served: Served,
+    doors: Doors,
+    announce: Callable[[Address], None],
+    leash: TextIO | None,
+    idle_sec: float | None,
+) -> None:
     agent = AgentSide(served.stage)
     agents, mcp = agent_app(served.name, agent)
 
@@ -133,9 +154,10 @@ async def _serve(served: Served, doors: Doors, announce: Callable[[Address], Non
         mcp.instructions = agent.instructions()
 
     served.stage.on_change = refresh
+    traffic = Traffic()
     servers = [
-        _server(Guard(harness_app(served.methods, doors.path), Access(doors.token))),
-        _server(Guard(agents, Access(doors.agent_token))),
+        _server(Guard(traffic.watched(harness_app(served.methods, doors.path)), Access(doors.token)), H11Protocol),
+        _server(Guard(traffic.watched(agents), Access(doors.agent_token)), _FewConnections),
     ]
 
     def stop() -> None:
@@ -148,9 +170,13 @@ async def _serve(served: Served, doors: Doors, announce: Callable[[Address], Non
     if leash is not None:
         threading.Thread(target=_hold, args=(leash, loop, stop), daemon=True).start()
     announce(doors.address)
-    async with anyio.create_task_group() as group:
-        for server, listener in zip(servers, (doors.harness, doors.agent), strict=True):
-            group.start_soon(server.serve, [listener])
+    async with anyio.create_task_group() as waiting:
+        if idle_sec is not None:
+            waiting.start_soon(traffic.wait_until_idle, idle_sec, stop)
+        async with anyio.create_task_group() as running:
+            for server, listener in zip(servers, (doors.harness, doors.agent), strict=True):
+                running.start_soon(server.serve, [listener])
+        waiting.cancel_scope.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -161,10 +187,26 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(app: ASGIApp) -> _Server:
+class _FewConnections(H11Protocol):
+    """An agent that opens ever more connections must not use up the descriptors that the harness needs."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+
+
+def _server(app: ASGIApp, http: type[H11Protocol]) -> _Server:
     return _Server(
         uvicorn.Config(
-            app, log_level="warning", timeout_graceful_shutdown=2, ws="none", proxy_headers=False, server_header=False
+            app,
+            http=http,
+            ws="none",
+            backlog=BACKLOG,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            proxy_headers=False,
+            server_header=False,
         )
     )
 

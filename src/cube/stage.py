@@ -43,6 +43,7 @@ class TaskThread:
 
     def __init__(self) -> None:
         self._calls: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
+        self._ended = False
         threading.Thread(target=self._work, name="task", daemon=True).start()
 
     def _work(self) -> None:
@@ -55,6 +56,8 @@ class TaskThread:
 
     def submit(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> Future[T]:
         """Call it when all earlier calls are over, unless it is cancelled before."""
+        if self._ended:
+            raise RuntimeError("The server has been shut down.")
         future: Future[T] = Future()
 
         def call() -> None:
@@ -72,7 +75,8 @@ class TaskThread:
         return future
 
     def end(self) -> None:
-        """Let the thread end after the calls that it has."""
+        """Let the thread end after the calls that it has, and take no more."""
+        self._ended = True
         self._calls.put(None)
 
 
@@ -257,11 +261,23 @@ class AgentSide:
 
     async def actions(self) -> list[ActionSchema]:
         """The actions that the task offers now, and the one that stops it; before the first reset maybe none."""
-        return await self._stage.thread.run(self._actions)
+        try:
+            return await self._stage.thread.run(self._actions)
+        except Exception as error:  # the task's own code; what broke is for the log, not for the agent
+            logger.exception("Listing the actions failed")
+            raise Refused("The environment failed to list its actions.") from error
 
     async def act(self, action: Action) -> EnvironmentOutput:
         """Execute one action without evaluating; `Refused` if the agent may not."""
-        return await self._stage.thread.run(self._act, action)
+        stage = self._stage
+        try:
+            return await stage.thread.run(self._act, action)
+        except Refused:
+            raise
+        except Exception as error:  # the task's own code, as above; the state that it left is not one to act on
+            logger.exception("Action '%s' failed", action.name)
+            stage.end(f"the environment failed ({type(error).__name__})")
+            raise Refused(over_sentence(stage.episode.reason or "the environment failed")) from error
 
     def instructions(self) -> str:
         """The objective as text and how to act, for a model."""
@@ -291,11 +307,6 @@ class AgentSide:
         offered = [known.name for known in self._actions()]
         if action.name not in offered:
             raise Refused(f"Action '{action.name}' is not available; available: {', '.join(offered)}.")
-        try:
-            output = take_step(stage.task, action, None)
-        except Exception as error:  # the task's own code; the harness learns what it was, the agent that it was
-            logger.exception("Action '%s' of task '%s' failed", action.name, stage.task.id)
-            stage.end(f"the environment failed ({type(error).__name__})")
-            raise Refused(over_sentence(stage.episode.reason)) from error
+        output = take_step(stage.task, action, None)
         stage.note(output, [action])
         return output

@@ -93,13 +93,15 @@ def test_one_odd_line_stops_no_command(jobs, change):
         assert (shown.returncode, "results.jsonl, line 2 is damaged and left out: " in shown.stderr) == (0, True)
 
 
-def test_rewards_that_cannot_be_added_up_leave_the_other_jobs_in_the_list(jobs):
+def test_rewards_that_cannot_be_added_up_are_listed_and_shown(jobs):
     path = jobs / "jobs" / "one" / "results.jsonl"
     huge = {"reward": 1.7e308, "rewards": {"reward": 1.7e308}}
     lines = [json.dumps({**json.loads(line), **huge}) + "\n" for line in path.read_bytes().splitlines()]
     path.write_text("".join(lines))
     shown = bench("eval", "list", cwd=jobs)
-    assert (shown.returncode, "one is damaged: " in shown.stdout, "3/9" in shown.stdout) == (0, True, True)
+    assert (shown.returncode, "1.700e+308" in shown.stdout, "3/9" in shown.stdout) == (0, True, True)
+    whole = bench("eval", "show", "one", cwd=jobs)
+    assert (whole.returncode, "mean reward 1.700e+308" in whole.stdout, "inf" in whole.stdout) == (0, True, False)
 
 
 def test_show_mentions_a_torn_last_line_in_one_sentence(jobs):

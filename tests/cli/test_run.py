@@ -10,7 +10,8 @@ import time
 import jsonschema
 import pytest
 
-from benchflow.record import schema
+from benchflow.cli.run import result_lines
+from benchflow.record import Notes, schema
 
 pytestmark = pytest.mark.slow
 
@@ -136,3 +137,9 @@ def test_the_help_names_every_option(bench):
     assert done.returncode == 0
     for option in ("--agent", "--model", "--sandbox", "--base-image", "--out", "--json"):
         assert option in done.stdout
+
+
+def test_a_limit_that_the_agent_reached_is_shown(make_result, tmp_path):
+    result = make_result(notes=Notes(limits_reached=("processes",)))
+    assert "  the agent reached the sandbox's limit of processes" in result_lines(result, tmp_path)
+    assert "limit" not in "".join(result_lines(make_result(), tmp_path))

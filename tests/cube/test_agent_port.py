@@ -13,19 +13,40 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from counter_cube.benchmark import CounterBenchmarkConfig
-from cube.client import TaskClient, UnscoredError
+from cube.client import RpcError, TaskClient, UnscoredError
 from cube.core import Action
 from cube.server import make_benchmark_rpc_server, make_task_rpc_server
 
 pytestmark = pytest.mark.slow
 
-ODD = """
+ODD = '''
 import math
+from typing import Any
 from counter_cube.task import CounterTask, CounterTaskConfig
+from counter_cube.tool import CounterTool, CounterToolConfig
+from cube.tool import tool_action
 from cube.task import UnscoredError
+
+class OddTool(CounterTool):
+    @tool_action
+    def speak(self, kind: str) -> Any:
+        """Say something odd.
+
+        Args:
+            kind: what
+        """
+        if kind == "exit":
+            raise SystemExit("the answer is 42")
+        return {"surrogate": "\\udc80", "nan": {"x": math.nan}, "object": {"x": object()}, "deep": {"\\udc80": 1}}[kind]
+
+class OddToolConfig(CounterToolConfig):
+    def make(self, container=None):
+        return OddTool(self.start)
 
 class OddTask(CounterTask):
     def filter_actions(self, actions):
+        if self.counter.value == 8:
+            raise ValueError("the answer is 42")
         return [action for action in actions if action.name != "decrement"]
 
     def evaluate(self, obs=None):
@@ -44,9 +65,8 @@ class OddTask(CounterTask):
 
 class OddTaskConfig(CounterTaskConfig):
     def make(self, runtime_context=None, container_backend=None):
-        from counter_cube.tool import CounterToolConfig
-        return OddTask(metadata=self.metadata, tool_config=CounterToolConfig())
-"""
+        return OddTask(metadata=self.metadata, tool_config=OddToolConfig())
+'''
 
 
 def config(name):
@@ -205,7 +225,7 @@ def test_filtered_actions_are_refused_over_every_way_in(odd_server):
         ((text,), is_error), read = play(odd_server, ("decrement", {}), ("read", {}))
         assert (is_error, text) == (
             True,
-            "Action 'decrement' is not available; available: add, increment, read, final_step.",
+            "Action 'decrement' is not available; available: add, increment, read, speak, final_step.",
         )
         assert read == (["0"], False)
 
@@ -237,12 +257,52 @@ def test_unscored_is_null_with_its_reason_and_the_observation_is_kept(odd_server
             harness.step(Action(name="read"))
 
 
-def test_a_failure_of_the_environment_tells_the_agent_nothing_else(odd_server):
+@pytest.mark.parametrize(
+    ("call", "kind"), [(("add", {"amount": 7}), "ValueError"), (("speak", {"kind": "exit"}), "RuntimeError")]
+)
+def test_a_failure_of_the_environment_tells_the_agent_nothing_else(odd_server, call, kind):
     with TaskClient(odd_server.url, token=odd_server.token) as harness:
         harness.reset()
-        ((text,), is_error), _ = play(odd_server, ("add", {"amount": 7}), ("read", {}))
-        assert (is_error, text) == (True, OVER.format("the environment failed (ValueError)"))
+        failed, refused = play(odd_server, call, ("read", {}))
+        assert failed == refused == ([OVER.format(f"the environment failed ({kind})")], True)
         assert harness.episode()["state"] == "over"
+
+
+def test_actions_that_cannot_be_listed_tell_the_agent_nothing_else(odd_server):
+    with TaskClient(odd_server.url, token=odd_server.token) as harness:
+        harness.reset()
+        harness.step(Action(name="add", arguments={"amount": 8}))
+
+        async def drive():
+            async with connected(odd_server) as client:
+                await client.list_tools()
+
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(MCPError, match="^The environment failed to list its actions.$"), flatten_subgroups=True
+        ):
+            anyio.run(drive)
+
+
+def test_odd_observations_reach_the_agent_as_text(odd_server):
+    with TaskClient(odd_server.url, token=odd_server.token) as harness:
+        harness.reset()
+        kinds = ("surrogate", "nan", "object", "deep")
+        results = play(odd_server, *(("speak", {"kind": kind}) for kind in kinds))
+        assert [is_error for _, is_error in results] == [False] * 4
+        assert results[0][0] == ["?"]
+        assert results[1][0] == ['{"x": NaN}']
+
+
+def test_a_server_that_was_shut_down_answers_and_does_not_hang():
+    process, url = make_benchmark_rpc_server(CounterBenchmarkConfig())
+    with process, TaskClient(url, token=process.address.token, timeout=10) as harness:
+        harness.reset("up-1")
+        harness.rpc("cube/shutdown")
+        with pytest.raises(RpcError, match="shut down"):
+            harness.status()
+        with pytest.raises(RpcError, match="shut down"):
+            harness.reset("up-3")
+        assert play(process.address, ("increment", {}))[0][1]
 
 
 def raw(url, request):

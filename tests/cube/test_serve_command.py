@@ -2,11 +2,14 @@
 
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -87,10 +90,14 @@ def command(*arguments):
 
 
 @contextmanager
-def serving(*arguments, env=None):
+def serving(*arguments, **options):
     """A running command and its address; it is ended however the test ends."""
     process = subprocess.Popen(
-        command(*arguments, "--port", "0", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        command(*arguments, "--port", "0", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
     )
     try:
         line = process.stdout.readline()
@@ -140,12 +147,15 @@ def test_it_prints_one_document_serves_and_ends_cleanly(number, arguments):
         assert process.returncode == 0
 
 
-def test_the_line_for_people_names_both_ports_and_tokens():
-    process = subprocess.Popen(command("counter-cube", "--port", "0"), stdout=subprocess.PIPE, text=True)
+def test_the_line_for_people_names_both_ports_and_the_tokens_that_are_in_no_file(tmp_path):
+    (tmp_path / "token").write_text("secret-token")
+    arguments = ["counter-cube", "--port", "0", "--token-file", str(tmp_path / "token")]
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=20)
     assert (line.count("(token "), line.count("http://127.0.0.1:"), rest) == (2, 2, "")
+    assert "secret-token" not in line
 
 
 def test_tokens_come_from_files(tmp_path):
@@ -261,3 +271,23 @@ def test_spawned_servers_end_with_the_command(number):
         process.wait(20)
         assert len(children) == 1
         assert gone(children[0])
+
+
+def test_a_spawned_server_that_nobody_uses_ends():
+    with serving("counter-cube") as (process, address):
+        (config,) = rpc(address, "cube/task_configs", task_id="up-1")
+        rpc(address, "cube/spawn", task_config=config, idle_sec=1)
+        threads = Path(f"/proc/{process.pid}/task").iterdir()
+        children = [pid for thread in threads for pid in (thread / "children").read_text().split()]
+        assert all(gone(pid) for pid in children)
+        again = rpc(address, "cube/spawn", task_config=config)
+        assert rpc(again, "cube/reset")["info"] == {}
+
+
+def test_an_agent_that_opens_ever_more_connections_does_not_lock_the_harness_out():
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (512, 512))
+    with serving("counter-cube", preexec_fn=limit) as (_, address), ExitStack() as stack:
+        port = int(address["agent_url"].split(":")[2].partition("/")[0])
+        for _ in range(600):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        assert rpc(address, "cube/info")["name"] == "counter-cube"

@@ -1,13 +1,15 @@
 """Two jobs side by side, and what people are shown."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines
-from benchflow.evaluation.summary import job_summary
-from benchflow.record import ErrorRecord, Notes, RescoreNote
+from benchflow.evaluation.summary import job_summary, superseded_keys
+from benchflow.record import ErrorRecord, Job, Notes, RescoreNote
 
 AWAY = ErrorRecord("judge", "timeout", "verify", "away")
 
@@ -57,9 +59,9 @@ def test_a_difference_is_called_clear_when_its_interval_leaves_out_zero(job, sec
 
 
 def test_jobs_without_a_common_task_are_said_to_have_none(job):
-    result = compare("1", job({"a": [1.0]}), "2", job({"b": [1.0]})).to_dict()
+    result = compare("1", job({"a": [1.0]}), "2", job({"b": [1.0]}))
     assert "No task was scored in both jobs." in list(comparison_lines(result))
-    assert result["difference"]["value"] is None
+    assert result.difference.value is None
 
 
 def test_packages_of_one_name_are_paired_by_content_and_then_by_path(job):
@@ -68,7 +70,7 @@ def test_packages_of_one_name_are_paired_by_content_and_then_by_path(job):
     result = compare("1", first, "2", second)
     assert [(item.first, item.second, item.changed) for item in result.tasks] == [(1.0, 1.0, False), (0.0, 0.5, True)]
     assert result.only_first == ("p@z",)
-    assert "changed" in "\n".join(comparison_lines(result.to_dict()))
+    assert "changed" in "\n".join(comparison_lines(result))
 
 
 def test_equal_packages_are_paired_one_by_one(job):
@@ -82,7 +84,7 @@ def test_a_task_that_changed_is_left_out_on_demand(job):
     result = compare("1", first, "2", second, same_digest=True)
     assert ([item.task for item in result.tasks], result.dropped) == (["q"], ("p",))
     assert (result.only_first, result.only_second) == ((), ())
-    assert "left out, because their content differs: p" in list(comparison_lines(result.to_dict()))
+    assert "left out, because their content differs: p" in list(comparison_lines(result))
 
 
 def test_the_lines_of_a_summary_state_denominators_and_what_is_missing(job):
@@ -96,8 +98,8 @@ def test_the_lines_of_a_summary_state_denominators_and_what_is_missing(job):
 
 def test_two_packages_of_one_name_are_two_tasks_in_a_summary(job):
     summary = job_summary(job({("p", "sha256:xxxxxxxxx", 1): [1.0], ("p", "sha256:yyyyyyyyy", 1): [0.0]}))
-    assert (summary.statistics["tasks"], summary.statistics["pass_rate"]["tasks"]) == (2, 2)
-    assert list(summary.statistics["pass_at_k"]) == ["1"], "nobody tried a task twice"
+    assert (summary.statistics.tasks, summary.statistics.pass_rate.tasks) == (2, 2)
+    assert list(summary.statistics.pass_at_k) == ["1"], "nobody tried a task twice"
     lines = list(summary_lines(summary))
     assert [line.split()[0] for line in lines[1:3]] == ["p@xxxxxxxx", "p@yyyyyyyy"]
 
@@ -125,9 +127,32 @@ def test_results_without_a_place_in_the_plan_are_left_out_and_counted(make_resul
         make_result("gone", 0.0, key="gone"),
     ]
     made = make_job(tmp_path, "job", results)
-    summary = job_summary(made, {"new-a", "new-b", "not-run-yet"})
+    assert len(job_summary(made).counted) == 5
+    superseded = superseded_keys(made.results, {"new-a", "new-b", "not-run-yet"})
+    assert superseded == ("old-a", "older-b", "gone")
+    made.write_plan(replace(made.record, superseded=superseded))
+    summary = job_summary(Job.find(tmp_path, "job"))
     assert [counted.result.key for counted in summary.counted] == ["new-a", "old-b"]
-    assert (summary.statistics["mean_reward"]["value"], summary.to_dict()["superseded"]) == (0.75, 3)
+    assert (summary.statistics.mean_reward.value, summary.superseded) == (0.75, 3)
     assert "3 results are of packages that have changed or are gone, and are left out" in list(summary_lines(summary))
-    everything = job_summary(made)
-    assert (len(everything.counted), "superseded" in everything.to_dict()) == (5, False)
+    other = make_job(tmp_path, "other", [make_result(name, 1.0) for name in ("a", "b", "gone")])
+    assert compare("1", made, "2", other).only_second == ("gone",)
+
+
+def test_a_change_on_every_task_is_clear_and_on_two_tasks_is_not(job):
+    none, every = ({str(task): [reward] for task in range(10)} for reward in (0.0, 1.0))
+    assert compare("1", job(none), "2", job(every)).verdict == "better"
+    assert compare("1", job(every), "2", job(none)).verdict == "worse"
+    assert compare("1", job(every), "2", job(every)).verdict == "no clear difference"
+    assert (
+        compare("1", job({"a": [0.0], "b": [0.0]}), "2", job({"a": [1.0], "b": [1.0]})).verdict == "no clear difference"
+    )
+
+
+def test_huge_rewards_are_shown_and_compared_without_infinity(job):
+    low, high = job({"a": [-1.7e308, -1.7e308], "b": [-1.7e308]}), job({"a": [1.7e308, 1.7e308], "b": [1.7e308]})
+    comparison = compare("1", low, "2", high)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+    shown = "\n".join([*summary_lines(job_summary(high)), *comparison_lines(comparison)])
+    assert "inf" not in shown
+    assert "mean reward 1.700e+308" in shown

@@ -284,6 +284,12 @@ def test_resuming_a_job_whose_package_changed_ends_well_and_leaves_the_earlier_r
     assert "mean reward 0.625" in done.stdout
     assert "1 result is of a package that has changed or is gone, and is left out" in done.stdout
     assert len(lines(tmp_path)) == 3
+    shown = bench("eval", "show", "job", cwd=tmp_path)
+    assert [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("t/")] == ["t/a", "t/b"]
+    assert "mean reward 0.625" in shown.stdout
+    assert "1 result is of a package that has changed or is gone, and is left out" in shown.stdout
+    [listed] = json.loads(bench("eval", "list", "--json", cwd=tmp_path).stdout)["jobs"]
+    assert (listed["total"], listed["scored"], listed["state"]) == (2, 2, "finished")
 
 
 def test_an_export_names_a_rollout_whose_folder_is_missing_and_has_the_others(tmp_path):

@@ -1,14 +1,15 @@
 """Means that state their denominator, and intervals that respect repeated attempts."""
 
+import json
 import math
 import random
+from dataclasses import astuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.evaluation.statistics import (
-    Estimate,
     Sample,
     bounds,
     mean,
@@ -19,7 +20,8 @@ from benchflow.evaluation.statistics import (
     t_quantile,
     wilson,
 )
-from benchflow.record import TaskId
+from benchflow.record import Bounds, Estimate, TaskId
+from benchflow.record.codec import plain
 
 
 def scored(task, reward, **metrics):
@@ -114,15 +116,15 @@ def test_the_interval_of_a_mean_is_students():
 
 
 def test_an_interval_leaves_out_what_no_reward_can_be():
-    within = summarise([scored("a", 0.0), scored("b", 1.0), scored("c", 1.0)])["mean_reward"]
-    assert (within["low"], within["high"]) == (0.0, 1.0)
-    few = summarise([scored("a", 0.4), scored("b", 0.6)])["mean_reward"]
-    assert (few["low"], few["high"]) == (0.0, 1.0)
-    wider = summarise([scored("a", -1.0), scored("b", 2.0), scored("c", 2.0)])["mean_reward"]
-    assert (wider["low"], wider["high"]) == (-1.0, 2.0)
-    narrow = summarise([scored(str(task), 0.5 + 0.01 * (task % 2)) for task in range(20)])["mean_reward"]
-    assert 0.5 < narrow["low"] < narrow["value"] < narrow["high"] < 0.51
-    assert (within["tasks"], within["results"]) == (3, 3)
+    within = summarise([scored("a", 0.0), scored("b", 1.0), scored("c", 1.0)]).mean_reward
+    assert (within.low, within.high) == (0.0, 1.0)
+    few = summarise([scored("a", 0.4), scored("b", 0.6)]).mean_reward
+    assert (few.low, few.high) == (0.0, 1.0)
+    wider = summarise([scored("a", -1.0), scored("b", 2.0), scored("c", 2.0)]).mean_reward
+    assert (wider.low, wider.high) == (-1.0, 2.0)
+    narrow = summarise([scored(str(task), 0.5 + 0.01 * (task % 2)) for task in range(20)]).mean_reward
+    assert 0.5 < narrow.low < narrow.value < narrow.high < 0.51
+    assert (within.tasks, within.results) == (3, 3)
 
 
 def test_the_unit_of_a_mean_is_the_task():
@@ -152,25 +154,25 @@ def test_a_perfect_score_still_has_an_interval():
 
 
 def test_one_result_has_a_value_and_no_interval():
-    assert mean({"a": [0.5]}).to_dict() == {"value": 0.5, "low": None, "high": None, "tasks": 1, "results": 1}
+    assert mean({"a": [0.5]}) == Estimate(0.5, None, None, 1, 1)
 
 
 def test_nothing_is_not_zero():
     summary = summarise([])
-    assert summary["mean_reward"]["value"] is None
-    assert summary["pass_rate"]["value"] is None
-    assert summary["mean_reward_bounds"] == {"low": None, "high": None}
-    assert (summary["pass_at_k"], summary["pass_hat_k"]) == ({}, {})
+    assert summary.mean_reward.value is None
+    assert summary.pass_rate.value is None
+    assert summary.mean_reward_bounds == Bounds(None, None)
+    assert (summary.pass_at_k, summary.pass_hat_k) == ({}, {})
     assert proportion({}) == mean({}) == Estimate(None, None, None, 0, 0)
 
 
 def test_results_without_a_score_are_counted_and_bound_the_mean():
     outcomes = [scored("a", 1.0), lost("a"), scored("b", 0.0), lost("c", "judge")]
     summary = summarise(outcomes)
-    assert (summary["total"], summary["scored"], summary["unscored"], summary["tasks"]) == (4, 2, 2, 3)
-    assert summary["unscored_by"] == {"infrastructure": 1, "judge": 1}
-    assert summary["mean_reward"]["value"] == 0.5
-    assert summary["mean_reward_bounds"] == {"low": pytest.approx(0.5 / 3), "high": pytest.approx(2 / 3)}
+    assert (summary.total, summary.scored, summary.unscored, summary.tasks) == (4, 2, 2, 3)
+    assert summary.unscored_by == {"infrastructure": 1, "judge": 1}
+    assert summary.mean_reward.value == 0.5
+    assert astuple(summary.mean_reward_bounds) == pytest.approx((0.5 / 3, 2 / 3))
 
 
 def test_pass_at_k_and_pass_hat_k():
@@ -178,7 +180,7 @@ def test_pass_at_k_and_pass_hat_k():
     assert pass_at_k(counts, 1).value == pytest.approx((0.25 + 1 + 0) / 3)
     assert pass_at_k(counts, 2).value == pytest.approx((0.5 + 1 + 0) / 3)
     assert pass_hat_k(counts, 2).value == pytest.approx((0 + 1 + 0) / 3)
-    assert pass_at_k(counts, 4).to_dict()["tasks"] == 2
+    assert pass_at_k(counts, 4).tasks == 2
     assert pass_at_k(counts, 5).value is None
 
 
@@ -188,7 +190,7 @@ def test_chances_have_intervals_that_are_chances():
     assert (at.low, at.high, at.tasks, at.results) == (0.0, 1.0, 3, 12)
     near = pass_hat_k([(10, 5), (10, 6)] * 10, 1)
     assert 0.5 < near.low < near.value < near.high < 0.6
-    assert pass_at_k([(4, 1)], 1).to_dict() == {"value": 0.25, "low": None, "high": None, "tasks": 1, "results": 4}
+    assert pass_at_k([(4, 1)], 1) == Estimate(0.25, None, None, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -197,17 +199,17 @@ def test_chances_have_intervals_that_are_chances():
 )
 def test_the_ks_go_up_to_the_attempts_made(attempts, ks):
     summary = summarise([scored("a", 1.0) for _ in range(attempts)] + [scored("b", 0.0)])
-    assert list(summary["pass_at_k"]) == list(summary["pass_hat_k"]) == ks
+    assert list(summary.pass_at_k) == list(summary.pass_hat_k) == ks
 
 
 def test_a_reward_from_the_threshold_on_is_a_pass():
     outcomes = [scored("a", 0.5), scored("b", 0.49), scored("c", -1.0), lost("d")]
     summary = summarise(outcomes, pass_threshold=0.5)
-    assert (summary["pass_threshold"], summary["pass_rate"]["value"]) == (0.5, pytest.approx(1 / 3))
-    assert summary["pass_at_k"]["1"]["value"] == summary["pass_hat_k"]["1"]["value"] == pytest.approx(1 / 3)
-    assert summarise(outcomes)["pass_rate"]["value"] == 0.0
-    assert summarise([scored("a", 0.0)])["pass_rate"]["value"] == 0.0
-    assert summarise([lost("d", None)])["unscored_by"] == {"infrastructure": 1}
+    assert (summary.pass_threshold, summary.pass_rate.value) == (0.5, pytest.approx(1 / 3))
+    assert summary.pass_at_k["1"].value == summary.pass_hat_k["1"].value == pytest.approx(1 / 3)
+    assert summarise(outcomes).pass_rate.value == 0.0
+    assert summarise([scored("a", 0.0)]).pass_rate.value == 0.0
+    assert summarise([lost("d", None)]).unscored_by == {"infrastructure": 1}
 
 
 def test_metrics_and_usage_are_summed_up():
@@ -217,9 +219,9 @@ def test_metrics_and_usage_are_summed_up():
         Sample(TaskId("b", None), None, category="agent", usage={"tokens": 1}),
     ]
     summary = summarise(outcomes)
-    assert summary["metrics"]["speed"]["value"] == 3.0
-    assert summary["metrics"]["only"]["tasks"] == 1
-    assert summary["usage"] == {"cost_usd": 0.5, "tokens": 16}
+    assert summary.metrics["speed"].value == 3.0
+    assert summary.metrics["only"].tasks == 1
+    assert summary.usage == {"cost_usd": 0.5, "tokens": 16}
 
 
 RESULTS = st.lists(
@@ -235,15 +237,15 @@ RESULTS = st.lists(
 @given(RESULTS)
 def test_values_lie_between_their_bounds(outcomes):
     summary = summarise(outcomes)
-    assert summary["scored"] + summary["unscored"] == summary["total"]
-    low, high = bounds(outcomes)["low"], bounds(outcomes)["high"]
+    assert summary.scored + summary.unscored == summary.total
+    low, high = astuple(bounds(outcomes))
     if low is not None:
         assert 0 <= low <= high <= 1
     for name in ("mean_reward", "pass_rate"):
-        estimate = summary[name]
-        if estimate["low"] is not None:
-            assert estimate["low"] <= estimate["value"] + 1e-12
-            assert estimate["value"] <= estimate["high"] + 1e-12
+        estimate = getattr(summary, name)
+        if estimate.low is not None:
+            assert estimate.low <= estimate.value + 1e-12
+            assert estimate.value <= estimate.high + 1e-12
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(1, 8))
@@ -267,7 +269,7 @@ def test_what_one_task_says_of_others_is_not_known(values):
     estimate = mean({"a": values})
     assert (estimate.low, estimate.high, estimate.tasks, estimate.results) == (None, None, 1, len(values))
     summary = summarise([scored("a", value) for value in values])
-    assert (summary["mean_reward"]["low"], summary["mean_reward"]["high"]) == (None, None)
+    assert (summary.mean_reward.low, summary.mean_reward.high) == (None, None)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
@@ -281,4 +283,36 @@ def test_a_rate_of_none_or_all_counts_tasks_and_not_attempts(value, tasks):
 
 def test_a_total_of_usage_too_large_for_json_is_left_out():
     samples = [Sample(TaskId(task, None), 1.0, usage={"tokens": 1.7e308, "calls": 1}) for task in "ab"]
-    assert summarise(samples)["usage"] == {"calls": 2}
+    assert summarise(samples).usage == {"calls": 2}
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_tasks_that_all_agree_do_not_make_a_mean_certain(value):
+    estimate = summarise([scored(str(task), value) for task in range(10)]).mean_reward
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(value, 10))
+    wide = mean({str(task): [4 * value - 2] for task in range(10)}, (-2, 2))
+    assert (wide.low, wide.high) == pytest.approx(tuple(4 * end - 2 for end in wilson(value, 10)))
+
+
+def test_means_that_differ_by_rounding_only_are_equal():
+    sums = {"a": [0.1, 0.2, 0.3], "b": [0.3, 0.1, 0.2], "c": [0.2 + 1e-16] * 3}
+    assert (mean(sums, (0, 1)).low, mean(sums, (0, 1)).high) == pytest.approx(wilson(0.2, 3))
+
+
+def test_equal_values_without_a_range_have_no_interval():
+    estimate = summarise([scored(str(task), 1.0, speed=7.0) for task in range(10)]).metrics["speed"]
+    assert estimate == Estimate(7.0, None, None, 10, 10)
+
+
+HUGE = [1.7e308, 1.7e308, -1.7e308, 1e308]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_huge_rewards_have_finite_statistics(count):
+    outcomes = [scored(str(task % 3), HUGE[task], speed=HUGE[task]) for task in range(count)]
+    json.dumps(plain(summarise(outcomes)), allow_nan=False)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(allow_nan=False, allow_infinity=False)), max_size=6))
+def test_statistics_of_any_rewards_are_finite(values):
+    json.dumps(plain(summarise([scored(task, value, m=value) for task, value in values])), allow_nan=False)

@@ -1,7 +1,6 @@
 """Nothing is lost: jobs on disk, through kills, torn lines and second processes."""
 
 import fcntl
-import json
 import resource
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.store import JobStore
-from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, list_jobs
+from benchflow.evaluation.summary import job_summary
+from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, list_jobs, read_summary
 
 UNSCORED = ErrorRecord("judge", "timeout", "verify", "The judge is away.")
 
@@ -68,13 +68,13 @@ def test_what_is_appended_is_there_in_order(tmp_path, result):
     store = JobStore.create(tmp_path, record())
     for number in range(3):
         store.append(result(number), f"r{number}")
-    store.write_summary({"total": 3})
+    summary = job_summary(store)
+    store.write_summary(summary)
     store.close()
     again = Job.find(tmp_path, "job")
     assert [(name, r.key) for name, r in again.results] == [(f"r{n}", f"key-{n}") for n in range(3)]
     assert again.record.request.agent == "oracle"
-    assert again.summary() == {"total": 3}
-    assert json.loads((tmp_path / "job" / "summary.json").read_text()) == {"total": 3}
+    assert read_summary(again.places.summary) == summary
     assert list_jobs(tmp_path) == ["job"]
 
 
@@ -196,7 +196,7 @@ def test_a_summary_that_cannot_be_written_is_one_sentence(tmp_path):
     store = JobStore.create(tmp_path, record())
     (tmp_path / "job" / "summary.json").mkdir()
     with pytest.raises(InfrastructureFailure, match=r"Cannot write .*bench eval resume /.*/job$"):
-        store.write_summary({"total": 1})
+        store.write_summary(job_summary(store))
     store.close()
 
 

@@ -2,11 +2,14 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from benchflow.errors import PackageError
+from benchflow.evaluation.packages import PackageRunner
 from benchflow.gym import PackageBenchmarkConfig, shared
+from benchflow.record import JobRequest, labels
 from benchflow.task import taken
 
 FILES = {"task.md": "---\ntask: {name: acme/once}\n---\nDo it.\n", "verifier/test.sh": "exit 0\n"}
@@ -106,3 +109,17 @@ def test_a_reset_parses_nothing_and_refuses_files_that_changed(make_package, par
             task.reset()
     finally:
         task.close()
+
+
+def test_packages_of_one_name_are_told_apart_as_in_a_job(tmp_path):
+    for place, prompt in (("x", "One."), ("y", "Two."), ("z", "Two.")):
+        folder = tmp_path / place / "p"
+        (folder / "verifier").mkdir(parents=True)
+        (folder / "task.md").write_text(f"---\ntask: {{name: acme/p}}\n---\n{prompt}\n")
+        (folder / "verifier" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
+    found = PackageBenchmarkConfig(paths=[str(tmp_path)]).tasks()
+    assert [(key, metadata.id) for key, metadata in found.items()] == [(key, key) for key in found]
+    assert [Path(metadata.path).parent.name for metadata in found.values()] == ["x", "y", "z"]
+    job = PackageRunner([tmp_path], JobRequest((str(tmp_path),), "nop")).packages()
+    assert list(found) == list(labels(task.id for task in job).values())
+    assert list(PackageBenchmarkConfig(paths=[str(tmp_path / "x")]).tasks()) == ["acme/p"]

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, list_jobs
+from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, list_jobs, read_summary
 from benchflow.record.job import JOB_SCHEMA, JobResults, result_line, safe_job_name
 
 
@@ -197,12 +197,12 @@ def test_a_job_whose_record_is_damaged_is_one_sentence(tmp_path, make_job, conte
     assert caught.value.code == "job-damaged"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{"])
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b'{"schema": "benchcube.summary.v2"}', b'{"job": "job"}'])
 def test_a_summary_that_cannot_be_read_is_none(tmp_path, make_job, content):
     make_job(tmp_path)
     if content is not None:
         (tmp_path / "job" / "summary.json").write_bytes(content)
-    assert Job.find(tmp_path, "job").summary() is None
+    assert read_summary(Job.find(tmp_path, "job").places.summary) is None
 
 
 def test_a_job_that_nobody_holds_does_not_run(tmp_path, make_job):

@@ -1,11 +1,13 @@
 """What ships as a schema is what the types say."""
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import pytest
 
-from benchflow.record import JobRecord, JobRequest, schema
+from benchflow.evaluation.summary import job_summary
+from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, Summary, schema
 from benchflow.record.codec import plain
 from benchflow.record.schemas import DOCUMENTS, generated
 from benchflow.record.trajectory import reward_lines
@@ -32,3 +34,25 @@ def test_job_documents_and_reward_lines_fit_their_schemas():
 def test_a_document_that_contradicts_itself_does_not_fit(make_result, change):
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**make_result().to_dict(), **change}, schema("result"))
+
+
+def test_a_summary_fits_its_schema_and_survives_json(make_result, make_job, tmp_path):
+    results = [
+        make_result("a", 0.5),
+        make_result("b", error=ErrorRecord("judge", "timeout", "verify", "away")),
+        make_result("c", 1.0, key="gone"),
+    ]
+    job = make_job(tmp_path, results=results)
+    job.write_plan(replace(job.record, superseded=("gone",)))
+    with job.places.results.open("ab") as stream:
+        stream.write(b"{}\n")
+    summary = job_summary(Job.find(tmp_path, "job"))
+    document = json.loads(json.dumps(summary.to_dict()))
+    jsonschema.validate(document, schema("summary"))
+    assert Summary.from_dict(document) == summary
+    assert (summary.superseded, [line.number for line in summary.damaged]) == (1, [4])
+    for change in ({"total": "3"}, {"mean_reward": 0.5}, {"results": [{}]}, {"damaged_lines": [4]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**document, **change}, schema("summary"))
+        with pytest.raises(ValueError, match=r"\w"):
+            Summary.from_dict({**document, **change})

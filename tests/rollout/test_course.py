@@ -120,7 +120,7 @@ def test_what_is_known_of_a_step_is_in_its_record():
         outcome=Score(1.0, {"reward": 1.0}),
         passed=True,
         agent=agent,
-        verifier=StepVerifier("script", 0),
+        verifier=StepVerifier("script", 0, isolation),
         artifacts=(artifact,),
     )
 

@@ -11,7 +11,7 @@ from benchflow.environment import Environment
 from benchflow.record import Isolation
 from benchflow.rewards import Scored, Unscored
 from benchflow.verifier import Verification
-from benchflow.verifier.blame import BROKEN, REPEATED, settle
+from benchflow.verifier.blame import BROKEN, REPEATED, Pristine, settle
 
 pytestmark = pytest.mark.anyio
 FRAGILE = """\
@@ -78,7 +78,7 @@ async def answer(value):
 
 async def test_a_failure_that_does_not_happen_again_is_not_the_agents():
     second = replace(FAILED, verdict=Scored(1.0))
-    found = await settle(FAILED, lambda: answer(second), lambda: answer(Scored(0.0)))
+    found = await settle(FAILED, lambda: answer(second), lambda: answer(Pristine(Scored(0.0))))
     assert found.verdict.reward == 1
     assert codes(found) == [REPEATED]
     assert "verifier/timeout" in found.diagnostics[0].message
@@ -86,7 +86,7 @@ async def test_a_failure_that_does_not_happen_again_is_not_the_agents():
 
 async def test_a_failure_of_the_machine_at_the_repetition_stands():
     gone = Unscored("sandbox", "verify", "sandbox-gone", "The sandbox is gone.")
-    found = await settle(FAILED, lambda: answer(replace(FAILED, verdict=gone)), lambda: answer(Scored(0.0)))
+    found = await settle(FAILED, lambda: answer(replace(FAILED, verdict=gone)), lambda: answer(Pristine(Scored(0.0))))
     assert found.verdict == gone
 
 
@@ -104,7 +104,7 @@ async def test_a_deadline_that_leaves_no_time_for_the_repetition_does_not_let_th
         raise AssertionError("there is no time")
 
     with anyio.fail_after(4):
-        found = await settle(FAILED, never, lambda: answer(Scored(0.0)))
+        found = await settle(FAILED, never, lambda: answer(Pristine(Scored(0.0))))
     assert (found.verdict.reward, found.verdict.diagnostics[0].code) == (0, BROKEN)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.shared_box import built_tools, outermost
+from benchflow.verifier.shared_box import as_built, outermost
 from benchflow.verifier.survival import Rules, withhold
 
 DOCKERFILE = """\
@@ -27,7 +27,7 @@ INSTALL = "cd /app/.venv/lib/python3*/site-packages && touch added.py"
 async def test_tools_in_an_image_are_found_with_nothing_but_its_shell(bench, package):
     files = {"environment/Dockerfile": DOCKERFILE + "    RUN rm -f /usr/bin/find\n", "verifier/test.sh": USES}
     async with bench(package(files=files), base_image="host") as it:
-        assert await built_tools(it.environment) == (
+        assert (await as_built(it.environment)).tools == (
             "/app/.venv",
             "/app/env",
             "/app/other",
@@ -92,7 +92,7 @@ def test_of_a_virtual_environment_around_the_working_folder_only_its_parts_are_p
 
 
 def test_tools_in_the_system_need_no_protection_unless_the_agent_works_there():
-    assert outermost(["/opt/venv", "/opt/app/.venv", "relative", ""], "/opt/app") == ("/opt/app/.venv",)
+    assert outermost(["/usr/venv", "/usr/app/.venv", "relative", ""], "/usr/app") == ("/usr/app/.venv",)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,14 @@ async def test_the_agents_processes_end_before_verification_but_not_during_a_run
 
 async def test_what_does_not_survive_is_recorded_with_its_reason(bench, package):
     async with bench(package()) as it:
-        await it.agent("echo 42 > /app/answer.txt; touch /app/conftest.py /usr/local/bin/x /app/a.pth", user="root")
+        await it.agent(
+            "echo 42 > /app/answer.txt; touch /app/sitecustomize.py /usr/local/bin/x /package.json", user="root"
+        )
         record = plain((await it.verify()).record().not_carried_over)
         assert record["total"] == 3
         assert {item["path"]: item["reason"] for item in record["changes"]} == {
-            "/app/conftest.py": "hook",
-            "/app/a.pth": "startup",
+            "/app/sitecustomize.py": "startup",
+            "/package.json": "above",
             "/usr/local/bin/x": "system",
         }
 
@@ -75,22 +77,6 @@ async def test_an_opt_out_is_honoured_and_recorded(bench, package):
         assert found.verdict.reward == 1
         assert found.record().opt_outs == ("verifier.hardening.keep_system_changes",)
         assert found.isolation == Isolation("system", "declared", None)
-
-
-HOOKS = """\
-    #!/bin/sh
-    [ -e /app/conftest.py ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
-    """
-
-
-@pytest.mark.parametrize(("kept", "reward"), [("true", 0), ("false", 1)])
-async def test_hooks_survive_only_by_opt_out(bench, package, kept, reward):
-    folder = package(f"verifier: {{hardening: {{cleanup_conftests: {kept}}}}}\n", {"verifier/test.sh": HOOKS})
-    async with bench(folder) as it:
-        await it.agent("touch conftest.py")
-        found = await it.verify()
-        assert found.verdict.reward == reward
-        assert bool(found.opt_outs) == bool(reward)
 
 
 SERVICE = """\
@@ -176,20 +162,6 @@ async def test_the_verifier_has_its_own_user(bench, package):
     script = "#!/bin/sh\n[ $(id -un) = agent ] && [ -O /logs/verifier ] && echo 1 > /logs/verifier/reward.txt\n"
     async with bench(package("verifier: {user: agent}\n", {"verifier/test.sh": script})) as it:
         assert (await it.verify()).verdict.reward == 1
-
-
-async def test_pytest_settings_of_the_environment_act_and_those_of_the_agent_do_not(bench, package):
-    script = "#!/bin/sh\ncat /app/pyproject.toml /app/tox.ini\necho 1 > /logs/verifier/reward.txt\n"
-    async with bench(package(files={"verifier/test.sh": script})) as it:
-        await it.agent("""\
-            printf '[project]\\nname = "mine"\\n[tool.pytest.ini_options]\\naddopts = "-p evil"\\n' > pyproject.toml
-            printf '[tox]\\nenvlist = mine\\n[pytest]\\naddopts = -p evil\\n' > tox.ini
-            """)
-        found = await it.verify()
-        text = (it.output / "test-stdout.txt").read_text()
-        assert text.count("mine") == 2
-        assert "evil" not in text
-        assert {item.path for item in found.withheld} == {"/app/pyproject.toml", "/app/tox.ini"}
 
 
 async def test_cancelling_a_verification_leaves_nothing_behind(bench, package, tmp_path):

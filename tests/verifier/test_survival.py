@@ -20,32 +20,28 @@ WITHHELD = {
     "/oracle/solve.sh": "scope",
     "/usr/bin/python3": "system",
     "/etc/ld.so.preload": "system",
-    "/opt/tool/bin/x": "system",
-    "/root/.bashrc": "system",
+    "/opt/tool": "system",
+    "/root/.bashrc": "home",
     "/var/lib/dpkg/info/x.postinst": "system",
     "/home/agent/.local/lib/x.py": "home",
     "/home/agent/.bashrc": "home",
     "/home/agent/bin/cmp": "home",
-    "/app/conftest.py": "hook",
-    "/app/deep/er/conftest.py": "hook",
-    "/app/pytest.ini": "hook",
-    "/conftest.py": "hook",
-    "/pyproject.toml": "hook",
-    "/app/x.egg-info/entry_points.txt": "hook",
+    "/conftest.py": "above",
+    "/pyproject.toml": "above",
+    "/package.json": "above",
+    "/.git": "above",
+    "/results.txt": "above",
+    "/app/.cargo/Config.TOML": "hook",
+    "/app/Jest.Config.JS": "hook",
+    "/app/sub/SiteCustomize.py": "startup",
+    "/app/ｓitecustomize.py": "startup",
     "/app/.git/hooks/post-checkout": "hook",
     "/app/.cargo/config.toml": "hook",
     "/app/jest.config.js": "hook",
-    "/app/x.pth": "startup",
     "/app/sitecustomize.py": "startup",
     "/app/sub/usercustomize.cpython-311-x86_64-linux-gnu.so": "startup",
     "/tmp/sitecustomize.pyc": "startup",
     "/app/pkg/__pycache__": "bytecode",
-    "/app/mod.pyc": "bytecode",
-    "/app/pytest.py": "shadow",
-    "/app/json.py": "shadow",
-    "/app/unittest/__init__.py": "shadow",
-    "/tmp/subprocess.py": "shadow",
-    "/app/attr.py": "shadow",
     "/tmp/check_7.py/__main__.py": "startup",
     "/data/tool/__main__.cpython-311-x86_64-linux-gnu.so": "startup",
     "/node_modules/left-pad/index.js": "path",
@@ -55,6 +51,15 @@ KEPT = [
     "/app/tool/__main__.py",
     "/app/node_modules/left-pad/index.js",
     "/app/src/json.py",
+    "/app/json.py",
+    "/app/conftest.py",
+    "/app/pytest.ini",
+    "/app/x.egg-info/entry_points.txt",
+    "/app/model.pth",
+    "/app/challenge.pyc",
+    "/tmp/subprocess.py",
+    "/var/lib/app/state.db",
+    "/root/result.csv",
     "/app/test.py",
     "/app/test/__init__.py",
     "/app/requests",
@@ -93,17 +98,32 @@ def test_only_the_outermost_of_a_tree_is_named():
 
 
 def test_opt_outs_keep_what_they_name():
-    changes = [Change("/usr/bin/x", "added", "file"), Change("/app/conftest.py", "added", "file")]
-    assert reasons(changes, Rules("/app", keep_system=True)) == {"/app/conftest.py": "hook"}
+    changes = [Change("/usr/bin/x", "added", "file"), Change("/app/jest.config.js", "added", "file")]
+    assert reasons(changes, Rules("/app", keep_system=True)) == {"/app/jest.config.js": "hook"}
     assert reasons(changes, Rules("/app", keep_hooks=True)) == {"/usr/bin/x": "system"}
     scope = [Change("/verifier/x", "added", "file"), Change("/app/p", "added", "special")]
     assert len(reasons(scope, Rules("/app", keep_system=True, keep_hooks=True))) == 2
 
 
-def test_a_name_that_the_task_asks_for_is_no_shadow():
-    change = [Change("/app/calendar.py", "added", "file"), Change("/app/conftest.py", "added", "file")]
-    asked = Rules("/app", expected=frozenset({"calendar.py", "conftest.py"}))
-    assert reasons(change, asked) == {"/app/conftest.py": "hook"}
+def test_a_file_above_everything_survives_where_the_task_names_its_path():
+    changes = [Change("/results.txt", "added", "file"), Change("/package.json", "added", "file")]
+    rules = Rules("/app", expected=frozenset({"package.json"}), named=frozenset({"/results.txt"}))
+    assert reasons(changes, rules) == {"/package.json": "above"}
+
+
+@pytest.mark.parametrize("kind", ["changed", "deleted"])
+def test_files_that_configure_pytest_are_as_built_and_those_that_were_added_stay_as_data(kind):
+    assert reasons([Change("/app/conftest.py", kind, "file")]) == {"/app/conftest.py": "hook"}
+    assert reasons([Change("/app/pyproject.toml", kind, "file")]) == {}
+
+
+def test_software_of_the_environment_stays_and_a_folder_that_the_agent_made_beside_it_is_data():
+    changes = [
+        Change("/opt/data", "added", "directory"),
+        Change("/opt/data/x.csv", "added", "file"),
+        Change("/opt/tool/plugin.so", "added", "file"),
+    ]
+    assert reasons(changes) == {"/opt/tool/plugin.so": "system"}
 
 
 def test_the_working_folder_may_lie_in_the_system():
@@ -119,16 +139,11 @@ def test_a_home_as_working_folder_keeps_files_and_loses_settings():
 
 
 def test_places_of_programs_count_as_system_wherever_they_are():
-    lookup, modules = lookup_folders({"PATH": "/app/.venv/bin:/usr/bin:/data/bin", "PYTHONPATH": "/app/src"}, "/app")
+    lookup = lookup_folders({"PATH": "/app/.venv/bin:/usr/bin:/data/bin", "PYTHONPATH": "/app/src"}, "/app")
     assert lookup == ("/app/.venv", "/usr/bin", "/data/bin")
-    assert modules == ("/app/src",)
-    rules = Rules("/app", lookup=lookup, modules=modules)
+    rules = Rules("/app", lookup=lookup)
     changes = [Change(path, "added", "file") for path in ("/app/.venv/lib/x.py", "/data/bin/cmp", "/app/src/os.py")]
-    assert reasons(changes, rules) == {
-        "/app/.venv/lib/x.py": "path",
-        "/data/bin/cmp": "path",
-        "/app/src/os.py": "shadow",
-    }
+    assert reasons(changes, rules) == {"/app/.venv/lib/x.py": "path", "/data/bin/cmp": "path"}
 
 
 LINKS = {
@@ -180,7 +195,7 @@ def test_a_folder_above_a_mount_is_no_change_but_a_link_in_its_place_is():
 
 
 def test_what_lies_beside_a_withheld_tree_is_judged_by_itself():
-    changes = [Change(path, "added", "file") for path in ("/usr/x-y", "/usr/x/z", "/usr/x", "/app/a", "/app-2")]
+    changes = [Change(path, "added", "file") for path in ("/usr/x-y", "/usr/x/z", "/usr/x", "/app/a", "/srv/app-2")]
     assert [item.path for item in withhold(changes, RULES)] == ["/usr/x", "/usr/x-y"]
 
 
@@ -239,41 +254,22 @@ def test_a_change_is_judged_by_its_place(rules, change, reason):
     assert reasons([change], rules) == ({change.path: reason} if reason else {})
 
 
-ASKED = Rules("/app", expected=frozenset({"__main__.py", "jest.config.js", "pytest.ini", "x.pth", "json.py"}))
+ASKED = Rules("/app", expected=frozenset({"__main__.py", "jest.config.js"}))
 KEEPING = Rules("/app", keep_system=True, keep_hooks=True)
 ACTING = {
     "a program that the task asks for": (ASKED, "/data/tool/__main__.py", None),
     "a program nobody asked for": (RULES, "/data/tool/__main__.py", "startup"),
     "a runner's file that the task asks for": (ASKED, "/app/jest.config.js", None),
-    "a file of pytest that the task asks for": (ASKED, "/app/pytest.ini", "hook"),
-    "start-up code that the task asks for": (ASKED, "/app/x.pth", "startup"),
-    "a module that the task asks for": (ASKED, "/app/json.py", None),
-    "a package of that module's name": (ASKED, "/app/json/__init__.py", None),
-    "start-up code where hooks are kept": (KEEPING, "/app/x.pth", "startup"),
-    "bytecode where hooks are kept": (KEEPING, "/app/a.pyc", "bytecode"),
-    "a hook where hooks are kept": (KEEPING, "/app/conftest.py", None),
-    "a shadow where hooks are kept": (KEEPING, "/app/json.py", None),
-    "start-up code of a system that is kept": (KEEPING, "/usr/lib/python3/sitecustomize.py", None),
+    "bytecode where hooks are kept": (KEEPING, "/app/__pycache__/a.pyc", "bytecode"),
     "start-up code of a working folder in the system": (Rules("/opt/a"), "/opt/a/sitecustomize.py", "startup"),
-    "settings of pytest above everything": (RULES, "/setup.cfg", "hook"),
+    "start-up code where hooks are kept": (KEEPING, "/app/usercustomize.py", "startup"),
+    "start-up code of a system that is kept": (KEEPING, "/usr/lib/python3/sitecustomize.py", "startup"),
+    "settings of pytest above everything": (RULES, "/setup.cfg", "above"),
     "the same in a folder": (RULES, "/data/setup.cfg", None),
     "cargo's settings": (RULES, "/app/a/.cargo/config", "hook"),
     "another tool's settings of that name": (RULES, "/app/a/.tool/config", None),
-    "entry points of an installed package": (RULES, "/app/x.dist-info/entry_points.txt", "hook"),
-    "a file of that name elsewhere": (RULES, "/app/entry_points.txt", None),
-    "a file of that name above everything": (RULES, "/entry_points.txt", None),
     "a git hook": (RULES, "/data/repo/.git/hooks/pre-push", "hook"),
     "a folder of hooks that is not git's": (RULES, "/data/repo/hooks/pre-push", None),
-    "a package in front of a module, above everything": (RULES, "/json/__init__.py", "shadow"),
-    "a module in a public folder": (RULES, "/var/tmp/os.py", "shadow"),
-    "a module in a home": (RULES, "/home/agent/os.py", "shadow"),
-    "a module in a working folder that is a home": (Rules("/root"), "/root/os.py", "shadow"),
-    "a module among homes": (RULES, "/home/os.py", None),
-    "a module deeper in a home": (RULES, "/home/agent/a/os.py", None),
-    "a module in a folder of modules": (Rules("/app", modules=("/app/lib",)), "/app/lib/os.py", "shadow"),
-    "a module in any other folder": (RULES, "/app/lib/os.py", None),
-    "a module that shadows nothing": (RULES, "/app/mine.py", None),
-    "a compiled module": (RULES, "/app/_json.cpython-311-x86_64-linux-gnu.so", "shadow"),
 }
 
 
@@ -282,9 +278,11 @@ def test_a_file_that_acts_is_judged_by_its_name_and_folder(rules, path, reason):
     assert reasons([Change(path, "added", "file")], rules) == ({path: reason} if reason else {})
 
 
-@pytest.mark.parametrize("target", ["/", "/proc/self/cwd", "/dev/fd", "/sys/kernel", "/logs/agent", "a\0b", "", ".."])
+@pytest.mark.parametrize(
+    "target", ["/", "/proc/self/cwd", "/dev/fd", "/sys/kernel", "/logs/agent", "a\0b", "", "../.."]
+)
 def test_a_link_elsewhere_that_leads_into_what_is_not_data_is_withheld(target):
-    assert reasons([Change("/data", "added", "symlink", target=target)]) == {"/data": "link"}
+    assert reasons([Change("/srv/x", "added", "symlink", target=target)]) == {"/srv/x": "link"}
 
 
 RESOLVED = {
@@ -313,13 +311,13 @@ def test_a_link_is_followed_by_its_words(target, place):
     "variable", ["PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "NODE_PATH", "PERL5LIB"]
 )
 def test_every_variable_that_names_programs_or_libraries_counts(variable):
-    assert lookup_folders({variable: "/data/X/:relative::/data/X"}, "/app") == (("/data/X",), ())
+    assert lookup_folders({variable: "/data/X/:relative::/data/X"}, "/app") == ("/data/X",)
 
 
 @pytest.mark.parametrize("name", [".venv", "venv", "env", ".env", "virtualenv"])
 def test_a_virtual_environment_counts_as_a_whole(name):
-    assert lookup_folders({"PATH": f"/app/{name}/bin"}, "/app") == ((f"/app/{name}",), ())
-    assert lookup_folders({"PATH": f"/app/{name}/sbin:/app/my{name}/bin"}, "/app")[0] == (
+    assert lookup_folders({"PATH": f"/app/{name}/bin"}, "/app") == (f"/app/{name}",)
+    assert lookup_folders({"PATH": f"/app/{name}/sbin:/app/my{name}/bin"}, "/app") == (
         f"/app/{name}/sbin",
         f"/app/my{name}/bin",
     )
@@ -327,8 +325,8 @@ def test_a_virtual_environment_counts_as_a_whole(name):
 
 def test_folders_of_modules_are_told_apart_by_the_working_folder():
     env = {"PYTHONPATH": "/app/src:/data/lib:/app:/app/src", "PATH": "/app:/:/data/lib"}
-    assert lookup_folders(env, "/app") == (("/data/lib",), ("/app/src", "/app"))
-    assert lookup_folders({}, "/app") == ((), ())
+    assert lookup_folders(env, "/app") == ("/data/lib",)
+    assert lookup_folders({}, "/app") == ()
 
 
 names = st.sampled_from(["a", "b", "..", ".", ""])
@@ -352,7 +350,23 @@ def test_below_is_about_whole_names(folder, rest):
 
 paths = st.lists(
     st.sampled_from(
-        ["app", "usr", "tmp", "logs", "verifier", "home", "agent", "etc", "conftest.py", "x.pth", "src", "a", "json.py"]
+        [
+            "app",
+            "usr",
+            "tmp",
+            "logs",
+            "verifier",
+            "home",
+            "agent",
+            "etc",
+            "conftest.py",
+            "sitecustomize.py",
+            "src",
+            "a",
+            ".bashrc",
+            "x.pth",
+            "site-packages",
+        ]
     )
     | st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=4),
     min_size=1,
@@ -382,7 +396,7 @@ def test_whatever_is_changed_each_change_survives_or_lies_below_one_withheld_pat
             change.path, "/verifier", "/tests", "/logs/verifier", "/oracle", "/solution"
         ):
             assert below(change.path, *withheld)
-        if change.path.endswith(".pth") and below(change.path, "/app"):
+        if change.path.endswith("/sitecustomize.py"):
             assert below(change.path, *withheld)
 
 

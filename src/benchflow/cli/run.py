@@ -63,7 +63,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     if as_json:
         emit_json({**result.to_dict(), "rollout": folder.name})
     else:
-        emit("\n".join(_lines(result, folder)))
+        emit("\n".join(result_lines(result, folder)))
     return GOOD if result.status == "scored" else FAILED
 
 
@@ -130,7 +130,7 @@ class PhaseLine:
             sys.stderr.flush()
 
 
-def _lines(result: Result, folder: Path) -> list[str]:
+def result_lines(result: Result, folder: Path) -> list[str]:
     """The result as text: the outcome, timings, notes, and the folder."""
     agent = result.agent.name + (f" ({result.agent.model})" if result.agent.model else "")
     lines = [f"{printable(result.task.name)}  {style(printable(agent), 'dim')}"]
@@ -145,6 +145,8 @@ def _lines(result: Result, folder: Path) -> list[str]:
         lines.append("  the agent reached its time limit")
     elif result.agent.exit_code:
         lines.append(f"  the agent exited with code {result.agent.exit_code}")
+    if result.notes.limits_reached:
+        lines.append(f"  the agent reached the sandbox's limit of {' and '.join(result.notes.limits_reached)}")
     lines += _notes(result)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
     where = [f"  {printable(str(folder))}"] if folder.is_dir() else []

@@ -16,18 +16,16 @@ if TYPE_CHECKING:
     from benchflow.evaluation.report import comparison_lines, summary_lines
     from benchflow.evaluation.rescore import NotRescored, Rescorer, RescoreReport
     from benchflow.evaluation.sources import Sources
-    from benchflow.evaluation.statistics import Estimate, Sample, summarise
+    from benchflow.evaluation.statistics import Sample, summarise
     from benchflow.evaluation.store import JobStore
-    from benchflow.evaluation.summary import JobSummary, job_summary
+    from benchflow.evaluation.summary import job_summary
     from benchflow.evaluation.work import Runner, TaskRef, WorkItem, plan_items
 
 __all__ = [
     "Compared",
     "Comparison",
     "Engine",
-    "Estimate",
     "JobStore",
-    "JobSummary",
     "NotRescored",
     "Observer",
     "RescoreReport",
@@ -61,9 +59,9 @@ __getattr__ = lazy_names(
         "benchflow.evaluation.report": "comparison_lines summary_lines",
         "benchflow.evaluation.rescore": "NotRescored RescoreReport Rescorer",
         "benchflow.evaluation.sources": "Sources",
-        "benchflow.evaluation.statistics": "Estimate Sample summarise",
+        "benchflow.evaluation.statistics": "Sample summarise",
         "benchflow.evaluation.store": "JobStore",
-        "benchflow.evaluation.summary": "JobSummary job_summary",
+        "benchflow.evaluation.summary": "job_summary",
         "benchflow.evaluation.work": "Runner TaskRef WorkItem plan_items",
     },
 )

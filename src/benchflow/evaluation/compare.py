@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
-from benchflow.evaluation.statistics import Estimate, mean, within
-from benchflow.record import Job, TaskId, labels, pair
+from benchflow.evaluation.statistics import average, mean, span_of
+from benchflow.record import Estimate, Job, TaskId, labels, pair
+from benchflow.record.codec import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class Compared:
     second: float
     changed: bool
     """Whether its content differs between the jobs."""
+
+    @property
+    def difference(self) -> float:
+        """Second minus first."""
+        return _representable(self.second - self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class Comparison:
         return {
             "first": self.first,
             "second": self.second,
-            "difference": self.difference.to_dict(),
+            "difference": plain(self.difference),
             "verdict": self.verdict,
             "tasks": [
                 {"task": item.task, "first": item.first, "second": item.second, "changed": item.changed}
@@ -92,20 +98,25 @@ def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_
 
 
 def _difference(tasks: Sequence[Compared]) -> Estimate:
-    """The mean difference; its interval has no impossible values: rewards are in [0, 1] unless some are outside."""
-    rewards = [reward for item in tasks for reward in (item.first, item.second)]
-    span = max([1.0, *rewards]) - min([0.0, *rewards])
-    return within(mean({item.task: [item.second - item.first] for item in tasks}), -span, span)
+    """The mean difference; its interval has no impossible values."""
+    low, high = span_of(reward for item in tasks for reward in (item.first, item.second))
+    most = _representable(high - low)
+    return mean({item.task: [item.difference] for item in tasks}, (-most, most))
+
+
+def _representable(number: float) -> float:
+    """The number, or the nearest one that is not infinite."""
+    return max(-sys.float_info.max, min(sys.float_info.max, number))
 
 
 def _in_order_of_path(job: Job) -> list[TaskId]:
-    parts = sorted((result.task for _, result in job.results), key=lambda part: part.path)
+    parts = sorted((result.task for _, result in job.counted), key=lambda part: part.path)
     return list(dict.fromkeys(part.id for part in parts))
 
 
 def _task_means(job: Job) -> dict[TaskId, float]:
     rewards: dict[TaskId, list[float]] = defaultdict(list)
-    for _, result in job.results:
+    for _, result in job.counted:
         if result.reward is not None:
             rewards[result.task.id].append(result.reward)
-    return {task: fmean(values) for task, values in rewards.items()}
+    return {task: average(values) for task, values in rewards.items()}

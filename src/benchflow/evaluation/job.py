@@ -21,10 +21,10 @@ from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
 from benchflow.evaluation.sources import Sources
 from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.summary import JobSummary, job_summary
+from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files.redaction import make_redactor, secret_values
-from benchflow.record import Job, JobRecord, JobRequest, WorkKey
+from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
 from benchflow.task.package import TaskPackage
 
 
@@ -88,12 +88,10 @@ async def run_job(
     concurrency: int,
     build_concurrency: int,
     observer: Observer,
-    planned: Collection[WorkKey] | None = None,
-) -> tuple[bool, JobSummary]:
-    """Run items of a job; whether they were completed, and the summary, which is written either way.
-
-    The summary is of the `planned` work; without a plan, of all results.
-    """
+    planned: Collection[WorkKey],
+) -> tuple[bool, Summary]:
+    """Run items of a job; whether they were completed, and the summary of the planned work, written either way."""
+    _write_plan(store, planned)
     engine = Engine(
         store,
         sources,
@@ -106,8 +104,16 @@ async def run_job(
         async with sources:
             completed = await run_until_stopped(engine, iter(items))
     finally:
-        summary = write_summary(store, planned)
+        with suppress(InfrastructureFailure):
+            _write_plan(store, planned)
+        summary = write_summary(store)
     return completed, summary
+
+
+def _write_plan(store: JobStore, planned: Collection[WorkKey]) -> None:
+    """Store how much work is planned, and which results no longer belong to it, for everything that shows the job."""
+    superseded = superseded_keys(store.results, planned)
+    store.write_plan(replace(store.record, planned=len(planned), superseded=superseded))
 
 
 async def run_until_stopped(engine: Engine, items: Iterator[WorkItem]) -> bool:
@@ -142,9 +148,9 @@ async def _stop_on_signal(scope: CancelScope) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def write_summary(store: JobStore, planned: Collection[WorkKey] | None = None) -> JobSummary:
+def write_summary(store: JobStore) -> Summary:
     """Summarise a job. On a full disk the summary is not written: it can be computed from the results at any time."""
-    summary = job_summary(store, planned)
+    summary = job_summary(store)
     with suppress(InfrastructureFailure):
-        store.write_summary(summary.to_dict())
+        store.write_summary(summary)
     return summary

@@ -21,6 +21,7 @@ from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, Tas
 from benchflow.rewards import attribute
 from benchflow.rollout import RolloutConfig, run_rollout
 from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
+from benchflow.rollout.proving import Proofs
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
@@ -41,6 +42,7 @@ class PackageRunner:
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
+        self._proofs: Final = Proofs()
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
@@ -100,6 +102,8 @@ class PackageRunner:
             machine=self._machine,
             keep_workspace=request.keep_workspace,
             durable=False,
+            isolation=request.isolation,
+            proofs=self._proofs,
             installations=None if isinstance(backend, str) else self._installations.get(backend.name),
         )
         return await run_rollout(config, folder)

@@ -3,63 +3,65 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from benchflow.evaluation.summary import JobSummary
-from benchflow.record import Counted, Result, TaskId, labels
+from benchflow.evaluation.compare import Comparison
+from benchflow.evaluation.statistics import average
+from benchflow.record import Bounds, Counted, Estimate, Result, Summary, TaskId, labels
+
+_LARGE: Final = 1e9
 
 
-def summary_lines(job: JobSummary) -> Iterator[str]:
+def summary_lines(job: Summary) -> Iterator[str]:
     """The result table of a job and its totals."""
     summary = job.statistics
     yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(job.counted))
     yield ""
-    rollouts = _count(summary["total"], "rollout")
-    yield f"{summary['scored']} of {rollouts} scored, {_count(summary['tasks'], 'task')}"
-    reward, bounds = summary["mean_reward"], summary["mean_reward_bounds"]
-    if reward["value"] is not None:
-        yield f"mean reward {_estimate(reward)}"
-        yield f"pass rate   {_estimate(summary['pass_rate'])}  (reward >= {summary['pass_threshold']:g})"
-    for k, estimate in summary["pass_at_k"].items():
-        if k != "1" and estimate["value"] is not None:
-            hat = summary["pass_hat_k"][k]["value"]
-            yield f"pass@{k} {estimate['value']:.3f}   pass^{k} {hat:.3f}  ({_count(estimate['tasks'], 'task')})"
-    if summary["unscored"]:
-        by = ", ".join(f"{count} {category}" for category, count in summary["unscored_by"].items())
-        yield f"unscored {summary['unscored']}: {by}; with them the mean would be between {_bound(bounds)}"
+    yield f"{summary.scored} of {_count(summary.total, 'rollout')} scored, {_count(summary.tasks, 'task')}"
+    if summary.mean_reward.value is not None:
+        yield f"mean reward {_estimate(summary.mean_reward)}"
+        yield f"pass rate   {_estimate(summary.pass_rate)}  (reward >= {summary.pass_threshold:g})"
+    for k, at in summary.pass_at_k.items():
+        if k != "1" and at.value is not None:
+            hat = number(summary.pass_hat_k[k].value)
+            yield f"pass@{k} {number(at.value)}   pass^{k} {hat}  ({_count(at.tasks, 'task')})"
+    if summary.unscored:
+        by = ", ".join(f"{count} {category}" for category, count in summary.unscored_by.items())
+        between = _bound(summary.mean_reward_bounds)
+        yield f"unscored {summary.unscored}: {by}; with them the mean would be between {between}"
     if job.superseded == 1:
         yield "1 result is of a package that has changed or is gone, and is left out"
     elif job.superseded:
         yield f"{job.superseded} results are of packages that have changed or are gone, and are left out"
-    if summary["usage"]:
-        yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary["usage"].items())
+    if summary.usage:
+        yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary.usage.items())
 
 
-def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
     """Two jobs by task, and the significance of their difference."""
-    first, second = comparison["first"], comparison["second"]
+    first, second = comparison.first, comparison.second
     rows = [
         (
-            row["task"],
-            f"{row['first']:.3f}",
-            f"{row['second']:.3f}",
-            f"{row['second'] - row['first']:+.3f}",
-            "changed" if row["changed"] else "",
+            row.task,
+            number(row.first),
+            number(row.second),
+            number(row.difference, "+"),
+            "changed" if row.changed else "",
         )
-        for row in comparison["tasks"]
+        for row in comparison.tasks
     ]
     yield from table(("task", first, second, "difference", ""), rows)
     yield ""
-    if comparison["difference"]["value"] is None:
+    if comparison.difference.value is None:
         yield "No task was scored in both jobs."
     else:
-        yield f"{second} − {first}: {_estimate(comparison['difference'], sign='+')}: {comparison['verdict']}"
-    for name, key in ((first, "only_first"), (second, "only_second")):
-        if comparison[key]:
-            yield f"scored only in {name}: {', '.join(comparison[key])}"
-    if comparison["dropped"]:
-        yield f"left out, because their content differs: {', '.join(comparison['dropped'])}"
+        yield f"{second} − {first}: {_estimate(comparison.difference, '+')}: {comparison.verdict}"
+    for name, only in ((first, comparison.only_first), (second, comparison.only_second)):
+        if only:
+            yield f"scored only in {name}: {', '.join(only)}"
+    if comparison.dropped:
+        yield f"left out, because their content differs: {', '.join(comparison.dropped)}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -79,23 +81,30 @@ def _task_rows(counted: Sequence[Counted]) -> list[tuple[str, ...]]:
         attempts = grouped[task_id]
         rewards = [r.reward for r in sorted(attempts, key=lambda r: r.attempt) if r.reward is not None]
         problems = sorted({f"{r.error.category}/{r.error.code}" for r in attempts if r.error is not None})
-        mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "–"
+        mean = number(average(rewards)) if rewards else number(None)
         shown = " ".join(f"{reward:g}" for reward in rewards[:8]) + (" …" if len(rewards) > 8 else "")
         rows.append((name, str(len(attempts)), mean, shown, ", ".join(problems)))
     return rows
 
 
-def _estimate(estimate: Mapping[str, Any], sign: str = "") -> str:
-    value = f"{estimate['value']:{sign}.3f}"
-    counts = f"{_count(estimate['tasks'], 'task')}, {_count(estimate['results'], 'result')}"
-    if estimate["low"] is None:
+def number(value: float | None, sign: str = "") -> str:
+    """A reward or mean for people: three decimals, a power of ten if it is very large, a dash if it is not known."""
+    if value is None:
+        return "–"
+    return f"{value:{sign}.3f}" if abs(value) < _LARGE else f"{value:{sign}.3e}"
+
+
+def _estimate(estimate: Estimate, sign: str = "") -> str:
+    value = number(estimate.value, sign)
+    counts = f"{_count(estimate.tasks, 'task')}, {_count(estimate.results, 'result')}"
+    if estimate.low is None:
         return f"{value}  (interval not known: {counts})"
-    return f"{value}  95 % [{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}], {counts}"
+    return f"{value}  95 % [{number(estimate.low, sign)}, {number(estimate.high, sign)}], {counts}"
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _bound(bounds: Mapping[str, Any]) -> str:
-    return f"{bounds['low']:.3f} and {bounds['high']:.3f}"
+def _bound(bounds: Bounds) -> str:
+    return f"{number(bounds.low)} and {number(bounds.high)}"

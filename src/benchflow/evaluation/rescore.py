@@ -19,13 +19,13 @@ from benchflow.evaluation.engine import Engine, Observer
 from benchflow.evaluation.job import run_until_stopped, write_summary
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.store import JobStore
-from benchflow.evaluation.summary import JobSummary
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.record import (
     ErrorRecord,
     RescoreNote,
     Result,
     RolloutFolder,
+    Summary,
     WorkKey,
     labels,
     write_document,
@@ -92,7 +92,7 @@ class Rescorer:
         self._packages: Final = PackageRunner(there, self._request)
         self.labels: Final = labels(result.task.id for _, result in store.results)
         """Of the tasks of the results."""
-        self.summary: JobSummary | None = None
+        self.summary: Summary | None = None
         """Of the job, once it was run."""
         self.report: Final = RescoreReport(_pass_number(store.places.rescore))
 

@@ -8,13 +8,14 @@ effect.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean, variance
-from typing import Any
+from typing import Any, Final
 
-from benchflow.record.identity import TaskId
+from benchflow.record import Bounds, Estimate, Statistics, TaskId
 
 PASS_THRESHOLD = 1.0
 """A reward from here on counts as a pass."""
@@ -37,58 +38,85 @@ class Sample:
         return self.reward is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value with its interval, and the number of tasks and results behind it; None if unknown."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    tasks: int
-    results: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "low": self.low, "high": self.high, "tasks": self.tasks, "results": self.results}
+Span = tuple[float, float]
+"""The smallest and the largest value that is possible."""
+RATE: Final[Span] = (0.0, 1.0)
+_ROUNDING: Final = 1e-12
+"""Means that differ by less are equal: attempts are added up in another order."""
 
 
-def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESHOLD) -> dict[str, Any]:
-    """The statistical part of a summary, as JSON."""
+def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESHOLD) -> Statistics:
+    """The statistics of a set of results."""
     everything = list(outcomes)
     scored = [outcome for outcome in everything if outcome.scored]
     rewards = _by_task(scored, lambda outcome: outcome.reward)
     passes = _by_task(scored, lambda outcome: float((outcome.reward or 0.0) >= pass_threshold))
     attempts = Counter(outcome.task for outcome in everything)
     counts = [(len(values), round(sum(values))) for values in passes.values()]
-    return {
-        "total": len(everything),
-        "tasks": len(attempts),
-        "scored": len(scored),
-        "unscored": len(everything) - len(scored),
-        "unscored_by": dict(
-            sorted(Counter(o.category or "infrastructure" for o in everything if not o.scored).items())
-        ),
-        "mean_reward": _within_range(mean(rewards), scored).to_dict(),
-        "mean_reward_bounds": bounds(everything),
-        "pass_threshold": pass_threshold,
-        "pass_rate": proportion(passes).to_dict(),
-        "pass_at_k": {str(k): pass_at_k(counts, k).to_dict() for k in _ks(attempts)},
-        "pass_hat_k": {str(k): pass_hat_k(counts, k).to_dict() for k in _ks(attempts)},
-        "metrics": _metrics(scored),
-        "usage": _usage(everything),
-    }
+    return Statistics(
+        total=len(everything),
+        tasks=len(attempts),
+        scored=len(scored),
+        unscored=len(everything) - len(scored),
+        unscored_by=dict(sorted(Counter(o.category or "infrastructure" for o in everything if not o.scored).items())),
+        mean_reward=mean(rewards, span_of(reward for values in rewards.values() for reward in values)),
+        mean_reward_bounds=bounds(everything),
+        pass_threshold=pass_threshold,
+        pass_rate=proportion(passes),
+        pass_at_k={str(k): pass_at_k(counts, k) for k in _ks(attempts)},
+        pass_hat_k={str(k): pass_hat_k(counts, k) for k in _ks(attempts)},
+        metrics=_metrics(scored),
+        usage=_usage(everything),
+    )
 
 
-def mean(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
-    """The mean of task means with a t interval over tasks; one task has no interval."""
+def span_of(rewards: Iterable[float]) -> Span:
+    """The possible values of rewards: 0 to 1, unless some are outside."""
+    known = list(rewards)
+    return min([0.0, *known]), max([1.0, *known])
+
+
+def average(values: Sequence[float]) -> float:
+    """The mean, also of numbers whose sum is too large for a float."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        largest = max(map(abs, values))
+        return fmean(value / largest for value in values) * largest
+
+
+def mean(by_task: Mapping[Any, Sequence[float]], span: Span | None = None) -> Estimate:
+    """The mean of task means with a t interval over tasks, cut to the values that are possible.
+
+    One task has no interval. Tasks that all agree show no spread, and a t interval would have no width. With a span
+    it is then the Wilson interval of the mean's place in the span: of all distributions within a span, those at its
+    two ends vary most, so this is cautious. Without a span it is not known.
+    """
     results = sum(map(len, by_task.values()))
-    units = [fmean(values) for values in by_task.values()]
+    units = [average(values) for values in by_task.values()]
     if not units:
         return Estimate(None, None, None, 0, 0)
-    value = fmean(units)
-    if len(units) < 2:
-        return Estimate(value, None, None, len(units), results)
-    half = t_quantile(0.5 + CONFIDENCE / 2, len(units) - 1) * math.sqrt(variance(units) / len(units))
-    return Estimate(value, value - half, value + half, len(units), results)
+    value = average(units)
+    low, high = _interval(units, value, span) if len(units) > 1 else (None, None)
+    return Estimate(value, low, high, len(units), results)
+
+
+def _interval(units: Sequence[float], value: float, span: Span | None) -> tuple[float | None, float | None]:
+    least, most = span or (-sys.float_info.max, sys.float_info.max)
+    scale = max(1.0, *map(abs, (*units, *(span or ()))))  # squares of large numbers do not fit into a float
+    scaled = [unit / scale for unit in units]
+    if max(scaled) - min(scaled) > _ROUNDING:
+        spread = variance(scaled)
+        half = t_quantile(0.5 + CONFIDENCE / 2, len(units) - 1) * math.sqrt(spread / len(units)) * scale
+        return max(least, value - half), min(most, value + half)
+    if span is None:
+        return None, None
+    least, most = least / scale, most / scale
+    low, high = (
+        max(span[0], min(span[1], (least + end * (most - least)) * scale))
+        for end in wilson(min(1.0, max(0.0, (value / scale - least) / (most - least))), len(units))
+    )
+    return low, high
 
 
 def proportion(by_task: Mapping[Any, Sequence[float]]) -> Estimate:
@@ -129,21 +157,17 @@ def pass_hat_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
 
 def _over_tasks(counts: Iterable[tuple[int, int]], k: int, chance: Any) -> Estimate:
     usable = [(n, c) for n, c in counts if n >= k]
-    estimate = mean({str(index): [chance(n, c)] for index, (n, c) in enumerate(usable)})
-    low = None if estimate.low is None else max(0.0, estimate.low)
-    high = None if estimate.high is None else min(1.0, estimate.high)
-    return Estimate(estimate.value, low, high, len(usable), sum(n for n, _ in usable))
+    estimate = mean({str(index): [chance(n, c)] for index, (n, c) in enumerate(usable)}, RATE)
+    return replace(estimate, results=sum(n for n, _ in usable))
 
 
-def bounds(outcomes: Sequence[Sample]) -> dict[str, float | None]:
+def bounds(outcomes: Sequence[Sample]) -> Bounds:
     """What the mean reward could have been: every result without a score taken as 0, and as 1."""
-    if not outcomes:
-        return {"low": None, "high": None}
-    filled = {
-        name: _by_task(outcomes, lambda outcome, fill=fill: outcome.reward if outcome.scored else fill)
-        for name, fill in (("low", 0.0), ("high", 1.0))
-    }
-    return {name: mean(by_task).value for name, by_task in filled.items()}
+    low, high = (
+        mean(_by_task(outcomes, lambda outcome, fill=fill: outcome.reward if outcome.scored else fill)).value
+        for fill in RATE
+    )
+    return Bounds(low, high)
 
 
 def t_quantile(probability: float, freedom: int) -> float:
@@ -173,19 +197,6 @@ def t_quantile(probability: float, freedom: int) -> float:
     return math.sqrt(freedom * y)
 
 
-def _within_range(estimate: Estimate, scored: Sequence[Sample]) -> Estimate:
-    """The interval without impossible values: rewards are in [0, 1] unless some are outside."""
-    rewards = [outcome.reward for outcome in scored if outcome.reward is not None]
-    return within(estimate, min([0.0, *rewards]), max([1.0, *rewards]))
-
-
-def within(estimate: Estimate, low: float, high: float) -> Estimate:
-    """The estimate, its interval cut to the values that are possible."""
-    if estimate.low is None or estimate.high is None:
-        return estimate
-    return replace(estimate, low=max(estimate.low, low), high=min(estimate.high, high))
-
-
 def _by_task(outcomes: Iterable[Sample], value: Any) -> dict[TaskId, list[float]]:
     grouped: dict[TaskId, list[float]] = defaultdict(list)
     for outcome in outcomes:
@@ -200,10 +211,10 @@ def _ks(attempts: Mapping[TaskId, int]) -> list[int]:
     return sorted({*powers, most} - {0})
 
 
-def _metrics(scored: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+def _metrics(scored: Sequence[Sample]) -> dict[str, Estimate]:
     names = sorted({name for outcome in scored for name in outcome.metrics})
     having = {name: [outcome for outcome in scored if name in outcome.metrics] for name in names}
-    return {name: mean(_by_task(having[name], lambda o, name=name: o.metrics[name])).to_dict() for name in names}
+    return {name: mean(_by_task(having[name], lambda o, name=name: o.metrics[name])) for name in names}
 
 
 def _usage(outcomes: Sequence[Sample]) -> dict[str, float]:

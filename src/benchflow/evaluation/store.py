@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.record import Job, JobPlaces, JobRecord, Result, write_document
+from benchflow.record import Job, JobPlaces, JobRecord, Result, Summary, write_document
 from benchflow.record.job import result_line, safe_job_name
 
 DEFAULT_JOBS_DIR: Final = "jobs"
@@ -94,9 +94,18 @@ class JobStore(Job):
         message = f"Cannot write {self.folder}: {error.strerror}. Fix this, then run: bench eval resume"
         return InfrastructureFailure(f"{message} {job_argument(self.folder)}", code=code)
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
+    def write_plan(self, record: JobRecord) -> None:
+        """Replace the record of the job, if it differs."""
+        if record != self.record:
+            self._write(self.places.job, record.to_dict())
+            self._record = record
+
+    def write_summary(self, summary: Summary) -> None:
+        self._write(self.places.summary, summary.to_dict())
+
+    def _write(self, path: Path, document: Mapping[str, Any]) -> None:
         try:
-            write_document(self.places.summary, summary, sync=True)
+            write_document(path, document, sync=True)
         except OSError as error:
             raise self._unwritable(error) from error
 

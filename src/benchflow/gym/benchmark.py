@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from pydantic import PrivateAttr
 
 import cube
-from benchflow.errors import PackageError
 from benchflow.gym.shared import PACKAGES
 from benchflow.gym.task import PackageTaskConfig, PackageTaskMetadata
+from benchflow.record import identify, labels
 from benchflow.sandbox.factory import AUTO, task_package
 from benchflow.task.discovery import find_packages
+from benchflow.task.package import TaskPackage
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata
 from cube.task import TaskConfig
 
@@ -54,7 +55,7 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
 
     @property
     def task_metadata(self) -> dict[str, PackageTaskMetadata]:  # type: ignore[override]  # of the instance
-        """The packages by name, discovered on first use."""
+        """The packages by id, discovered on first use; the id is the name, unless several have the same."""
         if self._listed is None:
             self._listed = _list_packages(self.paths, skip_invalid=self.skip_invalid)
         return self._listed
@@ -77,25 +78,25 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
 
 
 def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, PackageTaskMetadata]:
-    listed: dict[str, PackageTaskMetadata] = {}
-    for found in find_packages([Path(path) for path in paths]):
-        path = found.path.absolute()
-        package = PACKAGES.load(path)
-        if not package.valid:
-            if skip_invalid:
-                continue
-            task_package(package)
-        if package.name in listed:
-            raise PackageError(
-                f"Two packages have the name '{package.name}': {listed[package.name].path} and {found.path}."
-            )
-        config = package.view.config
-        listed[package.name] = PackageTaskMetadata(
-            id=package.name,
-            abstract_description=config.task.description if config.task else "",
-            path=str(path),
-            digest=package.digest,
-            content_digest=package.content_digest,
-            steps=tuple(step.config.name for step in package.view.steps),
-        )
-    return listed
+    """The packages by the labels they would have in a job: names, and what tells packages of one name apart."""
+    packages = [PACKAGES.load(found.path.absolute()) for found in find_packages([Path(path) for path in paths])]
+    if skip_invalid:
+        packages = [package for package in packages if package.valid]
+    identities = list(identify((package.name, package.content_digest) for package in packages))
+    label_of = labels(identities)
+    return {
+        label_of[identity]: _metadata(label_of[identity], task_package(package))
+        for identity, package in zip(identities, packages, strict=True)
+    }
+
+
+def _metadata(label: str, package: TaskPackage) -> PackageTaskMetadata:
+    config = package.view.config
+    return PackageTaskMetadata(
+        id=label,
+        abstract_description=config.task.description if config.task else "",
+        path=str(package.path),
+        digest=package.digest,
+        content_digest=package.content_digest,
+        steps=tuple(step.config.name for step in package.view.steps),
+    )

@@ -29,7 +29,7 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.boxes import stopping
-from benchflow.verifier.scope import Scope, scope_of
+from benchflow.verifier.scope import Scope, isolation_of, scope_of
 
 _DRIVER: Final = "gym"
 """The driver of the task, used as the agent's name."""
@@ -116,7 +116,8 @@ class ActionDriver:
             self.course = self.course.after(error.verdict)
 
     async def _verified(self) -> Past:
-        scope = scope_of(self._setting.package.view, self.step.name, self.environment.preparation.isolation)
+        isolation = isolation_of(self.environment.preparation, self.step.name)
+        scope = scope_of(self._setting.package.view, self.step.name, isolation)
         with scratch("gym-") as folder:
             try:
                 with attributed("sandbox", "verify"):

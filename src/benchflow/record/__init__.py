@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
+    from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
     from benchflow.record.result import (
         AgentEnd,
         AgentPart,
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
         TaskPart,
         ToolAudit,
         VerifierPart,
+        WiderCheck,
         WithheldChange,
         Workspace,
     )
     from benchflow.record.schemas import schema
+    from benchflow.record.summary import Bounds, Estimate, Statistics, Summary, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
@@ -59,6 +62,7 @@ __all__ = [
     "AgentEnd",
     "AgentPart",
     "Artifact",
+    "Bounds",
     "BranchOption",
     "BranchRecord",
     "CleanupFailure",
@@ -66,6 +70,7 @@ __all__ = [
     "DamagedLine",
     "EarlierScore",
     "ErrorRecord",
+    "Estimate",
     "Event",
     "Fidelity",
     "Isolation",
@@ -82,22 +87,29 @@ __all__ = [
     "Pair",
     "PartOutcome",
     "Phase",
+    "Proof",
+    "ProofKey",
     "RescoreNote",
     "Result",
     "RewardLine",
     "RolloutFolder",
     "Rung",
+    "RungOutcome",
     "SandboxPart",
     "Score",
     "Settings",
+    "Statistics",
     "StepFolder",
+    "StepProof",
     "StepRecord",
     "StepVerifier",
+    "Summary",
     "TaskId",
     "TaskPart",
     "ToolAudit",
     "Trajectory",
     "VerifierPart",
+    "WiderCheck",
     "WithheldChange",
     "WorkKey",
     "Workspace",
@@ -109,6 +121,7 @@ __all__ = [
     "pair",
     "read_lines",
     "read_rewards",
+    "read_summary",
     "read_trajectory",
     "schema",
     "work_key",
@@ -128,9 +141,11 @@ __getattr__ = lazy_names(
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "
             "NotCarriedOver Notes RescoreNote Result Rung SandboxPart StepRecord StepVerifier TaskPart ToolAudit "
-            "VerifierPart WithheldChange Workspace"
+            "VerifierPart WiderCheck WithheldChange Workspace"
         ),
+        "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
+        "benchflow.record.summary": "Bounds Estimate Statistics Summary read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },

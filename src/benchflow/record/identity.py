@@ -119,6 +119,8 @@ class Settings:
     max_cost_usd: float | None = None
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
+    isolation: str | None = None
+    """A rung, or `auto`, that replaces what packages declare."""
 
     def digest(self) -> str:
         return _sha256([plain(self)])

@@ -40,6 +40,8 @@ class JobRequest:
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
     """The deadline of a whole rollout."""
+    isolation: str | None = None
+    """A rung, or `auto`, that replaces what packages declare."""
     keep_workspace: bool = True
     """Whether workspaces are kept, so that rollouts can be rescored."""
     directory: str = ""
@@ -56,6 +58,7 @@ class JobRequest:
             max_cost_usd=self.max_cost_usd,
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,
+            isolation=self.isolation,
         )
 
 
@@ -68,6 +71,8 @@ class JobRecord:
     planned: int
     """Rollouts: tasks times attempts."""
     created_at: str
+    superseded: tuple[WorkKey, ...] = ()
+    """Keys of results that no longer count, because their packages had changed or were gone when it was last run."""
     upgraded: bool = False
     """Whether the job was written by an older version: it can be read but not resumed."""
 
@@ -79,6 +84,7 @@ class JobRecord:
             **request,
             "planned": self.planned,
             "created_at": self.created_at,
+            **({"superseded": list(self.superseded)} if self.superseded else {}),
         }
 
     @classmethod
@@ -139,9 +145,7 @@ def read_results(path: Path) -> JobResults:
     results = JobResults()
     for number, line in whole_lines(path):
         try:
-            document = parse_json(line)
-            result = Result.from_dict(document)
-            rollout = _rollout_of(document)
+            rollout, result = read_counted(parse_json(line))
         except StrictJSONError as error:
             results.damaged.append(DamagedLine(number, f"it {error}"))
         except ValueError as error:
@@ -151,14 +155,18 @@ def read_results(path: Path) -> JobResults:
     return results
 
 
-def _rollout_of(document: dict[str, Any]) -> str:
-    """The name of the rollout's folder: never a path, since files are read and written there."""
+def read_counted(document: Any) -> Counted:
+    """A result with the name of its rollout; raises `ValueError`.
+
+    The name is never a path, since files are read and written in that folder.
+    """
+    result = Result.from_dict(document)
     if "rollout" not in document:
         raise ValueError("the key 'rollout' is missing")
     rollout = document["rollout"]
     if not isinstance(rollout, str) or not is_folder_name(rollout):
         raise ValueError(f"rollout: {shown(rollout)} is not a plain folder name")
-    return rollout
+    return Counted(rollout, result)
 
 
 class Job:
@@ -208,6 +216,12 @@ class Job:
         return self._results
 
     @property
+    def counted(self) -> tuple[Counted, ...]:
+        """The results that count, without those of packages that have changed or are gone. Raises the same."""
+        superseded = frozenset(self.record.superseded)
+        return tuple(counted for counted in self.results if counted.result.key not in superseded)
+
+    @property
     def torn(self) -> bool:
         """Whether the last line of the results was not written to its end, which is normal only while a job runs."""
         try:
@@ -228,14 +242,6 @@ class Job:
             return True
         except OSError:
             return False
-
-    def summary(self) -> dict[str, Any] | None:
-        """`summary.json` as it was written last; None if there is no readable one."""
-        try:
-            summary = parse_json(self.places.summary.read_bytes())
-        except (OSError, ValueError):
-            return None
-        return summary if isinstance(summary, dict) else None
 
 
 def _damaged(path: Path, reason: str) -> InfrastructureFailure:

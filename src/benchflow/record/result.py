@@ -92,6 +92,16 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
+class WiderCheck:
+    """What the same work scores at the next wider rung, where it scored below full and changes were withheld. It is
+    never the reward."""
+
+    rung: Rung
+    reward: float | None
+    """None if that verification was not scored."""
+
+
+@dataclass(frozen=True, slots=True)
 class WithheldChange:
     """A change of the agent that the verifier did not see, including everything below it."""
 
@@ -120,6 +130,7 @@ class VerifierPart:
     diagnostics: tuple[Issue, ...]
     opt_outs: tuple[str, ...]
     not_carried_over: NotCarriedOver
+    wider: WiderCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,9 @@ class StepVerifier:
 
     strategy: str
     exit_code: int | None
+    isolation: Isolation | None = None
+    """None in records of versions that did not write it."""
+    wider: WiderCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)

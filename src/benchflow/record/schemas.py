@@ -14,16 +14,18 @@ from typing import Any, Final, Literal, get_type_hints
 from benchflow.record.job import JOB_SCHEMA, JobRecord
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
+from benchflow.record.summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.trajectory import Event, RewardLine
 
-Document = Literal["result", "job", "event", "reward"]
+Document = Literal["result", "job", "summary", "event", "reward"]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "result": (Result, RESULT_SCHEMA),
     "job": (JobRecord, JOB_SCHEMA),
+    "summary": (Summary, SUMMARY_SCHEMA),
     "event": (Event, None),
     "reward": (RewardLine, None),
 }
-"""`result.json`, `job.json`, a line of `trajectory.jsonl`, a line of `rewards.jsonl`."""
+"""`result.json`, `job.json`, `summary.json`, a line of `trajectory.jsonl`, a line of `rewards.jsonl`."""
 _REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
 
 
@@ -42,12 +44,15 @@ def generated(document: Document) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     kind, name = DOCUMENTS[document]
-    made = _event() if kind is Event else TypeAdapter(kind).json_schema(mode="serialization")
+    if kind is Summary:
+        made = _summary()
+    else:
+        made = _event() if kind is Event else TypeAdapter(kind).json_schema(mode="serialization")
     shared = made.get("$defs", {})
     for nested in (StepRecord, BranchRecord):
         if nested.__name__ in shared:
             _flatten(nested, shared[nested.__name__], shared)
-    if is_dataclass(kind):
+    if is_dataclass(kind) and kind is not Summary:
         _flatten(kind, made, shared)
     if name is not None:
         made["properties"] = {"schema": {"const": name}, **made["properties"]}
@@ -64,6 +69,26 @@ def _shape(made: Any) -> Any:
         return made
     prose = ("title", "description")
     return {key: _shape(value) for key, value in made.items() if key not in prose or isinstance(value, dict)}
+
+
+def _summary() -> dict[str, Any]:
+    """The statistics with what stands beside them; its results are whole documents of their own schema."""
+    from pydantic import TypeAdapter
+
+    made: dict[str, Any] = TypeAdapter(Statistics).json_schema(mode="serialization")
+    line = {"type": "object", "properties": {"line": {"type": "integer"}, "reason": {"type": "string"}}}
+    rollout = {"type": "object", "properties": {"rollout": {"type": "string"}}, "required": ["rollout"]}
+    result = schema_file("result").name
+    made["properties"] = {
+        "job": {"type": "string"},
+        **made["properties"],
+        "superseded": {"type": "integer"},
+        "damaged_lines": {"type": "array", "items": {**line, "required": ["line", "reason"]}},
+        "results": {"type": "array", "items": {"allOf": [{"$ref": result}, rollout]}},
+    }
+    made["required"] = ["job", *made["required"], "damaged_lines", "results"]
+    made["$defs"] |= {"Result": {"$id": result, **generated("result")}}
+    return made
 
 
 def _event() -> dict[str, Any]:

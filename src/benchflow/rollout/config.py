@@ -13,6 +13,7 @@ from benchflow.record import Settings, TaskId, WorkKey, work_key
 
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations
+    from benchflow.rollout.proving import Proofs
     from benchflow.rollout.users import BaseUser
     from benchflow.sandbox.protocol import SandboxBackend
     from benchflow.task.package import TaskPackage
@@ -127,6 +128,10 @@ class RolloutConfig:
     durable: bool = True
     """Whether the record has reached the disk when the rollout ends; a job that keeps it in its own log, which
     has, need not wait twice."""
+    isolation: str | None = None
+    """What verifiers see of the agent's changes, a rung or `auto`; replaces what the package declares."""
+    proofs: Proofs | None = field(default=None, repr=False)
+    """Isolations that were proven, shared by the rollouts of a job; without it each rollout looks for its own."""
     keep_workspace: bool = True
     """Whether the workspace is kept beside the record, so that the rollout can be rescored."""
 
@@ -149,6 +154,7 @@ class RolloutConfig:
             max_cost_usd=limits.max_cost_usd,
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,
+            isolation=self.isolation,
         )
 
     def work_key(self, task: TaskId) -> WorkKey:

@@ -142,12 +142,15 @@ class Course:
 
 
 def _record(step: Checkpoint, past: Past) -> StepRecord:
-    verifier = past.verifier
     return StepRecord(
         name=str(step.name),
         outcome=outcome_of(past.verdict),
         passed=step.passed(past.verdict),
         agent=past.agent,
-        verifier=StepVerifier(verifier.strategy, verifier.exit_code) if verifier is not None else None,
+        verifier=_step_verifier(past.verifier) if past.verifier is not None else None,
         artifacts=past.artifacts,
     )
+
+
+def _step_verifier(part: VerifierPart) -> StepVerifier:
+    return StepVerifier(part.strategy, part.exit_code, part.isolation, part.wider)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -41,11 +41,13 @@ from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
 from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
 from benchflow.rollout.policies import judges, require_judges
+from benchflow.rollout.proving import Chosen, MakeVerifier, Proofs, chosen_without_proof, find_proof
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
+from benchflow.verifier.ladder import OPEN
 
 START_SEC: Final = 900.0
 """Time limit of an environment after its build until it is ready."""
@@ -62,7 +64,14 @@ class _Planned:
 class Rollout:
     """One rollout into one folder. `run` may be called once."""
 
-    def __init__(self, config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> None:
+    def __init__(
+        self,
+        config: RolloutConfig,
+        folder: Path,
+        *,
+        on_phase: OnPhase | None = None,
+        make_verifier: MakeVerifier = Verifier,
+    ) -> None:
         """`folder` is created when there is something to write; `on_phase` is called when a phase begins."""
         self.config: Final = config
         self.folder: Final = folder
@@ -70,6 +79,10 @@ class Rollout:
         self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
         self._draft: Final = _draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
+        self._make_verifier: Final = make_verifier
+        self._early: SandboxBackend | None = None
+        """A backend that a proof needed, until the rollout takes it over."""
+        self._chosen: Chosen = {}
         self._began = 0.0
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
@@ -79,15 +92,34 @@ class Rollout:
         nothing is written.
         """
         config = self.config
-        self._began = anyio.current_time()
-        return await carry_out(
-            self._draft,
-            self._places,
-            self._work,
-            timeout_sec=config.timeout_sec,
-            durable=config.durable,
-            raise_refusals=raise_refusals,
-        )
+        try:
+            with suppress(Exception):  # it recurs in the rollout, which attributes it
+                await self._choose_isolation()
+            self._began = anyio.current_time()  # a proof is shared by many rollouts: their deadlines begin after it
+            return await carry_out(
+                self._draft,
+                self._places,
+                self._work,
+                timeout_sec=config.timeout_sec,
+                durable=config.durable,
+                raise_refusals=raise_refusals,
+            )
+        finally:
+            if self._early is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._early.close()
+
+    async def _choose_isolation(self) -> None:
+        """What the user or a proof chooses; a backend that a proof needs stays for the rollout."""
+        config = self.config
+        package = task_package(config.task)
+        chosen = chosen_without_proof(package.view, config.isolation)
+        if chosen is None:
+            backend = config.sandbox
+            if isinstance(backend, str):
+                backend = self._early = await choose_backend(package, backend, base_image=config.base_image)
+            chosen = await proven_isolation(package, backend, config, self._machine)
+        self._chosen = chosen
 
     async def _work(self) -> Verdict:
         with self._draft.timed("plan"):
@@ -102,7 +134,7 @@ class Rollout:
 
     async def _drive(self, planned: _Planned, environment: Environment) -> Verdict:
         config, draft = self.config, self._draft
-        verifier = Verifier(
+        verifier = self._make_verifier(
             environment,
             machine=self._machine,
             cache=config.judge_cache,
@@ -191,8 +223,10 @@ class Rollout:
         if not isinstance(given, str):
             yield given
             return
-        with self._draft.timed("plan"), attributed("infrastructure", "plan"):
-            backend = await choose_backend(package, given, base_image=self.config.base_image)
+        backend, self._early = self._early, None
+        if backend is None:
+            with self._draft.timed("plan"), attributed("infrastructure", "plan"):
+                backend = await choose_backend(package, given, base_image=self.config.base_image)
         try:
             yield backend
         finally:
@@ -236,7 +270,10 @@ class Rollout:
         except UnsupportedError as error:
             raise Attributed(attribute(error, "unsupported", "plan")) from error
         preparation = for_agents(
-            preparation, plan.steps, plan.secrets, lambda: stack.enter_context(scratch("nothing-"))
+            replace(preparation, chosen=self._chosen),
+            plan.steps,
+            plan.secrets,
+            lambda: stack.enter_context(scratch("nothing-")),
         )
         if self.config.agent != ORACLE:
             return preparation
@@ -301,6 +338,31 @@ class _Together:
     async def install(self, sandbox: Sandbox) -> None:
         for agent in self._agents.values():
             await agent.install(sandbox)
+
+
+async def proven_isolation(
+    package: TaskPackage, backend: SandboxBackend, config: RolloutConfig, machine: Mapping[str, str]
+) -> Chosen:
+    """The isolation of a package's verifiers on a backend by proof, for which its oracle may have to run."""
+    preparation = await prepare(package, backend, base_image=config.base_image, machine=machine)
+
+    async def run_oracle(make_verifier: MakeVerifier) -> Result:
+        oracle = RolloutConfig(
+            package,
+            ORACLE,
+            sandbox=backend,
+            base_image=config.base_image,
+            environment_timeout_sec=config.environment_timeout_sec,
+            machine=machine,
+            judge_cache=config.judge_cache,
+            durable=False,
+            isolation=OPEN,
+            keep_workspace=False,
+        )
+        with scratch("oracle-") as folder:
+            return await Rollout(oracle, folder / "rollout", make_verifier=make_verifier).run()
+
+    return await find_proof(preparation, backend.name, config.isolation, config.proofs or Proofs(), run_oracle)
 
 
 async def run_rollout(config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> Result:

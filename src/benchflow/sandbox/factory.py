@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import anyio.to_thread
 
-from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, PackageError
+from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
@@ -45,6 +45,17 @@ _Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenIsolation:
+    """What a verifier sees of the agent's changes, chosen by someone other than the package."""
+
+    isolation: Isolation
+    full: float | None = None
+    """The reward of the package's own oracle, where a proof chose."""
+    note: Issue | None = None
+    """A warning for the record, where nothing could be proven."""
+
+
+@dataclass(frozen=True, slots=True)
 class Preparation:
     """The specification of a task's sandbox, and what has to happen once it runs."""
 
@@ -52,8 +63,8 @@ class Preparation:
     spec: SandboxSpec
     healthcheck: Healthcheck | None = None
     services: ServicesPlan | None = None
-    isolation: Isolation | None = None
-    """What verifiers see of the agent's changes: chosen by the user, or by proof where the package says `auto`."""
+    chosen: Mapping[str | None, ChosenIsolation] = field(default_factory=dict)
+    """By step: the isolation of its verifier, where the user or a proof chose it."""
 
     @property
     def base(self) -> str:
@@ -61,9 +72,29 @@ class Preparation:
         return self.spec.image.base if self.spec.image is not None else HOST
 
     @property
+    def digest(self) -> str:
+        """What the environment consists of: the digest of its image, or else the state of the machine's programs."""
+        image = self.spec.image
+        return image.digest if image is not None and image.digest != HOST else userland()
+
+    @property
     def fidelity(self) -> Fidelity:
         """Whether that is what the package declares, for the record."""
         return self.spec.image.fidelity if self.spec.image is not None else "exact"
+
+
+_USERLAND: Final = ("/etc/os-release", "/usr/bin", "/usr/lib", "/usr/local/bin", "/usr/local/lib")
+
+
+def userland() -> str:
+    """An identifier of this machine's own programs, which changes when they are updated."""
+    times = []
+    for name in _USERLAND:
+        try:
+            times.append(Path(name).stat().st_mtime_ns)
+        except OSError:
+            times.append(0)
+    return f"{HOST}:{'.'.join(map(str, times))}"
 
 
 def task_package(task: TaskPackage | Path | str) -> TaskPackage:

@@ -211,6 +211,16 @@ class Change:
     """None when the backend does not tell."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """An address outside that was asked for and not reached."""
+
+    host: str
+    port: int | None
+    """None where only its name was looked up."""
+    reason: str = field(compare=False)
+
+
 Revert = Callable[[Sequence[Change]], Iterable[str]]
 """Given the changes, returns the paths that must be as they were built."""
 
@@ -323,6 +333,13 @@ class Sandbox(ABC):
 
     async def limits_reached(self) -> tuple[str, ...]:
         """The limits that processes inside have reached since the start, as far as is known: `processes`."""
+        return ()
+
+    async def failed_requests(self) -> tuple[FailedRequest, ...]:
+        """What processes inside asked for under the current policy and did not reach at last, as far as is known.
+
+        Only a gateway of the backend sees it: there is none without a network, nor where an engine gives its own.
+        """
         return ()
 
     @abstractmethod

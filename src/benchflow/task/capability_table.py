@@ -214,7 +214,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         "strategies": judged("known strategies", lambda value: [d for name in value for d in _implementation(name)]),
     },
     n.Transfer: rows(ENGINE, "source exclude max_mb"),
-    n.VerifierWiring: rows(ENGINE, "path spec entrypoint rubric inputs outputs transfer implementation"),
+    n.VerifierWiring: rows(ENGINE, "path spec entrypoint rubric inputs outputs transfer implementation downloads"),
     n.OracleWiring: rows(ENGINE, "path"),
     n.EnvironmentWiring: rows(needs("services"), "manifest"),
     n.AssetSource: rows(NOTE, "url revision license"),

@@ -20,14 +20,15 @@ from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.inside.accounts import is_root
-from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, NetworkPolicy, Sandbox
+from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
-from benchflow.verifier.lookups import pinned_variables
+from benchflow.verifier.ground import Ground
+from benchflow.verifier.lookups import pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
-from benchflow.verifier.shared_box import fork_for_verification, survival_rules
+from benchflow.verifier.shared_box import fork_for_verification, ground_beside, ground_of, survival_rules
 from benchflow.verifier.survival import Withheld
 
 MAX_STDOUT: Final = 4 << 20
@@ -44,6 +45,8 @@ class Box:
     user: str
     env: Mapping[str, str] = field(repr=False)
     live: bool = False
+    hooked: bool = False
+    """Whether interpreters start with the hook of the ground folder."""
 
     async def run(
         self, command: str | Sequence[str], *, cwd: str, timeout: float, env: Mapping[str, str] | None = None
@@ -55,8 +58,11 @@ class Box:
         words = () if isinstance(command, str) else command
         shell = command if isinstance(command, str) else 'exec "$@"'
         argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
+        variables = {**self.env, **(env or {})}
+        if self.hooked:
+            variables = with_hook(variables, self.sandbox.spec)
         result = await self.sandbox.exec(
-            argv, user=self.user, env={**self.env, **(env or {})}, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
+            argv, user=self.user, env=variables, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
         )
         if not self.live:
             await self.sandbox.kill_processes()
@@ -112,6 +118,8 @@ class Findings:
     exit_code: int | None = None
     notes: list[Issue] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
+    unreached: list[FailedRequest] = field(default_factory=list)
+    """What the verifier asked for outside and did not reach."""
 
     def add(self, *notes: Issue) -> None:
         """Add notes that are not there yet."""
@@ -138,10 +146,19 @@ class BoxMaker:
     @asynccontextmanager
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
         """A box in verifier scope, removed at the end of the block. `extra` are more files of the verifier."""
+        async with self._opened(extra) as box:
+            try:
+                yield box
+            finally:
+                self.findings.unreached += await box.sandbox.failed_requests()
+
+    @asynccontextmanager
+    async def _opened(self, extra: dict[str, bytes] | None) -> AsyncIterator[Box]:
         service = self.scope.config.service
         if self.scope.isolation.rung == "separate":
-            async with self._separate() as sandbox:
-                yield await self._placed(sandbox.service(service), extra, live_box=service != MAIN_SERVICE)
+            async with self._separate() as (sandbox, ground):
+                own = service == MAIN_SERVICE
+                yield await self._placed(sandbox.service(service), extra, ground if own else None, live_box=not own)
         elif service != MAIN_SERVICE:
             async with self._in_service(service) as sandbox:
                 yield await self._placed(sandbox, extra, live_box=True)
@@ -152,13 +169,15 @@ class BoxMaker:
                     "its files; verify after the agent has ended."
                 )
                 raise UnsupportedError(message, code="live-state")
-            async with self._live():
-                yield await self._placed(self.sandbox, extra, live_box=True)
+            async with self._live() as ground:
+                yield await self._placed(self.sandbox, extra, ground, live_box=True)
         else:
-            async with self._fork() as sandbox:
-                yield await self._placed(sandbox, extra)
+            async with self._fork() as (sandbox, ground):
+                yield await self._placed(sandbox, extra, ground)
 
-    async def _placed(self, sandbox: Sandbox, extra: dict[str, bytes] | None, *, live_box: bool = False) -> Box:
+    async def _placed(
+        self, sandbox: Sandbox, extra: dict[str, bytes] | None, ground: Ground | None = None, *, live_box: bool = False
+    ) -> Box:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
@@ -169,11 +188,13 @@ class BoxMaker:
         if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
-        pinned = pinned_variables(config.pytest_plugins)
-        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box)
+        if ground is not None:
+            await ground.lay(sandbox)
+        pinned = {**pinned_variables(config.pytest_plugins), **(ground.variables if ground is not None else {})}
+        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
 
     @asynccontextmanager
-    async def _fork(self) -> AsyncIterator[Sandbox]:
+    async def _fork(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
         if not self.soft:
             await self.sandbox.kill_processes()
         forked, survivors = await fork_for_verification(
@@ -181,10 +202,10 @@ class BoxMaker:
         )
         self.findings.withhold(survivors.withheld)
         async with stopping(forked):
-            yield forked
+            yield forked, await ground_of(self.environment, survivors)
 
     @asynccontextmanager
-    async def _separate(self) -> AsyncIterator[Sandbox]:
+    async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
         paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(
@@ -207,7 +228,7 @@ class BoxMaker:
                 notes = await separate.carry_over(source, fresh, paths, services=self.sandbox, built=built)
                 self.findings.add(*notes)
                 self.findings.withhold(survivors.withheld)
-                yield fresh
+                yield fresh, await ground_of(self.environment, survivors)
 
     async def _must_be_live(self) -> bool:
         if self.environment.services is not None and self.sandbox is self.environment.sandbox:
@@ -215,7 +236,7 @@ class BoxMaker:
         return self.scope.isolation.keeps_processes and await self.sandbox.has_processes()
 
     @asynccontextmanager
-    async def _live(self) -> AsyncIterator[None]:
+    async def _live(self) -> AsyncIterator[Ground | None]:
         box = self.sandbox
         message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
@@ -226,8 +247,9 @@ class BoxMaker:
         planted, notes = await live.remove_hooks(box, rules, contested=self.scope.isolation.keeps_processes)
         self.findings.withhold(planted)
         self.findings.add(*notes)
+        ground = ground_beside(await box.changes(), rules) if self.scope.isolation.rung != "open" else None
         async with self._phase(box):
-            yield
+            yield ground
 
     @asynccontextmanager
     async def _in_service(self, name: str) -> AsyncIterator[Sandbox]:

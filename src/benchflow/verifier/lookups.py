@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from benchflow.sandbox.protocol import SandboxSpec
 
 Settled = Literal["variable", "hook", "as-built", "sanitised", "named"]
 """How a look-up is settled.
@@ -31,7 +33,78 @@ class Lookup:
     """The variable, the rule or the part of the hook."""
 
 
-LOOKUPS: Final[tuple[Lookup, ...]] = ()
+LOOKUPS: Final[tuple[Lookup, ...]] = (
+    Lookup(
+        "python",
+        "Modules in the current folder, the script's folder and `PYTHONPATH`.",
+        "hook",
+        "A module that the agent added is found only where the environment has none of that name.",
+    ),
+    Lookup(
+        "python",
+        "`sitecustomize`, `usercustomize` and `.pth` files at its start.",
+        "as-built",
+        "Withheld by name; site folders are as built.",
+    ),
+    Lookup("python", "Bytecode in `__pycache__`.", "as-built", "Withheld by name."),
+    Lookup(
+        "python",
+        "Entry points in `*.dist-info` and `*.egg-info` on the module path.",
+        "hook",
+        "Distributions that the agent added have none where all are searched.",
+    ),
+    Lookup(
+        "python",
+        "`pyvenv.cfg` above the interpreter, the user's site folder.",
+        "as-built",
+        "Folders of tools, system folders and settings of homes are as built.",
+    ),
+    Lookup("pytest", "Plugins by entry point.", "hook", "As entry points of any program."),
+    Lookup(
+        "pytest",
+        "`pytest.ini`, `pytest.toml`, `pyproject.toml`, `tox.ini`, `setup.cfg` in the tests' folder and above it.",
+        "hook",
+        "Settings that the agent added or changed act as built, or not at all.",
+    ),
+    Lookup("pytest", "A file of settings given by `-c`.", "named", "The verifier names it."),
+    Lookup(
+        "pytest",
+        "`conftest.py` in the tests' folder, above and below it.",
+        "hook",
+        "One that the agent added counts as empty; changed ones are as built.",
+    ),
+    Lookup(
+        "pytest",
+        "`__init__.py` of the folders around a test.",
+        "hook",
+        "A folder is a package only if its `__init__.py` is not the agent's.",
+    ),
+    Lookup(
+        "tox",
+        "`tox.ini`, `setup.cfg`, `pyproject.toml` in the current folder and above it.",
+        "hook",
+        "As settings of pytest; a file given by `-c` is used as it is.",
+    ),
+    Lookup(
+        "uv",
+        "`uv.toml`, `.python-version` and settings in `pyproject.toml`, in the current folder and above it.",
+        "variable",
+        "`UV_NO_CONFIG`, where the agent added such a file.",
+    ),
+    Lookup(
+        "uv",
+        "The project and the `.venv` in the current folder.",
+        "variable",
+        "`UV_PROJECT` or `UV_PROJECT_ENVIRONMENT` in the ground folder, where the agent added one.",
+    ),
+    Lookup(
+        "pip",
+        "`pip.conf` of the system, of the user and of the virtual environment.",
+        "as-built",
+        "System folders, tools and settings of homes are as built.",
+    ),
+    Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
+)
 
 
 def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
@@ -42,3 +115,14 @@ def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
         pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     allowed = " ".join(f"-p {name}" for name in plugins)
     return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
+
+
+HOOK: Final = "/run/verifier-ground/python"
+"""Where the interpreter hook is in a box of a verifier."""
+
+
+def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]:
+    """The variables of a command with the interpreter hook in front of the environment's own module path."""
+    image = spec.image.env if spec.image is not None else {}
+    own = variables.get("PYTHONPATH") or spec.env.get("PYTHONPATH") or image.get("PYTHONPATH", "")
+    return {**variables, "PYTHONPATH": ":".join(filter(None, [HOOK, own]))}

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import EnvironmentFailure, PackageError, UsageError
 from benchflow.files import copy_file
@@ -28,6 +28,9 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.taken import Copy
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.factory import Preparation
 
 TEST_SCRIPT: Final = "test.sh"
 _MODES: Final = {"no-network": "none", "public": "public", "allowlist": "allowlist"}
@@ -72,6 +75,12 @@ class Scope:
     @property
     def mount(self) -> str:
         return self.view.verifier_mount or "/verifier"
+
+    @property
+    def requires_downloads(self) -> bool:
+        """Whether a low reward counts only if the verifier reached all that it asked for outside."""
+        wiring = self.view.namespace.verifier
+        return wiring is None or wiring.downloads == "required"
 
     @property
     def reward_range(self) -> RewardRange:
@@ -136,23 +145,26 @@ class Scope:
         return NetworkPolicy(_MODES[mode], hosts if mode == "allowlist" else ())  # type: ignore[arg-type] # the values are modes
 
 
-def isolation_of(config: VerifierConfig, chosen: Isolation | None = None) -> Isolation:
-    """What of the agent's changes a verifier sees: what the user chose, what the package declares, or the default.
+def isolation_of(preparation: Preparation, step: str | None) -> Isolation:
+    """What of the agent's changes a verifier sees: as the user or a proof chose, as declared, or the default.
 
-    `chosen` is a rung of the user's, or the one that a proof found, which decides where the package declares `auto`.
+    Where the package declares `auto` and nothing was proven, it is `open`.
     """
-    if chosen is not None and chosen.chosen_by == "user":
-        return chosen
+    chosen = preparation.chosen.get(step)
+    return chosen.isolation if chosen is not None else _declared_isolation(config_of(preparation.view, step))
+
+
+def _declared_isolation(config: VerifierConfig) -> Isolation:
     wanted = config.wanted_isolation
     if wanted is None:
         return Isolation("shared", "default", None)
     if wanted == AUTO:
-        return chosen or Isolation("open", "default", None)
+        return Isolation("open", "default", None)
     return Isolation(wanted, "declared", None)  # type: ignore[arg-type] # the values are rungs
 
 
-def scope_of(view: TaskRuntimeView, step: str | None = None, chosen: Isolation | None = None) -> Scope:
-    """The verifier of a task, or of the step called `step`; `chosen` is an isolation as `isolation_of` takes it."""
+def scope_of(view: TaskRuntimeView, step: str | None = None, isolation: Isolation | None = None) -> Scope:
+    """The verifier of a task, or of the step called `step`, with the declared isolation or another one."""
     config, folders, document = config_of(view, step), [view.verifier_dir], view.verifier_document
     artifacts, prompt = view.config.artifacts, view.prompt
     if step is not None:
@@ -163,7 +175,7 @@ def scope_of(view: TaskRuntimeView, step: str | None = None, chosen: Isolation |
             folders.append(found.verifier_dir)
             document = found.verifier_document or document
     present = tuple(folder for folder in folders if folder is not None)
-    return Scope(view, config, present, document, artifacts, prompt, isolation_of(config, chosen), step)
+    return Scope(view, config, present, document, artifacts, prompt, isolation or _declared_isolation(config), step)
 
 
 def config_of(view: TaskRuntimeView, step: str | None = None) -> VerifierConfig:
@@ -195,9 +207,18 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_names(text))
 
 
+def paths_of(text: str) -> frozenset[str]:
+    """Absolute paths that a text mentions."""
+    return frozenset(word.rstrip("/") for word in _words(text) if word.startswith("/"))
+
+
 def _names(text: str) -> Iterator[str]:
+    return (word.rpartition("/")[2] for word in _words(text))
+
+
+def _words(text: str) -> Iterator[str]:
     for word in text.replace("`", " ").replace('"', " ").replace("'", " ").split():
-        yield word.strip(".,;:()[]{}<>*!?").rpartition("/")[2]
+        yield word.strip(".,;:()[]{}<>*!?")
 
 
 _SCOPES: Final = ("verifier", "judge")

@@ -1,43 +1,41 @@
-"""Verification in the agent's own file system: on a fork in which all that could act on the verifier is pristine.
+"""Verification on a copy of the agent's files in which all that could act on the verifier is as built.
 
-If the package declares that processes must stay alive, and some do, the agent's box itself is used; see `live`.
+`fork_for_verification` makes the copy and says what it does not take over; `as_built` is what an image was built with.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-import anyio
+from typing import Final
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
-from benchflow.verifier.scope import Scope, words_of
-from benchflow.verifier.survival import SECTION_FILES, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
+from benchflow.verifier.scope import Scope, paths_of, words_of
+from benchflow.verifier.survival import SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
-_LARGEST_SETTING: Final = 1 << 20
+_LARGEST_SETTING: Final = 64 << 20
 
 
 async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scope) -> Rules:
     """What may survive of the agent's changes in this sandbox of the environment."""
     spec = sandbox.spec
     env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
-    lookup, modules = lookup_folders(env, spec.workdir)
-    built = () if scope.isolation.keeps_system else await built_tools(environment)
+    built = await as_built(environment)
     return Rules(
         workdir=spec.workdir,
-        lookup=lookup,
-        built=built,
-        modules=modules,
+        lookup=lookup_folders(env, spec.workdir),
+        built=built.tools,
+        programs=built.programs if scope.isolation.keeps_system else frozenset(),
         keep_system=scope.isolation.keeps_system,
         keep_hooks=not scope.config.hardening.cleanup_conftests,
         expected=words_of(scope.prompt),
+        named=paths_of(scope.prompt) | {artifact.source for artifact in scope.artifacts},
         mounted=tuple(mount.target for mount in spec.mounts),
     )
 
@@ -49,8 +47,13 @@ class Survivors:
     rules: Rules
     without_links: tuple[str, ...] = ()
     withheld: list[Withheld] = field(default_factory=list)
-    sections: list[Change] = field(default_factory=list)
-    """Settings files that survive except for one section."""
+    changes: bytes = b""
+    """What survived, as the ground folder describes it."""
+    settings: list[str] = field(default_factory=list)
+    """Settings that survived changed."""
+    variables: dict[str, str] = field(default_factory=dict)
+    project: bool = False
+    """Whether the working folder was built with a `pyproject.toml`."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -61,19 +64,12 @@ class Survivors:
             if change.type == "symlink" and folders.covers(change.path) and not known.covers(change.path)
         ]
         gone = [item.path for item in self.withheld]
+        left = PathSet(gone)
+        self.changes = describe(changes, left, self.rules, time.time())
         if not self.rules.keep_hooks:
-            left = PathSet(gone)
-            self.sections = [change for change in changes if self._has_section(change, left)]
+            self.settings = changed_settings(changes, left)
+            self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
         return gone
-
-    def _has_section(self, change: Change, gone: PathSet) -> bool:
-        return (
-            change.path.rpartition("/")[2] in SECTION_FILES
-            and change.type == "file"
-            and change.kind != "deleted"
-            and below(change.path, self.rules.workdir)
-            and not gone.covers(change.path)
-        )
 
 
 async def fork_for_verification(
@@ -88,55 +84,38 @@ async def fork_for_verification(
 
     It runs `beside` the services of a composition, which keep running; otherwise they are copied.
     """
-    survivors = Survivors(await survival_rules(environment, sandbox, scope), without_links)
+    rules = await survival_rules(environment, sandbox, scope)
+    survivors = Survivors(rules, without_links, project=(await as_built(environment)).project)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
-    forked = await fork(mounts=mounts, network=network, revert=survivors.choose)
-    try:
-        if survivors.sections:
-            await _settle_sections(environment, forked, survivors)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await forked.stop()
-        raise
-    return forked, survivors
+    return await fork(mounts=mounts, network=network, revert=survivors.choose), survivors
 
 
-async def _settle_sections(environment: Environment, forked: Sandbox, survivors: Survivors) -> None:
-    """Restore the pytest section of changed settings files from the environment."""
-    pristine: Sandbox | None = None
-    try:
-        for change in survivors.sections:
-            former: str | None = None
-            if change.kind == "changed":
-                alone = replace(environment.preparation.spec, composition=None)
-                pristine = pristine or await _started(environment.backend.create(alone))
-                former = await _text(pristine, change.path)
-            text = await _text(forked, change.path)
-            settled = settle_section(change.path.rpartition("/")[2], text or "", former)
-            if settled is not None:
-                await forked.write_file(change.path, settled.encode())
-                survivors.withheld.append(Withheld(change.path, change.kind, "hook"))
-    finally:
-        if pristine is not None:
-            with anyio.CancelScope(shield=True):
-                await pristine.stop()
+async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
+    """What the ground folder of a box with these survivors holds."""
+    built = await as_built(environment)
+    pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
+    return Ground(survivors.changes, built.sites, pristine, survivors.variables)
 
 
-async def _started(sandbox: Sandbox) -> Sandbox:
-    await sandbox.start()
-    return sandbox
+def ground_beside(changes: Sequence[Change], rules: Rules) -> Ground:
+    """The same for the agent's own box, of which no file may be left and nothing is taken from elsewhere."""
+    return Ground(describe(changes, PathSet(), rules, time.time()))
 
 
-async def _text(sandbox: Sandbox, path: str) -> str | None:
-    """The text of a settings file; None if it is not a readable file."""
-    try:
-        return (await sandbox.read_file(path, max_bytes=_LARGEST_SETTING)).decode("utf-8", "replace")
-    except SandboxFailure as error:
-        if error.code not in OF_THE_FILE:
-            raise
-        return None
+async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict[str, bytes]:
+    """Files as the environment was built; what is not a plain file there is left out."""
+    pristine = environment.backend.create(replace(environment.preparation.spec, composition=None))
+    found: dict[str, bytes] = {}
+    async with pristine:
+        for path in paths:
+            try:
+                found[path] = await pristine.read_file(path, max_bytes=_LARGEST_SETTING)
+            except SandboxFailure as error:
+                if error.code not in OF_THE_FILE:
+                    raise
+    return found
 
 
 _TIMEOUT_SEC: Final = 300.0
@@ -154,6 +133,9 @@ look() {
   fi
   if [ "$found" ]; then
     printf '%s\0' "$1"
+    for site in "$1"/lib/python3*/site-packages; do
+      [ -d "$site" ] && (cd -P "$site" && printf 'site %s\0' "$(pwd -P)")
+    done
     case $WORKDIR/ in "$1"/*) ;; *) return 0;; esac
   fi
   [ -L "$1" ] || walk "$1"
@@ -163,48 +145,69 @@ walk() {
     case $SKIPPED in *":$entry:"*) ;; *) look "$entry";; esac
   done
 }
-walk ""
-look "$WORKDIR"
+[ -z "$IMAGE" ] || { walk ""; look "$WORKDIR"; }
+for site in /usr/lib/python3/dist-packages /usr/lib*/python3*/site-packages /usr/local/lib*/py*3*/*-packages \
+  /opt/*/lib/python3*/site-packages /opt/*/*/lib/python3*/site-packages; do
+  [ -d "$site" ] && cd -P "$site" 2>/dev/null && printf 'site %s\0' "$(pwd -P)"
+done
+[ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
+IFS=:
+for folder in $PATH /lib /usr/lib /usr/local/lib /lib64 /usr/lib64 /lib/*-linux-* /usr/lib/*-linux-*; do
+  for file in "$folder"/*; do
+    case $folder,$file in */lib*,*.so|*/lib*,*.so.*|*bin,*) printf 'file %s\0' "${file##*/}";; esac
+  done
+done
+true
 """
-"""Prints roots of tools and the home of virtual environments. A link to such a root is one too."""
+"""Prints roots of tools and the home of virtual environments (a link to such a root is one too), site folders of
+Python, and the names of programs and shared libraries."""
 
 _PARTS: Final = ("bin", "conda-meta", "lib", "lib64", "pyvenv.cfg")
 """The parts of a root above the working folder that do not belong to the agent."""
 
-_known: Final[dict[tuple[str, str, str], tuple[str, ...]]] = {}
+
+@dataclass(frozen=True, slots=True)
+class AsBuilt:
+    """What an environment was built with."""
+
+    tools: tuple[str, ...]
+    """Where its own tools are, outside the system folders, outermost only."""
+    sites: tuple[str, ...]
+    """Folders where its Python interpreters look for code to run at their start."""
+    programs: frozenset[str]
+    """Names of programs and shared libraries that are looked up."""
+    project: bool
+    """Whether there is a `pyproject.toml` in the working folder."""
+
+
+_SKIPPED: Final = (*SYSTEM, "/opt", "/root", "/var/lib")
+_known: Final[dict[tuple[str, str, str], AsBuilt]] = {}
 """By backend, digest of the image and working folder, which determine the result."""
 
 
-async def built_tools(environment: Environment) -> tuple[str, ...]:
-    """Where the environment's own tools are, outside the system folders, outermost only.
-
-    An environment without an image is the machine's userland, which has none.
-    """
+async def as_built(environment: Environment) -> AsBuilt:
+    """What the environment was built with, found once for each image."""
     spec = environment.preparation.spec
-    if spec.image is None:
-        return ()
-    key = (environment.backend.name, spec.image.digest, spec.workdir)
+    key = (environment.backend.name, spec.image.digest if spec.image is not None else "", spec.workdir)
     if key not in _known:
         _known[key] = await _search(environment)
     return _known[key]
 
 
-async def _search(environment: Environment) -> tuple[str, ...]:
+async def _search(environment: Environment) -> AsBuilt:
     declared = environment.preparation.spec
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
-    pristine = environment.backend.create(spec)
-    await pristine.start()
-    try:
-        words = {"WORKDIR": spec.workdir, "SKIPPED": f":{':'.join(SYSTEM)}:"}
+    words = {"WORKDIR": spec.workdir, "SKIPPED": f":{':'.join(_SKIPPED)}:", "IMAGE": "yes" if spec.image else ""}
+    async with environment.backend.create(spec) as pristine:
         result = await pristine.exec(_WALK, user="root", env=words, cwd="/", timeout=_TIMEOUT_SEC)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await pristine.stop()
     if not result.ok:
         said = result.stderr.decode(errors="replace").strip()[-400:] or f"exit code {result.exit_code}"
         how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
         raise EnvironmentFailure(f"The search for tools in the environment {how}", code="listing-failed")
-    return outermost(result.stdout.decode(errors="surrogateescape").split("\0"), spec.workdir)
+    found = result.stdout.decode(errors="surrogateescape").split("\0")
+    sites = dict.fromkeys(item[len("site ") :] for item in found if item.startswith("site /"))
+    programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
+    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found)
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:
@@ -222,61 +225,3 @@ def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:
         if not of_system and not below(workdir, place) and not below(place, *roots):
             roots.append(place)
     return tuple(roots)
-
-
-_SECTIONS: Final = {"setup.cfg": ("tool:pytest", "pytest"), "tox.ini": ("pytest", "tool:pytest")}
-_HEADER: Final = re.compile(r"\[(.*?)\]")
-
-
-def settle_section(name: str, text: str, pristine: str | None) -> str | None:
-    """The text of a file called `name` with the pytest section of `pristine` (None: there was no file).
-
-    None if the text needs no change. A file that cannot be parsed is left alone: pytest refuses it too.
-    """
-    return _toml(text, pristine) if name == "pyproject.toml" else _ini(text, pristine, _SECTIONS[name])
-
-
-def _toml(text: str, pristine: str | None) -> str | None:
-    found, former = _parse(text), _parse(pristine or "")
-    if found is None or _pytest(found) == _pytest(former or {}):
-        return None
-    import tomli_w
-
-    tool = {key: value for key, value in found.get("tool", {}).items() if key != "pytest"}
-    wanted = _pytest(former or {})
-    if wanted is not None:
-        tool["pytest"] = wanted
-    return tomli_w.dumps({**{key: value for key, value in found.items() if key != "tool"}, "tool": tool})
-
-
-def _parse(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return None
-
-
-def _pytest(document: dict[str, Any]) -> Any:
-    tool = document.get("tool")
-    return tool.get("pytest") if isinstance(tool, dict) else None
-
-
-def _ini(text: str, pristine: str | None, names: tuple[str, ...]) -> str | None:
-    rest, found = _cut(text, names)
-    _, former = _cut(pristine or "", names)
-    if found == former:
-        return None
-    return "".join([rest if rest.endswith("\n") or not rest else rest + "\n", *former])
-
-
-def _cut(text: str, names: tuple[str, ...]) -> tuple[str, list[str]]:
-    """A text without the named sections, and those sections."""
-    rest: list[str] = []
-    cut: list[str] = []
-    target = rest
-    for line in text.splitlines(keepends=True):
-        header = _HEADER.match(line)
-        if header:
-            target = cut if header[1].strip() in names else rest
-        target.append(line if line.endswith("\n") else line + "\n")
-    return "".join(rest) if cut else text, cut

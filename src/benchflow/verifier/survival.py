@@ -1,24 +1,26 @@
 """Which changes of an agent survive into verification: `withhold(changes, rules)`, pure.
 
-The verifier sees withheld paths as the environment was built, and everything else as the agent left it. Withheld are,
-among others, files that act on programs run beside them: start-up code, test-runner hooks, bytecode, shadowing modules.
+The verifier sees withheld paths as the environment was built, and everything else as the agent left it. Withheld is
+what programs find without being told to; what only Python finds (modules, plugins, settings of pytest) stays visible as
+data, because the interpreter hook of the ground folder settles it. Names are compared case-folded and normalised.
 """
 
 from __future__ import annotations
 
 import re
-import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
 
 PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
 """Files that configure pytest as a whole."""
 
-SECTION_FILES: Final = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
-"""Files of which one section configures pytest."""
+SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "entry_points.txt"}
+"""Files that the interpreter hook settles: they stay visible, and act as the environment was built."""
 
 _RUNNER_FILES: Final = re.compile(
     r"(jest|vitest|playwright|karma)\.(config|conf)\.[a-z]+|\.mocharc(\.[a-z]+)?|\.rspec|phpunit\.xml(\.dist)?"
@@ -26,76 +28,20 @@ _RUNNER_FILES: Final = re.compile(
 )
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
 _MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
-_BYTECODE: Final = (".pyc", ".pyo")
-_METADATA: Final = (".dist-info", ".egg-info")
-_RUNNER_MODULES: Final = frozenset(
-    {
-        "_pytest", "attr", "attrs", "colorama", "coverage", "exceptiongroup", "hypothesis", "importlib_metadata",
-        "iniconfig", "nose", "numpy", "packaging", "pandas", "pip", "pkg_resources", "pluggy", "py", "pygments",
-        "pytest", "requests", "rewardkit", "setuptools", "six", "tomli", "typing_extensions", "xdist", "yaml", "zipp",
-    }
-)  # fmt: skip
-_ORDINARY: Final = frozenset({"test", "this", "antigravity", "turtledemo", "idlelib", "lib2to3"})
-"""Modules of the standard library whose names people use for their own files and that nothing else imports."""
-_SHADOWED: Final = (sys.stdlib_module_names | _RUNNER_MODULES) - _ORDINARY
+_BYTECODE: Final = "__pycache__"
 _HOME_FILES: Final = frozenset({"bin"})
 
-
-def is_startup(name: str) -> bool:
-    """Code that every Python interpreter runs at start."""
-    return name.endswith(".pth") or module_name(name) in _STARTUP_MODULES or name in _STARTUP_MODULES
-
-
-def is_program(name: str) -> bool:
-    """Code that makes a folder executable, so that running a script of the folder's name runs it."""
-    return module_name(name) == "__main__"
-
-
-def is_bytecode(name: str) -> bool:
-    return name == "__pycache__" or name.endswith(_BYTECODE)
-
-
-def is_runner_hook(parents: list[str], name: str) -> bool:
-    """Configuration and code that a test runner loads from its working folder."""
-    if name in PYTEST_FILES or _RUNNER_FILES.fullmatch(name):
-        return True
-    if name in ("config", "config.toml"):
-        return parents[-1:] == [".cargo"]
-    return name == "entry_points.txt" and bool(parents) and parents[-1].endswith(_METADATA)
-
-
-def is_repository_hook(parents: list[str], name: str) -> bool:
-    """A program that git runs on its own."""
-    return parents[-2:] == [".git", "hooks"] and not name.endswith(".sample")
-
-
-def module_name(name: str) -> str | None:
-    """The name of the module that this file defines, if it is one."""
-    found = _MODULE.fullmatch(name)
-    return found[1] if found else None
-
-
-def shadows(module: str | None) -> bool:
-    """Whether a module of this name shadows one that verifiers import."""
-    return module in _SHADOWED
-
-
-def is_home_setting(name: str) -> bool:
-    """Files that shells and tools read from a home folder."""
-    return name.startswith(".") or name in _HOME_FILES
-
-
-Reason = Literal["scope", "system", "path", "home", "startup", "hook", "bytecode", "shadow", "link", "special"]
+Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "bytecode", "link", "special"]
 
 REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
     "system": "is part of the system",
     "path": "is in a folder where programs or libraries are looked up",
     "home": "is a setting that shells and tools read",
-    "startup": "is code that interpreters run when they start",
+    "above": "is in a folder above the working folder, where tools look for their settings",
+    "startup": "is code or a setting that programs read when they start",
     "hook": "controls a test runner or a repository",
     "bytecode": "is bytecode",
-    "shadow": "shadows a module that verifiers import",
     "link": "is a link to a place outside the working folder",
     "special": "is neither a file, a folder nor a link",
 }
@@ -103,14 +49,22 @@ REASONS: Final[dict[Reason, str]] = {
 SCOPE: Final = ("/verifier", "/tests", "/logs/verifier", "/run/verifier-ground", "/oracle", "/solution")
 """Paths that belong to verification and proof; an agent can never put anything there."""
 
-SYSTEM: Final = (
-    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/root", "/run", "/sbin",
-    "/sys", "/usr", "/var/cache", "/var/lib", "/var/spool",
-)  # fmt: skip
+PROGRAMS: Final = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
+"""Where the programs and libraries of a system are."""
+SYSTEM: Final = (*PROGRAMS, "/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/cache", "/var/spool")
 """Folders of the system, unless the agent's working folder is there."""
-_PUBLIC: Final = ("/", "/tmp", "/var/tmp")  # noqa: S108 - places inside a sandbox
-_NODE_MODULES: Final = "/node_modules"
-"""Where Node looks up modules for any script."""
+_SUITES: Final = "/opt"
+"""Where each folder is one piece of software: the environment's are as built, one that the agent made is data."""
+_STATE: Final = "/var/lib"
+_DATABASES: Final = frozenset(
+    {
+        "alternatives", "apk", "apt", "dbus", "dpkg", "gems", "ghc", "javascript", "locales", "pam", "pacman", "pip",
+        "polkit-1", "python", "rpm", "snapd", "systemd", "texmf", "ucf",
+    }
+)  # fmt: skip
+"""Folders of `/var/lib` in which package managers and interpreters keep what they look up."""
+_NODE_MODULES: Final = "node_modules"
+"""Where Node looks up modules for any script, in every folder above it."""
 _LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 
 
@@ -123,12 +77,14 @@ class Rules:
     """Folders where the environment looks up programs and libraries."""
     built: tuple[str, ...] = ()
     """Folders of tools that the environment built, wherever they are."""
-    modules: tuple[str, ...] = ()
-    """Folders on the module path that are in the working folder."""
+    programs: frozenset[str] = frozenset()
+    """Names of programs and libraries that the environment was built with; known where the system is kept."""
     keep_system: bool = False
     keep_hooks: bool = False
     expected: frozenset[str] = frozenset()
     """File names that the task itself mentions."""
+    named: frozenset[str] = frozenset()
+    """Absolute paths that the task itself mentions."""
     mounted: tuple[str, ...] = ()
     """Mount points, which appear as changes but are not."""
 
@@ -148,18 +104,19 @@ class Withheld:
 def withhold(changes: Iterable[Change], rules: Rules) -> list[Withheld]:
     """The changes that do not survive, the outermost of each tree, by path."""
     ordered = sorted(changes, key=lambda change: change.path.split("/"))
-    touched = frozenset(change.path for change in ordered)
+    judge = _Judge(rules, ordered)
     found: list[Withheld] = []
     for change in ordered:
-        if (found and below(change.path, found[-1].path)) or _leads_to_mount(change, rules):
+        if (found and below(change.path, found[-1].path)) or leads_to_mount(change, rules):
             continue
-        reason = _reason(change, rules, touched)
+        reason = judge.reason(change)
         if reason is not None:
             found.append(Withheld(change.path, change.kind, reason))
     return found
 
 
-def _leads_to_mount(change: Change, rules: Rules) -> bool:
+def leads_to_mount(change: Change, rules: Rules) -> bool:
+    """Whether a folder appears as a change because something is mounted in it."""
     return change.type != "symlink" and any(below(place, change.path) for place in rules.mounted)
 
 
@@ -168,42 +125,158 @@ def below(path: str, *folders: str) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-def _reason(change: Change, rules: Rules, touched: frozenset[str]) -> Reason | None:
-    path = change.path
-    if below(path, *SCOPE):
-        return "scope"
-    if change.type != "directory" and any(place.startswith(path + "/") for place in (*SCOPE, rules.workdir + "/")):
-        return "scope"  # a link or file on the path to such a place
-    if change.type == "special":
-        return "special"
-    inside = below(path, rules.workdir)
-    reason = None
-    if not rules.keep_system:
-        reason = _lookup_reason(change, rules, inside=inside)
-    if reason is None and (inside or not _is_system(path)):
-        reason = _acting_reason(path, rules)
-    if reason is None and change.type == "symlink" and change.kind != "deleted":
-        reason = _link_reason(change, rules, touched, inside=inside)
-    return reason
+def plain(name: str) -> str:
+    """A name as rules compare it: normalised and case-folded."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
-def _lookup_reason(change: Change, rules: Rules, *, inside: bool) -> Reason | None:
-    """System state: where the system, its interpreters and their settings live."""
-    path = change.path
-    programs = (*rules.lookup, *rules.built, _NODE_MODULES)
-    if below(path, *programs):
-        return "path"
-    if (change.type != "directory" or change.kind == "deleted") and any(below(place, path) for place in programs):
-        return "path"  # a parent of such a place was removed or redirected
-    if inside:
-        return "home" if _is_home_setting(path, rules.workdir) else None
-    if _is_system(path):
-        return None if rules.workdir.startswith(path + "/") else "system"
-    return "home" if _is_home_setting(path, "/".join(path.split("/")[:3])) else None
+class _Judge:
+    """The rules, with what they need to know of all changes together."""
+
+    def __init__(self, rules: Rules, changes: Sequence[Change]) -> None:
+        self.rules = rules
+        self.touched = frozenset(change.path for change in changes)
+        self.added = PathSet(change.path for change in changes if change.kind == "added" and change.type == "directory")
+        """Folders that the agent made."""
+        self.programs = (*rules.lookup, *rules.built, f"/{_NODE_MODULES}")
+        self.above = _folders_above(rules.workdir)
+
+    def reason(self, change: Change) -> Reason | None:
+        path, rules = change.path, self.rules
+        if below(path, *SCOPE):
+            return "scope"
+        if change.type != "directory" and any(place.startswith(path + "/") for place in (*SCOPE, rules.workdir + "/")):
+            return "scope"  # a link or file on the path to such a place
+        if change.type == "special":
+            return "special"
+        names = [plain(name) for name in path.split("/")[1:]]
+        if _BYTECODE in names:
+            return "bytecode"
+        if is_startup(names[-1]):
+            return "startup"
+        reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
+        if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
+            reason = self._acting(change, names)
+        if reason is None and change.type == "symlink" and change.kind != "deleted":
+            reason = self._of_link(change)
+        return reason
+
+    def _of_place(self, change: Change, names: list[str]) -> Reason | None:
+        """Where the system, its interpreters and their settings are, everything is as built; elsewhere is data."""
+        path, workdir = change.path, self.rules.workdir
+        if below(path, *self.programs) or self._redirects(change, self.programs):
+            return "path"
+        if below(path, workdir):
+            return "home" if _is_home_setting(path, workdir) else None
+        if workdir.startswith(path + "/"):
+            return None
+        if below(path, *SYSTEM) or (below(path, _STATE) and _DATABASES.intersection(names[2:3])):
+            return "system"
+        if below(path, _SUITES):
+            return None if self.added.covers("/".join(path.split("/")[:3])) else "system"
+        if _is_home_setting(path, _home_of(path)):
+            return "home"
+        return "above" if self._is_above(change, names) else None
+
+    def _redirects(self, change: Change, places: Sequence[str]) -> bool:
+        """Whether a parent of such a place was removed or replaced."""
+        gone = change.type != "directory" or change.kind == "deleted"
+        return gone and any(below(place, change.path) for place in places)
+
+    def _is_above(self, change: Change, names: list[str]) -> bool:
+        """Whether programs that walk up from the working folder or from the verifier's come past this entry.
+
+        Which names they look for is not known, so no file there survives that the task does not name by its path.
+        """
+        folder = change.path.rpartition("/")[0] or "/"
+        if folder not in self.above or change.path in self.rules.named:
+            return False
+        return change.type != "directory" or names[-1].startswith(".") or names[-1] == _NODE_MODULES
+
+    def _of_system(self, change: Change, names: list[str]) -> Reason | None:
+        """Programs and libraries as built, nothing before them, and what they read when they start."""
+        path, added = change.path, change.kind == "added"
+        places = (*PROGRAMS, *self.programs)
+        if _is_start_setting(path, names) or self._is_python_start(change, names):
+            return "startup"
+        if self._redirects(change, self.programs):
+            return "path"
+        if not below(path, *places) or (below(path, self.rules.workdir) and not below(path, *self.programs)):
+            return None
+        if not added:
+            return "path" if change.type != "directory" or change.kind == "deleted" else None
+        if names[-1] in self.rules.programs and change.type != "directory":
+            return "path"
+        return "path" if self._is_in_library(path, names) else None
+
+    def _is_in_library(self, path: str, names: list[str]) -> bool:
+        """Whether a path is in the standard library, or in a package of Python that the environment was built with."""
+        for depth, name in enumerate(names):
+            if name in _SITES:
+                top = "/".join(path.split("/")[: depth + 3])
+                return len(names) > depth + 2 and not self.added.covers(top)
+        return any(_STDLIB.fullmatch(name) for name in names[:-1]) and not self.added.covers(path.rpartition("/")[0])
+
+    def _is_python_start(self, change: Change, names: list[str]) -> bool:
+        """What an interpreter of the environment reads at its start; a virtual environment of the agent has its own."""
+        folder = change.path.rpartition("/")[0]
+        acts = (names[-1].endswith(".pth") and names[-2:-1] and names[-2] in _SITES) or names[-1] in _PYTHON_START
+        place = (*PROGRAMS, *self.programs, f"{_home_of(change.path)}/.local")
+        return bool(acts) and below(folder, *place) and not self.added.covers(folder)
+
+    def _acting(self, change: Change, names: list[str]) -> Reason | None:
+        *parents, name = names
+        if module_name(name) == "__main__" and not below(change.path, self.rules.workdir):
+            return None if name in self.rules.expected else "startup"  # running a script of its folder's name runs it
+        if name in PYTEST_FILES:
+            return "hook" if change.kind != "added" else None
+        if is_runner_hook(parents, name) and name not in self.rules.expected:
+            return "hook"
+        return "hook" if is_repository_hook(parents, name) else None
+
+    def _of_link(self, change: Change) -> Reason | None:
+        """A link survives if it stays in the working folder, or points to something of the environment itself."""
+        resolved, rules = resolve(change.path, change.target), self.rules
+        if resolved is None or below(resolved, *SCOPE):
+            return "link"
+        if below(resolved, rules.workdir):
+            return None
+        if below(resolved, *_LINKS_STAY_IN):
+            return "link" if resolved in self.touched and not rules.keep_system else None
+        inside = below(change.path, rules.workdir)
+        return "link" if inside or below(resolved, "/proc", "/dev", "/sys", "/logs") or resolved == "/" else None
 
 
-def _is_system(path: str) -> bool:
-    return below(path, *SYSTEM)
+def is_startup(name: str) -> bool:
+    """Code that every Python interpreter runs at start."""
+    return module_name(name) in _STARTUP_MODULES or name in _STARTUP_MODULES
+
+
+def is_runner_hook(parents: list[str], name: str) -> bool:
+    """Configuration that a test runner or a build tool loads from its working folder."""
+    if name in ("config", "config.toml"):
+        return parents[-1:] == [".cargo"]
+    return _RUNNER_FILES.fullmatch(name) is not None
+
+
+def is_repository_hook(parents: list[str], name: str) -> bool:
+    """A program that git runs on its own."""
+    return parents[-2:] == [".git", "hooks"] and not name.endswith(".sample")
+
+
+def module_name(name: str) -> str | None:
+    """The name of the module that this file defines, if it is one."""
+    found = _MODULE.fullmatch(name)
+    return found[1] if found else None
+
+
+def is_home_setting(name: str) -> bool:
+    """Files that shells and tools read from a home folder."""
+    return name.startswith(".") or name in _HOME_FILES
+
+
+def _home_of(path: str) -> str:
+    return "/root" if below(path, "/root") else "/".join(path.split("/")[:3])
 
 
 def _is_home(folder: str) -> bool:
@@ -215,43 +288,46 @@ def _is_home_setting(path: str, home: str) -> bool:
     return _is_home(home) and path != home and is_home_setting(path[len(home) + 1 :].partition("/")[0])
 
 
-def _acting_reason(path: str, rules: Rules) -> Reason | None:
-    *parents, name = path.split("/")[1:]
-    folder = "/" + "/".join(parents)
-    if is_startup(name):
-        return "startup"
-    if is_bytecode(name):
-        return "bytecode"
-    if is_program(name) and not below(path, rules.workdir) and name not in rules.expected:
-        return "startup"
-    if rules.keep_hooks:
-        return None
-    if is_runner_hook(parents, name) and (name in PYTEST_FILES or name not in rules.expected):
-        return "hook"
-    if is_repository_hook(parents, name) or (folder == "/" and name in SECTION_FILES):
-        return "hook"
-    return "shadow" if _shadows(folder, name, rules) else None
+def _folders_above(workdir: str) -> frozenset[str]:
+    """The folders that programs pass when they walk up from the working folder, or from the verifier's."""
+    parts = workdir.strip("/").split("/")[:-1]
+    return frozenset(["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))])
 
 
-def _shadows(folder: str, name: str, rules: Rules) -> bool:
-    """Whether a file is a module that shadows another; a folder is one through its `__init__`."""
-    module = module_name(name)
-    if module == "__init__":
-        folder, _, module = folder.rpartition("/")
-    importable = (folder or "/") in (rules.workdir, *rules.modules, *_PUBLIC) or _is_home(folder)
-    return importable and shadows(module) and f"{module}.py" not in rules.expected
+_SITES: Final = frozenset({"site-packages", "dist-packages"})
+_STDLIB: Final = re.compile(r"(python|pypy)[23](\.\d+)?t?")
+_PYTHON_START: Final = frozenset({"pyvenv.cfg", "python._pth", "python3._pth"})
+_START_SETTINGS: Final = re.compile(
+    r"/etc/(ld\.so\.(preload|cache|conf)|ld\.so\.conf\.d/.*|ld-musl-[^/]*|environment|environment\.d/.*|profile"
+    r"|profile\.d/.*|bash\.bashrc|bash_completion\.d/.*|bashrc|zshenv|zsh/.*|inputrc|nsswitch\.conf|gitconfig"
+    r"|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|uv/.*|xdg/.*|npmrc|gemrc|sudoers"
+    r"|sudoers\.d/.*|sudo\.conf|python[23]?[.\d]*/.*|perl/.*|ruby[.\d]*/.*|gemrc|r/.*|java[^/]*/.*|maven/.*|alternatives/.*)"
+)
+"""Settings of the system that programs, loaders, shells and interpreters read at their start."""
+_HOME_START: Final = re.compile(
+    r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
+    r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
+    r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan/.*|sqliterc|gdbinit|terraformrc|cargo/config(\.toml)?"
+    r"|config/(pip|uv|git|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?)"
+)
+"""The same, in a home folder."""
 
 
-def _link_reason(change: Change, rules: Rules, touched: frozenset[str], *, inside: bool) -> Reason | None:
-    """A link survives if it stays in the working folder, or points to something of the environment itself."""
-    resolved = resolve(change.path, change.target)
-    if resolved is None or below(resolved, *SCOPE):
-        return "link"
-    if below(resolved, rules.workdir):
-        return None
-    if below(resolved, *_LINKS_STAY_IN):
-        return "link" if resolved in touched and not rules.keep_system else None
-    return "link" if inside or below(resolved, "/proc", "/dev", "/sys", "/logs") or resolved == "/" else None
+def _is_start_setting(path: str, names: list[str]) -> bool:
+    if _START_SETTINGS.fullmatch("/" + "/".join(names)):
+        return True
+    home = _home_of(path)
+    rest = "/".join(names[len(home.split("/")) - 1 :])
+    return _is_home(home) and _HOME_START.fullmatch(rest) is not None
+
+
+def as_built_places(rules: Rules) -> tuple[str, ...]:
+    """Folders in which nothing of the agent survives."""
+    own = (*SCOPE[:2], "/run/verifier-ground")
+    if rules.keep_system:
+        return own
+    places = (*SYSTEM, *rules.lookup, *rules.built)
+    return (*own, *dict.fromkeys(place for place in places if not below(rules.workdir, place)))
 
 
 def resolve(path: str, target: str | None) -> str | None:
@@ -268,14 +344,12 @@ def resolve(path: str, target: str | None) -> str | None:
     return None if ".." in names else "/" + "/".join([*base, *names])
 
 
-def lookup_folders(env: dict[str, str], workdir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Where an environment looks up programs and libraries, and which folders of modules are in the working folder."""
+def lookup_folders(env: dict[str, str], workdir: str) -> tuple[str, ...]:
+    """Where an environment looks up programs and libraries; folders of modules in the working folder are its own."""
     programs = _folders(env, ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "NODE_PATH", "PERL5LIB"))
-    modules = _folders(env, ("PYTHONPATH",))
-    outside = [folder for folder in modules if not below(folder, workdir)]
+    modules = [folder for folder in _folders(env, ("PYTHONPATH",)) if not below(folder, workdir)]
     found = [_environment_root(folder) for folder in programs if not below(workdir, folder)]
-    inside = [folder for folder in modules if below(folder, workdir)]
-    return tuple(dict.fromkeys([*found, *outside])), tuple(dict.fromkeys(inside))
+    return tuple(dict.fromkeys([*found, *modules]))
 
 
 def _folders(env: dict[str, str], variables: Sequence[str]) -> list[str]:

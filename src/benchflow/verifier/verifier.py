@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,14 +19,15 @@ from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
 from benchflow.files.scratch import scratch
-from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WithheldChange
+from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WiderCheck, WithheldChange
 from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
-from benchflow.sandbox.protocol import Sandbox
+from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
 from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
+from benchflow.verifier.ladder import wider as wider_rung
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
@@ -50,6 +51,9 @@ class Verification:
     withheld: tuple[Withheld, ...] = ()
     duration_sec: float = 0.0
     step: str | None = None
+    wider: WiderCheck | None = None
+    unreached: tuple[FailedRequest, ...] = ()
+    """What was asked for outside during the verification and not reached."""
 
     def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
@@ -62,6 +66,7 @@ class Verification:
             diagnostics=self.diagnostics,
             opt_outs=self.opt_outs,
             not_carried_over=NotCarriedOver(len(self.withheld), listed),
+            wider=self.wider,
         )
 
     @classmethod
@@ -103,33 +108,59 @@ class Verifier:
         strategy: str | None = None,
         sandbox: Sandbox | None = None,
         soft: bool = False,
+        isolation: Isolation | None = None,
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
-        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. Every
-        failure becomes an unscored verdict, or reward 0 if only the state of the agent causes it (`blame`); only
-        cancellation and wrong usage are raised.
+        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. `isolation`
+        replaces that of the environment. Every failure becomes an unscored verdict, or reward 0 if only the state of
+        the agent causes it (`blame`); only cancellation and wrong usage are raised.
         """
         try:
             scope = self._scope(step)
+            scope = replace(scope, isolation=isolation) if isolation is not None else scope
             name, _ = scope.strategy(strategy)
         except UsageError:
             raise
         except BenchflowError as error:
-            preparation = self.environment.preparation
-            isolation = isolation_of(preparation.view.config.verifier, preparation.isolation)
-            return Verification.refused(attribute(error, "package", "verify"), isolation, step)
+            seen = isolation or isolation_of(self.environment.preparation, step)
+            return Verification.refused(attribute(error, "package", "verify"), seen, step)
+        found = await self._verified(scope, name, output, sandbox, rollout, soft=soft)
+        chosen = self.environment.preparation.chosen.get(step) if isolation is None else None
+        if chosen is None:
+            return found
+        notes = (chosen.note,) if chosen.note is not None else ()
+        wider = None
+        if not soft and chosen.full is not None and _lost_something(found, chosen.full):
+            wider = await self._wider(scope, name, sandbox, rollout)
+        return replace(found, diagnostics=(*found.diagnostics, *notes), wider=wider)
+
+    async def _verified(
+        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+    ) -> Verification:
+        """Verify, and find out whose fault a failure is."""
 
         async def attempt() -> Verification:
             return await self._attempt(scope, name, output, sandbox, rollout, soft=soft)
 
-        found = await attempt()
-        if not self._blames or not blame.may_be_of_the_state(found.verdict):
-            return found
-        found = await blame.settle(found, attempt, lambda: self._on_pristine(scope, name, rollout))
-        if isinstance(found.verdict, Scored):
-            write_reward(output, found.verdict)
+        async def pristine(lacking: Iterable[FailedRequest] = ()) -> blame.Pristine:
+            return await self._on_pristine(scope, name, rollout, lacking)
+
+        first = found = await attempt()
+        if self._blames and blame.may_be_of_the_state(found.verdict):
+            found = await blame.settle(found, attempt, pristine)
+        found = await blame.settle_downloads(
+            found,
+            scope.reward_range.high,
+            lambda: pristine(found.unreached),
+            required=scope.requires_downloads,
+        )
+        try:
+            if found.verdict != first.verdict:
+                _replace_reward(output, found.verdict)
+        except BenchflowError as error:
+            return replace(found, verdict=attribute(error, "infrastructure", "verify"))
         return found
 
     async def _attempt(
@@ -155,37 +186,49 @@ class Verifier:
             withheld=tuple(findings.withheld),
             duration_sec=time.monotonic() - began,
             step=scope.step,
+            unreached=tuple(findings.unreached),
         )
 
-    async def _on_pristine(self, scope: Scope, name: str, rollout: Path | None) -> Verdict:
-        """The verdict of the same verifier on the environment as built, in which no agent was."""
+    async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
+        """The same state at the next wider rung, so that an author sees whether an honest solution lost something."""
+        rung = wider_rung(scope.isolation.rung)
+        if rung is None:
+            return None
+        more = replace(scope, isolation=replace(scope.isolation, rung=rung))
+        with scratch("wider-") as folder:
+            verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False)
+        return WiderCheck(rung, verdict.reward if isinstance(verdict, Scored) else None)
+
+    async def _on_pristine(
+        self, scope: Scope, name: str, rollout: Path | None, lacking: Iterable[FailedRequest]
+    ) -> blame.Pristine:
+        """How the same verifier does on the environment as built, in which no agent was."""
         backend, preparation = self.environment.backend, self.environment.preparation
         variables = verifier_variables(scope, self._machine)
 
-        async def verify() -> Verdict:
+        async def verify() -> blame.Pristine:
             fresh = Environment(backend, preparation)
             try:
                 await fresh.start()
             except BenchflowError as error:
-                return attribute(error, "environment", "verify")
+                return blame.Pristine(attribute(error, "environment", "verify"))
             async with fresh:
                 verifier = Verifier(
                     fresh,
                     machine=self._machine,
                     cache=self._cache,
                     base_image=self._base_image,
-                    blames=False,
                 )
                 with scratch("pristine-") as folder:
-                    found = await verifier.verify(folder / "out", rollout=rollout, step=scope.step, strategy=name)
-            return found.verdict
+                    found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
+            return blame.Pristine(found.verdict, found.unreached)
 
         spec = preparation.spec
         image = spec.image.digest if spec.image is not None else preparation.base
         settings = (spec.limits, spec.network, spec.workdir, spec.user, frozenset(spec.env.items()))
         own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
-        return await blame.on_pristine(key, verify)
+        return await blame.on_pristine(key, verify, lacking)
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -264,7 +307,13 @@ class Verifier:
 
 
 def _scope(environment: Environment, step: str | None) -> Scope:
-    return scope_of(environment.preparation.view, step, environment.preparation.isolation)
+    return scope_of(environment.preparation.view, step, isolation_of(environment.preparation, step))
+
+
+def _lost_something(found: Verification, full: float) -> bool:
+    """Whether the work scored below full, and the verifier did not see all of it."""
+    below = isinstance(found.verdict, Scored) and found.verdict.reward < full
+    return below and (bool(found.withheld) or found.isolation.rung == "separate")
 
 
 def _seen(isolation: Isolation, *, in_agents_box: bool) -> Isolation:
@@ -287,6 +336,14 @@ def _without_secrets(text: str, scope: Scope, machine: Mapping[str, str]) -> str
         return verifier_variables(scope, machine).redact(text) or text
     except Exception:  # noqa: BLE001 - what cannot be resolved has no value that could appear
         return text
+
+
+def _replace_reward(folder: Path, verdict: Verdict) -> None:
+    """Make the reward files of a finished folder those of the verdict that counts."""
+    if isinstance(verdict, Scored):
+        write_reward(folder, verdict)
+    else:
+        _drop_rewards(folder)
 
 
 def _drop_rewards(folder: Path) -> None:

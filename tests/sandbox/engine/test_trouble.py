@@ -4,8 +4,11 @@ import os
 
 import pytest
 
-from benchflow.errors import InfrastructureFailure
+from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.sandbox.engine import EngineBackend
+from benchflow.sandbox.engine.box.running_container import EngineContainer
+from benchflow.sandbox.engine.machine.dialect import DOCKER
+from benchflow.sandbox.engine.machine.engine_client import EngineClient
 from benchflow.sandbox.protocol import Image, SandboxSpec
 
 pytestmark = pytest.mark.anyio
@@ -38,9 +41,6 @@ async def test_a_stopped_docker_says_how_to_start_it(tmp_path):
 
 
 async def test_an_engine_that_hangs_is_given_up(tmp_path, monkeypatch):
-    from benchflow.sandbox.engine.machine.dialect import DOCKER
-    from benchflow.sandbox.engine.machine.engine_client import EngineClient
-
     script = tmp_path / "slow"
     script.write_text("#!/bin/sh\nsleep 60\n")
     script.chmod(0o755)
@@ -55,3 +55,31 @@ async def test_a_full_disk_is_named(tmp_path):
     with pytest.raises(InfrastructureFailure) as caught:
         await EngineBackend("podman", command=[str(script)], state=tmp_path).resolve("x")
     assert caught.value.code == "disk-full"
+
+
+STARVED = r"""#!/bin/sh
+case "$*" in
+  *inspect*) echo "{report}" ;;
+  *exec*) printf '\000anchor\000\007\000\000\000\000\000\000\000' >&2; exit 137 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("report", "from_outside"), [("true 0", True), ("true 536870912", False), ("false 0", False)])
+async def test_a_kill_for_lack_of_memory_of_the_machine_is_told_from_the_containers_own_limit(
+    tmp_path, report, from_outside
+):
+    script = tmp_path / "engine"
+    script.write_text(STARVED.replace("{report}", report))
+    script.chmod(0o755)
+
+    async def restart():
+        pass
+
+    client = EngineClient(DOCKER, [str(script)])
+    container = EngineContainer(client, "box", user="0:0", workdir="/", env={}, restart=restart)
+    if from_outside:
+        with pytest.raises(SandboxFailure, match="the machine ran out of memory") as caught:
+            await container.exec(["true"])
+        assert caught.value.code == "killed-from-outside"
+    assert (await container.exec(["true"])).exit_code == 137  # one report counts once

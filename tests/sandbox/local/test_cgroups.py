@@ -72,7 +72,7 @@ def test_limits_are_written_in_the_words_of_each_version(
 
 
 def test_nothing_is_made_where_nothing_is_limited(tmp_path: Path) -> None:
-    hierarchy = cgroups.Hierarchy(tmp_path, frozenset({"memory"}), 2)
+    hierarchy = cgroups.Hierarchy(tmp_path, frozenset({"cpu", "cpuset"}), 2)
     groups = cgroups.make_groups([hierarchy], "owner", "box", Limits(pids=5), ())
     assert (groups.folders, list(tmp_path.iterdir())) == ((), [])
 

@@ -224,7 +224,7 @@ from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import Limits, SandboxSpec
 async def main():
     backend = LocalBackend(pathlib.Path(sys.argv[2]))
-    async with backend.create(SandboxSpec(limits=Limits(memory_mb=8000))) as box:
+    async with backend.create(SandboxSpec(limits=Limits(memory_mb=int(sys.argv[3]) or None))) as box:
         try:
             print((await box.exec({HOG!r})).stdout)
         except SandboxFailure as error:
@@ -234,7 +234,10 @@ anyio.run(main)
 """
 
 
-async def test_a_machine_without_memory_is_trouble_of_the_sandbox(backend: LocalBackend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [8000, 0], ids=["limited", "unlimited"])
+async def test_a_machine_without_memory_is_trouble_of_the_sandbox(
+    limit: int, backend: LocalBackend, tmp_path: Path
+) -> None:
     hierarchy = next((item for item in backend.machine.hierarchies if "memory" in item.controllers), None)
     if hierarchy is None or hierarchy.version == 2:
         pytest.skip("needs a control group around the driver that limits memory")
@@ -242,7 +245,7 @@ async def test_a_machine_without_memory_is_trouble_of_the_sandbox(backend: Local
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(400 << 20))
-        command = [sys.executable, "-c", DRIVER, str(group), str(tmp_path / "store")]
+        command = [sys.executable, "-c", DRIVER, str(group), str(tmp_path / "store"), str(limit)]
         done = await anyio.run_process(command, check=False)
         assert done.stdout.decode().strip() == "killed-from-outside", done.stderr.decode()
     finally:

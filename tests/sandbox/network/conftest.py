@@ -195,7 +195,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         data = body or f"hello from {self.headers.get('Host')}".encode()
         if self.path.startswith("/big/"):
             data = bytes(int(self.path.rsplit("/", 1)[1]))
-        self.send_response(204 if self.path == "/empty" else 200)
+        self.send_response({"/empty": 204, "/down": 503}.get(self.path, 200))
         if self.path != "/empty":
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()

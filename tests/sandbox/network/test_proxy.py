@@ -258,6 +258,13 @@ def test_curl_may_ask_first_whether_a_body_is_welcome(serve, origin, tmp_path):
     assert len(done.stdout) == 2_000_000
 
 
+def test_a_server_that_reports_an_error_of_its_own_is_not_reached(serve, origin):
+    served = serve("good.test")
+    assert curl(served, f"http://good.test:{origin.port}/down", "-w", " %{http_code}").stdout.endswith(" 503")
+    [failed] = served.egress.failed_requests
+    assert (failed.host, failed.port, failed.reason) == ("good.test", origin.port, "answered with status 503")
+
+
 def test_a_server_that_speaks_nonsense_or_is_down_is_a_bad_gateway(serve, origin):
     served = serve("good.test", "nowhere.example")
     assert curl(served, f"http://good.test:{origin.port}/nonsense", "-w", "%{http_code}").stdout.endswith("502")
@@ -266,7 +273,7 @@ def test_a_server_that_speaks_nonsense_or_is_down_is_a_bad_gateway(serve, origin
         port = closed.getsockname()[1]
         assert "refused\n502" in curl(served, f"http://good.test:{port}/", "-w", "%{http_code}").stdout
     assert "cannot be resolved" in curl(served, "http://nowhere.example/").stdout
-    assert [verdict for _, _, verdict in served.verdicts] == ["allowed", "failed", "failed"]
+    assert [verdict for _, _, verdict in served.verdicts] == ["allowed", "failed", "failed", "failed"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import compare
-from benchflow.evaluation.report import comparison_lines, summary_lines, table
+from benchflow.evaluation.report import comparison_lines, number, summary_lines, table
 from benchflow.evaluation.store import DEFAULT_JOBS_DIR, job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs
@@ -50,7 +50,7 @@ def list_command(jobs_dir: Path, as_json: bool) -> int:
             row["agent"] or "",
             row["state"],
             "–" if row["problem"] else f"{row['scored']}/{max(row['total'], row['planned'] or 0)}",
-            _mean(row["mean_reward"]),
+            number(row["mean_reward"]),
         )
         for row in rows
     ]
@@ -84,7 +84,7 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
     job = Job.find(jobs_dir, name)
     record = job.record
     summary = job_summary(readable(job)).statistics
-    finished = summary["total"] >= record.planned
+    finished = summary.total >= record.planned
     state = "running" if job.running else "finished" if finished else "unfinished"
     return {
         "job": name,
@@ -92,15 +92,11 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
         "model": record.request.model,
         "state": state,
         "planned": record.planned,
-        "total": summary["total"],
-        "scored": summary["scored"],
-        "mean_reward": summary["mean_reward"]["value"],
+        "total": summary.total,
+        "scored": summary.scored,
+        "mean_reward": summary.mean_reward.value,
         "problem": None,
     }
-
-
-def _mean(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else "–"
 
 
 @click.command("show")
@@ -147,7 +143,7 @@ def compare_command(
     if as_json:
         emit_json(comparison.to_dict())
     else:
-        for line in comparison_lines(comparison.to_dict()):
+        for line in comparison_lines(comparison):
             emit(printable(line))
     failed = not comparison.tasks or (fail_if_worse and comparison.verdict == "worse")
     return 1 if failed else 0

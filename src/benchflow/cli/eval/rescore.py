@@ -57,7 +57,7 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
     if not report.completed:
         note(f"Interrupted. To continue: bench eval rescore {job_argument(store.folder)}")
         return INTERRUPTED
-    return 0 if not report.not_rescored and summary.statistics["unscored"] == 0 else 1
+    return 0 if not report.not_rescored and summary.statistics.unscored == 0 else 1
 
 
 class _Changes(Watching):

@@ -176,4 +176,4 @@ def _run(
     if not completed:
         note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
         return INTERRUPTED
-    return 0 if summary.statistics["scored"] == len(planned) else 1
+    return 0 if summary.statistics.scored == len(planned) else 1

@@ -31,7 +31,7 @@ from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import require_intact
 from benchflow.verifier.live_box import agent_users, end_agent
-from benchflow.verifier.scope import config_of, isolation_of
+from benchflow.verifier.scope import isolation_of
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
@@ -98,7 +98,7 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
 
 def keeps_processes(preparation: Preparation, step: str | None) -> bool:
     """Whether the agent's processes keep running during verification."""
-    return isolation_of(config_of(preparation.view, step), preparation.isolation).keeps_processes
+    return isolation_of(preparation, step).keeps_processes
 
 
 async def end_processes(environment: Environment, step: str | None) -> None:

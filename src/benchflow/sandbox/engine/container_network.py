@@ -16,7 +16,7 @@ from benchflow.sandbox.inside.egress_gateway import EgressPlan
 from benchflow.sandbox.network.addresses import permitted_networks
 from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.egress_plan import plan_egress
-from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.sandbox.protocol import FailedRequest, NetworkPolicy
 
 
 class ContainerNetwork:
@@ -42,6 +42,11 @@ class ContainerNetwork:
     def environment(self) -> Mapping[str, str]:
         """Variables that every command gets under the policy."""
         return (plan_egress(self.policy).environment or {}) if self.policy.mode == "allowlist" else {}
+
+    @property
+    def failed_requests(self) -> tuple[FailedRequest, ...]:
+        """What the proxy saw fail; the engine's own network tells nothing."""
+        return self._egress.failed_requests if self._egress is not None else ()
 
     async def begin(self, container: EngineContainer) -> None:
         """Bring a freshly started container, in which nothing runs yet, under its policy."""

@@ -27,6 +27,7 @@ from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import (
     Change,
     ChangeKind,
+    FailedRequest,
     Mount,
     NetworkPolicy,
     Revert,
@@ -171,6 +172,9 @@ class EngineSandbox(InContainer):
 
     async def kill_processes(self) -> None:
         await self.container.kill_processes()
+
+    async def failed_requests(self) -> tuple[FailedRequest, ...]:
+        return self._network.failed_requests if self._network is not None else ()
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         if self._network is None or self._network_of is not None:

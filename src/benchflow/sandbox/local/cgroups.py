@@ -57,7 +57,7 @@ class Groups:
     members: tuple[int, ...] = ()
     """Descriptors to join through."""
     memory: Path | None = None
-    """The one of them that limits memory."""
+    """The one of them that counts memory."""
 
     def close(self) -> None:
         for fd in self.members:
@@ -71,6 +71,8 @@ class Groups:
         if modern:
             return Shortage(modern.get("oom", 0), modern.get("oom_kill", 0))
         killed = _counters(self.memory / "memory.oom_control").get("oom_kill", 0)
+        if not killed:
+            return Shortage(0, 0)
         most, limit = (_counters(self.memory / f"memory.{name}_in_bytes").get("", 0) for name in ("max_usage", "limit"))
         used_up = most >= limit - limit // 16  # newer kernels count no refusals here
         return Shortage(killed if used_up else 0, killed)
@@ -111,14 +113,17 @@ def available(hierarchies: Iterable[Hierarchy]) -> frozenset[Controller]:
 def make_groups(
     hierarchies: Iterable[Hierarchy], owner: str, sandbox: str, limits: Limits, cpus: tuple[int, ...]
 ) -> Groups:
-    """One group per hierarchy that has something to limit; nothing is left after an error."""
+    """One group per hierarchy that has something to limit; nothing is left after an error.
+
+    There is always one for memory: it counts the processes that the machine killed for lack of memory.
+    """
     folders: list[Path] = []
     members: list[int] = []
     memory: Path | None = None
     try:
         for hierarchy in hierarchies:
             settings = _settings(hierarchy, limits, cpus)
-            if not settings:
+            if not settings and "memory" not in hierarchy.controllers:
                 continue
             folder = f"{hierarchy.folder}/{group_prefix(owner)}{sandbox}"
             os.mkdir(folder)

@@ -29,6 +29,7 @@ from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
     Change,
     ExecResult,
+    FailedRequest,
     Mount,
     NetworkPolicy,
     OutputSink,
@@ -259,6 +260,9 @@ class LocalSandbox(Sandbox):
     async def limits_reached(self) -> tuple[str, ...]:
         return ("processes",) if self.groups.forks_refused() else ()
 
+    async def failed_requests(self) -> tuple[FailedRequest, ...]:
+        return self._uplink.failed_requests
+
     async def set_network(self, policy: NetworkPolicy) -> None:
         link = await self._quiet_link()
         uplink = Uplink(policy)
@@ -427,6 +431,10 @@ class Uplink:
     def environment(self) -> Mapping[str, str]:
         """Variables for every command."""
         return self._plan.environment or {}
+
+    @property
+    def failed_requests(self) -> tuple[FailedRequest, ...]:
+        return self._egress.failed_requests if self._egress is not None else ()
 
     async def open(self, link: Link) -> None:
         """Make the policy work inside; the sandbox has no other network."""

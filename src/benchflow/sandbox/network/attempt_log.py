@@ -7,10 +7,13 @@ all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
+
+from benchflow.sandbox.network.host_rules import as_address
+from benchflow.sandbox.protocol import FailedRequest
 
 Channel = Literal["proxy", "connect", "tls", "http", "raw", "dns"]
 Verdict = Literal["allowed", "refused", "failed"]
@@ -37,6 +40,20 @@ class Attempt:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def unreached(attempts: Iterable[Attempt]) -> tuple[FailedRequest, ...]:
+    """The hosts whose newest attempt was refused or failed, each with its port; None where only the name was asked for.
+
+    Names without a domain and refused numeric addresses are left out: programs look for their own machine by the one
+    and for that of a cloud by the other, and download from neither.
+    """
+    newest = {(attempt.host, attempt.port): attempt for attempt in attempts if "." in attempt.host}
+    return tuple(
+        FailedRequest(attempt.host, attempt.port, attempt.reason or attempt.verdict)
+        for attempt in newest.values()
+        if attempt.verdict == "failed" or (attempt.verdict == "refused" and as_address(attempt.host) is None)
+    )
 
 
 class AuditLog:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from benchflow.sandbox.inside.egress_gateway import Role
-from benchflow.sandbox.network.attempt_log import Attempt, AuditLog
+from benchflow.sandbox.network.attempt_log import Attempt, AuditLog, unreached
 from benchflow.sandbox.network.host_rules import HostRules, Network
 from benchflow.sandbox.network.proxying.accepting import ConnectionServer
 from benchflow.sandbox.network.proxying.dialer import Dialer, Outbound, Resolver
 from benchflow.sandbox.network.proxying.dns import FakeNames, NameService
 from benchflow.sandbox.network.proxying.proxy import Proxy
-from benchflow.sandbox.protocol import NetworkPolicy
+from benchflow.sandbox.protocol import FailedRequest, NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,11 @@ class Egress:
             sock.close()
         if self._server is not None:
             await self._server.close()
+
+    @property
+    def failed_requests(self) -> tuple[FailedRequest, ...]:
+        """The addresses that were not reached at last."""
+        return unreached(self._audit.attempts)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -121,6 +121,8 @@ class VerifierWiring(Record):
     outputs: tuple[str, ...] = field(listing(some_text), default=())
     transfer: tuple[Transfer, ...] = field(listing(kinds.record(Transfer)), default=())
     implementation: Implementation | None = field(kinds.record(Implementation), default=None)
+    downloads: str = field(kinds.choice("required", "optional"), default="required")
+    """Whether a low reward counts if the verifier's own downloads failed."""
 
 
 class OracleWiring(Record):

@@ -19,6 +19,7 @@ from benchflow.sandbox.protocol import (
     NO_SUCH_FILE,
     Change,
     ExecResult,
+    FailedRequest,
     Mount,
     NetworkPolicy,
     OutputSink,
@@ -325,10 +326,14 @@ class InMemorySandbox(Sandbox):
     async def has_processes(self) -> bool:
         return bool(self._machine.jobs)
 
+    async def failed_requests(self) -> tuple[FailedRequest, ...]:
+        return tuple(dict.fromkeys(self._machine.unreached)) if self.network.mode != "none" else ()
+
     async def set_network(self, policy: NetworkPolicy) -> None:
         self._require_running("set_network", policy.mode)
         self._require(f"network.{policy.mode}")
         self.network = policy
+        self._machine.unreached.clear()
 
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None

@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from benchflow.sandbox.inside.accounts import Account, UnknownUser, find_account
+from benchflow.sandbox.protocol import FailedRequest
 from benchflow.testing.memory import shell_syntax as syntax
 from benchflow.testing.memory.node_tree import Node, NodeTree
 from benchflow.testing.memory.shell_syntax import ShellSyntaxError
@@ -134,6 +135,8 @@ class Machine:
     programs: Mapping[str, Program]
     hostname: str = "sandbox"
     jobs: dict[int, Job] = field(default_factory=dict)
+    unreached: list[FailedRequest] = field(default_factory=list)
+    """What programs report as asked for and not reached."""
     _pids: count[int] = field(default_factory=lambda: count(100))
 
     def job(self, uid: int, leader: int | None = None) -> Job:

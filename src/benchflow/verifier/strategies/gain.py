@@ -75,7 +75,9 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
             base_image=run.maker.base_image,
             blames=False,
         )
-        found = await verifier.verify(run.output / end, step=run.scope.step, strategy=strategy.strategy)
+        found = await verifier.verify(
+            run.output / end, step=run.scope.step, strategy=strategy.strategy, isolation=run.scope.isolation
+        )
     return found.verdict
 
 
@@ -119,15 +121,15 @@ def _live_case(run: Run, name: str) -> LiveCase:
 
 def _parts(run: Run, strategy: GainStrategy, case: str) -> dict[str, Any]:
     """Everything that a baseline or ceiling depends on: package, environment, case, and verifier inputs."""
-    image = run.environment.preparation.spec.image
     values = json.dumps(dict(run.variables.values), sort_keys=True)
     return {
         "task": run.scope.view.digest,
         "step": run.scope.step,
         "strategy": strategy.strategy,
         "case": case,
+        "isolation": run.scope.isolation.rung,
         "backend": run.environment.backend.name,
-        "image": image.digest if image is not None and image.digest != HOST else userland(),
+        "image": run.environment.preparation.digest,
         "base_image": run.maker.base_image,
         "variables": hashlib.sha256(values.encode()).hexdigest(),
         "judges": run.machine.get("OPENAI_BASE_URL"),
@@ -136,9 +138,7 @@ def _parts(run: Run, strategy: GainStrategy, case: str) -> dict[str, Any]:
 
 
 SCHEMA: Final = "benchcube.measured.v1"
-HOST: Final = "host"
 _MAX_RECORD: Final = 16 << 20
-_USERLAND: Final = ("/etc/os-release", "/usr/bin", "/usr/lib", "/usr/local/bin", "/usr/local/lib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +158,6 @@ def place_of(folder: Path, parts: Mapping[str, Any]) -> Path:
     """The file of a score that depends on `parts`."""
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return folder / f"{key}.json"
-
-
-def userland() -> str:
-    """An identifier of this machine's own programs, which changes when they are updated."""
-    times = []
-    for name in _USERLAND:
-        try:
-            times.append(Path(name).stat().st_mtime_ns)
-        except OSError:
-            times.append(0)
-    return f"{HOST}:{'.'.join(map(str, times))}"
 
 
 def recall(place: Path) -> Measured | None:

@@ -56,6 +56,8 @@ class EngineContainer:
         self.env = dict(env)
         self._restart = restart
         self._processes: list[EngineProcess] = []
+        self._starved = False
+        """Whether the engine has reported a kill for lack of memory."""
 
     def set_defaults(self, *, user: str | None = None, env: Mapping[str, str] | None = None) -> None:
         """Change what holds for commands that do not say otherwise."""
@@ -101,6 +103,8 @@ class EngineContainer:
             raise self._failure(greeting.words or output.kept("stdout").decode(errors="replace"))
         code = _KILLED if scope.cancelled_caught or process.returncode is None else shell_code(process.returncode)
         late = timeout is not None and duration >= timeout and code in (_TIMED_OUT, _KILLED)
+        if code == _KILLED and not late and not scope.cancelled_caught:
+            await self._require_memory()
         return ExecResult(
             _KILLED if late else code,
             output.kept("stdout"),
@@ -109,6 +113,17 @@ class EngineContainer:
             timed_out=late,
             dropped_bytes=output.dropped,
         )
+
+    async def _require_memory(self) -> None:
+        """Raise if the machine killed a process for lack of memory since the last call.
+
+        A container with a memory limit may have reached that, which is the command's own result.
+        """
+        report = await self._client.ask("inspect", "--format", "{{.State.OOMKilled}} {{.HostConfig.Memory}}", self.id)
+        known, self._starved = self._starved, report.split() == ["true", "0"]
+        if self._starved and not known:
+            message = "A process of the sandbox was killed because the machine ran out of memory."
+            raise SandboxFailure(message, code="killed-from-outside")
 
     async def process(
         self,

@@ -121,7 +121,7 @@ class Outbound:
         except RefusedError as error:
             raise self.refused(channel, target, str(error)) from None
         except UnreachableError as error:
-            self._audit.record(channel, target.host, target.port, "failed", str(error))
+            self.failed(channel, target, str(error))
             raise
         self._audit.record(channel, target.host, target.port, "allowed")
         return Stream(sock, timeout=self._timeout)
@@ -130,6 +130,10 @@ class Outbound:
         """Log a refusal and give the error to raise for it."""
         self._audit.record(channel, target.host, target.port, "refused", reason)
         return RefusedError(f"egress to {target.host} port {target.port} refused: {reason}")
+
+    def failed(self, channel: Channel, target: Target, reason: str) -> None:
+        """Log that a target that is admitted did not answer as it should."""
+        self._audit.record(channel, target.host, target.port, "failed", reason)
 
     def malformed(self, channel: Channel, reason: str) -> None:
         """Log a request that is too broken to have a host."""

@@ -26,6 +26,7 @@ from benchflow.sandbox.network.proxying.http1 import (
 
 _LINGER_SECONDS: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
+_SERVER_ERROR: Final = 500
 _PHRASES: Final = {
     400: "Bad Request",
     403: "Forbidden",
@@ -103,7 +104,12 @@ class Forwarder:
         """
         target, path = self._target(asked.request)
         with server or await self._outbound.connect(self._channel, target) as connection:
-            await self._exchange(asked, onward_request(asked.request, target, path), Peer(connection, h11.CLIENT))
+            onward = onward_request(asked.request, target, path)
+            try:
+                await self._exchange(asked, onward, Peer(connection, h11.CLIENT), target)
+            except UnreachableError as error:
+                self._outbound.failed(self._channel, target, str(error))
+                raise
         return asked.client.may_continue
 
     def _target(self, request: h11.Request) -> tuple[Target, str]:
@@ -112,11 +118,14 @@ class Forwarder:
             raise self._outbound.refused(self._channel, target, f"the connection was made to {self._only.host}")
         return target, path
 
-    async def _exchange(self, asked: Asked, onward: h11.Request, server: Peer) -> None:
+    async def _exchange(self, asked: Asked, onward: h11.Request, server: Peer, target: Target) -> None:
         """Send the request and pass on the answer; a server may answer before the body has ended."""
         sending = asyncio.create_task(_send(asked.client, onward, server))
         try:
-            await self._answer(asked, await _response(asked, server), server)
+            response = await _response(asked, server)
+            if response.status_code >= _SERVER_ERROR:  # logged before the client can act on it
+                self._outbound.failed(self._channel, target, f"answered with status {response.status_code}")
+            await self._answer(asked, response, server)
         finally:
             sending.cancel()
             await asyncio.wait([sending])

@@ -1,0 +1,98 @@
+"""An image with interpreters, compilers and runners for tests on engines, from the Debian packages of this machine.
+
+`make_image(command, env, archive, large=...)` packs the archive once and imports it into an engine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+IMAGE = "benchcube-test/toolchains:1"
+SMALL = (
+    *("bash", "coreutils", "diffutils", "findutils", "grep", "sed", "git", "make", "perl", "python3", "python3-pytest"),
+    *("ruby", "ruby-bundler", "nodejs"),
+)
+LARGE = (*SMALL, "tox", "npm", "r-base-core", "default-jdk-headless", "golang-go", "cargo", "gcc", "libc6-dev")
+_KINDS = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+_UNUSED = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info")
+_MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ACCOUNTS = {
+    "etc/passwd": (
+        "root:x:0:0::/root:/bin/bash\nagent:x:1000:1000::/home/agent:/bin/bash\nnobody:x:65534:65534::/:/bin/sh\n"
+    ),
+    "etc/group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
+}
+_FOLDERS = {
+    "tmp": (0o1777, 0),
+    "root": (0o700, 0),
+    "app": (0o755, 1000),
+    "home/agent/work": (0o755, 1000),
+    "home/agent": (0o755, 1000),
+}
+
+
+def make_image(command: Sequence[str], env: dict[str, str], archive: Path, *, large: bool) -> None:
+    """Import the image into an engine; the archive is packed if it does not exist."""
+    if not archive.exists():
+        unfinished = archive.with_suffix(".part")
+        _pack(unfinished, LARGE if large else SMALL)
+        unfinished.replace(archive)
+    change = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    subprocess.run(
+        [*command, "import", "--change", change, str(archive), IMAGE], env=env, capture_output=True, check=True
+    )
+
+
+def _pack(target: Path, packages: Sequence[str]) -> None:
+    options = ("--recurse", "--installed", *(f"--no-{kind}" for kind in _KINDS))
+    lines = subprocess.run(
+        ["apt-cache", "depends", *options, *packages], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    names = [line for line in lines if line and line[0] not in " <"]
+    listed = subprocess.run(["dpkg", "-L", *names], capture_output=True, text=True, check=False).stdout.splitlines()
+    links = [name for name in _MERGED if Path(name).is_symlink()]
+    files = {_where(name, links) for name in listed if name.startswith("/") and not name.startswith(_UNUSED)}
+    chosen = [
+        *links,
+        *(name for name in files if os.path.lexists(name) and name != "/."),
+        *_alternatives(),
+        "/etc/ld.so.cache",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        listing = Path(folder, "list")
+        listing.write_text("\n".join(sorted(set(chosen))))
+        subprocess.run(["tar", "-cf", target, "--no-recursion", "-T", listing], capture_output=True, check=True)
+        _make_accounts(Path(folder, "root"))
+        subprocess.run(["tar", "-rf", target, "-C", f"{folder}/root", "."], capture_output=True, check=True)
+
+
+def _where(name: str, links: Sequence[str]) -> str:
+    """Where a file of a package is if `/bin` and its like are links into `/usr`."""
+    first = "/" + name.split("/")[1]
+    return f"/usr{name}" if first in links else name
+
+
+def _alternatives() -> list[str]:
+    """The links that choose one of several programs, and the names that lead to them."""
+    named = [
+        entry.path
+        for entry in os.scandir("/usr/bin")
+        if entry.is_symlink() and str(Path(entry.path).readlink()).startswith("/etc/alternatives/")
+    ]
+    return [*named, *(entry.path for entry in os.scandir("/etc/alternatives")), "/etc/alternatives"]
+
+
+def _make_accounts(root: Path) -> None:
+    for name, (mode, owner) in _FOLDERS.items():
+        place = root / name
+        place.mkdir(parents=True, exist_ok=True)
+        place.chmod(mode)
+        os.chown(place, owner, owner)
+    (root / "etc").mkdir(mode=0o755)
+    root.chmod(0o755)
+    for name, text in _ACCOUNTS.items():
+        (root / name).write_text(text)

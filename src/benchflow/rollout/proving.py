@@ -1,0 +1,284 @@
+"""Isolation by proof, carried out: the oracle runs, and its state is verified down the ladder.
+
+A proof is looked for in the user's cache first; a lock lets concurrent rollouts and processes share one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+import benchflow.verifier
+from benchflow.agents.oracle_agent import SCRIPT
+from benchflow.environment import Environment
+from benchflow.errors import Issue
+from benchflow.files.locks import held_lock
+from benchflow.files.scratch import scratch
+from benchflow.record import Isolation, Proof, ProofKey, Result, Rung, RungOutcome, StepProof
+from benchflow.record.proof import recall_proof, remember_proof
+from benchflow.record.trajectory import timestamp
+from benchflow.rewards import Scored
+from benchflow.sandbox.factory import ChosenIsolation, Preparation
+from benchflow.sandbox.local.layers.sandbox_store import default_store
+from benchflow.sandbox.protocol import Sandbox
+from benchflow.task.config.task_config import AUTO, RUNGS
+from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.verifier import Verification, Verifier
+from benchflow.verifier.boxes import stopping
+from benchflow.verifier.ladder import MAX_RUNS, OPEN, SERVICES, Decision, Try, decide
+from benchflow.verifier.scope import config_of, scope_of
+from benchflow.verifier.separate_box import transfers
+
+Chosen = Mapping[str | None, ChosenIsolation]
+MakeVerifier = Callable[..., Verifier]
+RunOracle = Callable[[MakeVerifier], Awaitable[Result]]
+"""Runs the oracle of the package once, at `open`, with a verifier that is made by the function."""
+_STATED: Final = frozenset({"package", "unsupported"})
+"""Errors of an oracle run that another one cannot change."""
+_WHERE: Final = "verifier.isolation"
+
+
+def default_folder() -> Path:
+    """The folder of proofs in the user's cache."""
+    return default_store() / "proofs"
+
+
+def chosen_without_proof(view: TaskRuntimeView, isolation: str | None) -> Chosen | None:
+    """The isolation of verifiers, by step, where the user chose it (`isolation`) or there is no oracle.
+
+    None where a proof is needed: `find_proof` gives it.
+    """
+    if isolation in RUNGS:
+        rung: Rung = isolation  # type: ignore[assignment] # it is one of them
+        return {step: ChosenIsolation(Isolation(rung, "user", None)) for step in _steps(view)}
+    steps = _by_proof(view, isolation)
+    if steps and _has_oracle(view):
+        return None
+    message = "The package has no oracle, so no isolation can be proven; it is verified at 'open'."
+    return dict.fromkeys(steps, _unproven("proof-no-oracle", message))
+
+
+async def find_proof(
+    preparation: Preparation, sandbox: str, isolation: str | None, proofs: Proofs, run: RunOracle
+) -> Chosen:
+    """The isolation of verifiers where the package or the user says `auto`; `sandbox` is the name of the backend.
+
+    What cannot be proven is `open` with a note: a rollout never ends because of a proof.
+    """
+    view = preparation.view
+    key = ProofKey(view.content_digest, preparation.digest, sandbox, rules(), _by_proof(view, isolation))
+    return await proofs.find(key, view, run)
+
+
+def _steps(view: TaskRuntimeView) -> tuple[str | None, ...]:
+    return tuple(step.config.name for step in view.steps) or (None,)
+
+
+def _by_proof(view: TaskRuntimeView, isolation: str | None) -> tuple[str | None, ...]:
+    """The steps whose isolation a proof chooses."""
+    asked = isolation == AUTO
+    return tuple(step for step in _steps(view) if asked or config_of(view, step).wanted_isolation == AUTO)
+
+
+def _has_oracle(view: TaskRuntimeView) -> bool:
+    """Whether every step has a solution."""
+    folders = [step.oracle_dir or view.oracle_dir for step in view.steps] or [view.oracle_dir]
+    return all(folder is not None and (folder / SCRIPT).is_file() for folder in folders)
+
+
+@cache
+def rules() -> str:
+    """The version of the rules of isolation: a digest of the code that follows them."""
+    found = hashlib.sha256()
+    for place in benchflow.verifier.__path__:
+        for path in sorted(Path(place).rglob("*.py")):
+            found.update(path.relative_to(place).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+class Proofs:
+    """Proofs in a folder, and those of this object's time that may not be kept."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is created when there is something to keep; without one it is in the user's cache."""
+        self._folder: Final = folder or default_folder()
+        self._found: Final[dict[ProofKey, Chosen]] = {}
+
+    async def find(self, key: ProofKey, view: TaskRuntimeView, run: RunOracle) -> Chosen:
+        """What is proven for a key: known, or by running the oracle. Concurrent calls for one key share one proof."""
+        async with self._alone(key):
+            if key not in self._found:
+                kept = await anyio.to_thread.run_sync(recall_proof, self._folder, key)
+                self._found[key] = _chosen(kept) if kept is not None else await self._prove(key, view, run)
+            return self._found[key]
+
+    @asynccontextmanager
+    async def _alone(self, key: ProofKey) -> AsyncIterator[None]:
+        """Nobody else looks for this proof; where the folder cannot be written, nobody could share it."""
+        place = key.place(self._folder)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lock = place.with_suffix(".lock")
+            lock.touch()
+        except OSError:
+            yield
+            return
+        async with held_lock(lock):
+            yield
+
+    async def _prove(self, key: ProofKey, view: TaskRuntimeView, run: RunOracle) -> Chosen:
+        climbs = [_Climb(view, step) for step in key.steps]
+        problem = await _climb(climbs, run)
+        decided = {climb: climb.decision() for climb in climbs}
+        steps = tuple(
+            StepProof(climb.step, decision.rung, decision.full, tuple(climb.outcomes))
+            for climb, decision in decided.items()
+            if decision.full is not None
+        )
+        proof = Proof(key, steps, timestamp())
+        if all(decision.settled for decision in decided.values()):
+            with suppress(OSError):  # it is proven all the same, and proven again next time
+                await anyio.to_thread.run_sync(remember_proof, self._folder, proof)
+        failed = {climb.step: _failed(decision, climb, problem) for climb, decision in decided.items()}
+        return {**_chosen(proof), **{step: chosen for step, chosen in failed.items() if chosen is not None}}
+
+
+def _chosen(proof: Proof) -> Chosen:
+    chosen = {}
+    for item in proof.steps:
+        note = None
+        if item.rung == OPEN:
+            message = "The package's own oracle scores full at 'open' only, so it is verified there."
+            note = Issue("proof-open-only", "warning", _WHERE, message)
+        chosen[item.step] = ChosenIsolation(Isolation(item.rung, "proof", proof.digest), item.full, note)
+    return chosen
+
+
+def _failed(decision: Decision, climb: _Climb, problem: str | None) -> ChosenIsolation | None:
+    """The isolation where nothing was proven, with the reason."""
+    if decision.reason == "oracle-fails":
+        best = max(item.reward for item in climb.outcomes if item.rung == OPEN and item.reward is not None)
+        message = (
+            f"The package's own oracle scores {best:g} and not the required {climb.required:g}, so no isolation can be "
+            "proven; it is verified at 'open'."
+        )
+        return _unproven("proof-oracle-fails", message)
+    if decision.reason == "undecided":
+        why = f": {problem}" if problem else "."
+        message = f"No isolation could be proven, so it is verified at 'open'; it is tried again next time{why}"
+        return _unproven("proof-undecided", message)
+    return None
+
+
+def _unproven(code: str, message: str) -> ChosenIsolation:
+    return ChosenIsolation(Isolation(OPEN, "default", None), note=Issue(code, "warning", _WHERE, message))
+
+
+async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
+    """Run the oracle until all steps are decided; the last problem in a sentence, if any."""
+    problem = None
+    for number in range(1, MAX_RUNS + 1):
+        if not any(isinstance(climb.next(), Try) for climb in climbs):
+            break
+
+        def verifier(environment: Environment, number: int = number, **options: Any) -> Verifier:
+            return _ClimbingVerifier(environment, {climb.step: climb for climb in climbs}, number, **options)
+
+        result = await run(verifier)
+        for climb in climbs:
+            climb.end(number)
+        if result.error is not None:
+            problem = result.error.message
+            if result.error.category in _STATED:
+                break
+    return problem
+
+
+class _Climb:
+    """The way down the ladder of one step."""
+
+    def __init__(self, view: TaskRuntimeView, step: str | None) -> None:
+        self.step: Final = step
+        self.outcomes: Final[list[RungOutcome]] = []
+        self.rungs: Final = tuple(_rungs(view, step))
+        evidence = view.namespace.evidence
+        runs = evidence.oracle_runs if evidence is not None else None
+        declared = runs.required_reward if runs is not None else None
+        self.required: Final = 1.0 if declared is None else declared
+
+    def next(self) -> Try | Decision:
+        return decide(self.outcomes, self.rungs, self.required)
+
+    def decision(self) -> Decision:
+        """The decision, or that there is none."""
+        found = self.next()
+        return found if isinstance(found, Decision) else Decision(OPEN, "undecided")
+
+    def end(self, run: int) -> None:
+        """An oracle run is over; one that did not get as far as `open` says nothing."""
+        done = any(item.run == run and item.rung == OPEN for item in self.outcomes)
+        if not done and isinstance(self.next(), Try):
+            self.outcomes.append(RungOutcome(run, OPEN, None))
+
+
+def _rungs(view: TaskRuntimeView, step: str | None) -> Iterator[Rung]:
+    """The rungs to try before `open`. `separate` needs a declaration of what is delivered; services of the environment
+    are not in copies of its files."""
+    if view.manifest is None:
+        scope = scope_of(view, step)
+        if scope.config.environment_mode is None and any(item.declared for item in transfers(scope, "/")):
+            yield "separate"
+        yield "shared"
+        yield "system"
+    yield SERVICES
+
+
+class _ClimbingVerifier(Verifier):
+    """Verifies the state of a step at the rungs that its climb asks for, and gives the verdict at `open`."""
+
+    def __init__(self, environment: Environment, climbs: Mapping[str | None, _Climb], run: int, **options: Any) -> None:
+        super().__init__(environment, **options)
+        self._climbs: Final = climbs
+        self._run: Final = run
+
+    async def verify(self, output: Path, *, step: str | None = None, **options: Any) -> Verification:
+        climb = self._climbs.get(step)
+        if climb is None:
+            declared = scope_of(self.environment.preparation.view, step).isolation
+            return await super().verify(output, step=step, isolation=declared, **options)
+        if not isinstance(climb.next(), Try):
+            return await self._at(OPEN, output, step, None, options)
+        if self.environment.services is not None:
+            return await self._descend(climb, output, None, options)
+        # The running state is for `services` and `open`; a copy of its files for the rungs at which nothing runs.
+        stopped = await self.environment.sandbox.fork()
+        async with stopping(stopped):
+            return await self._descend(climb, output, stopped, options)
+
+    async def _descend(
+        self, climb: _Climb, output: Path, stopped: Sandbox | None, options: Mapping[str, Any]
+    ) -> Verification:
+        opened: Verification | None = None
+        with scratch("proof-") as folder:
+            while isinstance(move := climb.next(), Try) and move.run == self._run:
+                running = move.rung in (SERVICES, OPEN)
+                place = output if move.rung == OPEN else folder / move.rung
+                found = await self._at(move.rung, place, climb.step, None if running else stopped, options)
+                reward = found.verdict.reward if isinstance(found.verdict, Scored) else None
+                climb.outcomes.append(RungOutcome(self._run, move.rung, reward))
+                opened = found if move.rung == OPEN else opened
+        return opened or await self._at(OPEN, output, climb.step, None, options)
+
+    async def _at(
+        self, rung: Rung, output: Path, step: str | None, sandbox: Sandbox | None, options: Mapping[str, Any]
+    ) -> Verification:
+        rest = {name: value for name, value in options.items() if name in ("rollout", "strategy")}
+        isolation = Isolation(rung, "proof", None)
+        return await super().verify(output, step=step, sandbox=sandbox, isolation=isolation, **rest)

@@ -1,0 +1,154 @@
+"""The ground folder of a verifier's box: from it interpreters and tools know what is as built.
+
+/run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
+                     pristine/  settings that the agent changed, as the environment was built
+                     python/    the interpreter hook, also started from the site folders of the environment
+                     uv/        a project for uv, where the agent's would be found
+
+The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
+built that it changed; `setting`, a file that configures a program of Python; `kept`, the package opted out; `forged`,
+the agent may have set times in the future.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchflow.files.path_set import PathSet
+from benchflow.files.scratch import scratch_folder
+from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.verifier.scope import GROUND
+from benchflow.verifier.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
+
+_HOOK: Final = Path(__file__).parent / "kit" / "ground"
+_START: Final = (
+    f"import sys; sys.path.insert(0, '{GROUND}/python'); import verifier_ground; verifier_ground.install(); "
+    f"sys.path.remove('{GROUND}/python')\n"
+)
+"""A line for a site folder; unlike a variable it also reaches interpreters that are started without an environment."""
+_UV_PROJECT: Final = '[project]\nname = "verifier"\nversion = "0"\n'
+_START_FILE: Final = "verifier-ground.pth"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a box has to know of the agent's changes."""
+
+    changes: bytes = field(repr=False)
+    sites: tuple[str, ...] = ()
+    """Folders where interpreters of the environment look for code to run at their start."""
+    pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Settings that the agent changed, as built, by path."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What turns off look-ups that the agent's files would answer."""
+
+    async def lay(self, sandbox: Sandbox) -> None:
+        """Put everything in place, owned by root."""
+        await sandbox.upload(_hook_tree(self.sites), "/")
+        for path, data in self.pristine.items():
+            await sandbox.write_file(f"{GROUND}/pristine{path}", data)
+        await sandbox.write_file(f"{GROUND}/changes", self.changes)
+
+
+def describe(changes: Iterable[Change], withheld: PathSet, rules: Rules, now: float) -> bytes:
+    """The records of what survived."""
+    if rules.keep_hooks:
+        return b"kept \0"
+    places = (f"place {place}" for place in as_built_places(rules))
+    own = [change for change in changes if not leads_to_mount(change, rules) and not below(change.path, *rules.mounted)]
+    records = [*places, *_records(own, withheld, now)]
+    return b"".join(record.encode("utf-8", "surrogateescape") + b"\0" for record in records)
+
+
+def _records(changes: Iterable[Change], withheld: PathSet, now: float) -> Iterator[str]:
+    added, forged = PathSet(), False
+    for change in sorted(changes, key=lambda change: change.path):
+        if change.kind == "deleted" or withheld.covers(change.path):
+            continue
+        forged = forged or change.rights is None or change.rights.time >= now
+        if change.type != "directory" and _is_setting(change.path):
+            yield f"setting {change.path}"
+        if change.kind == "added" or change.type == "symlink":
+            if not added.covers(change.path):
+                added.add(change.path)
+                yield f"added {change.path}"
+        elif change.type != "directory":
+            yield f"changed {change.path}"
+    if forged:
+        yield "forged /"
+
+
+def _is_setting(path: str) -> bool:
+    """Whether a copy of this file would act too: settings, and what makes the folder of a test a package."""
+    name = path.rpartition("/")[2]
+    return name in SETTINGS or (name == "__init__.py" and "-packages/" not in path)
+
+
+_UV_FILES: Final = frozenset({".python-version", ".python-versions", ".venv", "pyproject.toml", "uv.lock", "uv.toml"})
+"""What uv looks for in the current folder and above it."""
+
+
+def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:
+    """How uv leaves alone what the agent added to the working folder; nothing if it added nothing that uv looks for.
+
+    A `project` that was built there stays uv's, with a virtual environment of its own instead of the agent's. Without
+    one uv has a project in the ground folder, so that `uv init`, `uv add` and `uv run` work as in the folder as built.
+    """
+    added = {
+        change.path.rpartition("/")[2]
+        for change in changes
+        if change.kind == "added" and change.path.rpartition("/")[0] == workdir and not withheld.covers(change.path)
+    }
+    own = added & _UV_FILES
+    if not own:
+        return {}
+    variables = {"UV_NO_CONFIG": "1"}
+    if not project:
+        variables["UV_PROJECT"] = f"{GROUND}/uv"
+    elif ".venv" in own:
+        variables["UV_PROJECT_ENVIRONMENT"] = f"{GROUND}/uv/.venv"
+    return variables
+
+
+def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:
+    """The settings of programs that the environment was built with and the agent changed."""
+    return [
+        change.path
+        for change in changes
+        if change.kind == "changed"
+        and change.type == "file"
+        and change.path.rpartition("/")[2] in SETTINGS
+        and not withheld.covers(change.path)
+    ]
+
+
+def _fill(root: Path, sites: Sequence[str]) -> None:
+    root.chmod(0o755)
+    python = root / GROUND[1:] / "python"
+    python.mkdir(parents=True)
+    for file in sorted(_HOOK.glob("*.py")):
+        shutil.copyfile(file, python / file.name)
+    (root / GROUND[1:] / "uv").mkdir()
+    (root / GROUND[1:] / "uv" / "pyproject.toml").write_text(_UV_PROJECT)
+    for site in sites:
+        folder = root / site[1:]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _START_FILE).write_text(_START)
+
+
+_trees: Final[dict[tuple[int, tuple[str, ...]], Path]] = {}
+"""Host folders with the hook, by process and site folders; they are removed when the process ends."""
+
+
+def _hook_tree(sites: tuple[str, ...]) -> Path:
+    key = (os.getpid(), sites)
+    if key not in _trees:
+        root = scratch_folder("ground-")
+        _fill(root, sites)
+        _trees[key] = root
+    return _trees[key]

@@ -1,0 +1,59 @@
+// Resolves what the verifier's own files require as the environment was built: modules of the agent are found last.
+// `/run/verifier-ground/changes` says what is the agent's; files of the agent resolve as they always do.
+"use strict";
+const fs = require("fs");
+const path = require("path");
+const Module = require("module");
+
+let added, changed;
+
+function read() {
+  added = new Set();
+  changed = new Set();
+  let text = "";
+  try {
+    text = fs.readFileSync("/run/verifier-ground/changes", "latin1");
+  } catch (error) {
+    return;
+  }
+  for (const record of text.split("\0")) {
+    const place = Buffer.from(record.slice(record.indexOf(" ") + 1), "latin1").toString();
+    if (record.startsWith("added ")) added.add(place);
+    else if (record.startsWith("changed ") || record.startsWith("setting ")) changed.add(place);
+  }
+}
+
+function isOfAgent(place) {
+  if (changed.has(place)) return true;
+  for (let folder = place; folder !== "/" && folder !== "."; folder = path.dirname(folder)) {
+    if (added.has(folder)) return true;
+  }
+  return false;
+}
+
+function scopeIsOfAgent(file) {
+  for (let folder = path.dirname(file); ; folder = path.dirname(folder)) {
+    const place = path.join(folder, "package.json");
+    if (fs.existsSync(place)) return isOfAgent(place);
+    if (folder === path.dirname(folder)) return false;
+  }
+}
+
+const original = Module._resolveFilename;
+
+Module._resolveFilename = function (request, parent, isMain, options) {
+  const bare = typeof request === "string" && !/^(\.\.?($|\/)|\/|#|node:)/.test(request);
+  if (isMain || options || !bare || Module.builtinModules.includes(request)) {
+    return original.apply(this, arguments);
+  }
+  if (added === undefined) read();
+  if (added.size + changed.size === 0) return original.apply(this, arguments);
+  const asking = parent && parent.filename;
+  if (asking && isOfAgent(asking)) return original.apply(this, arguments);
+  const name = request.split("/").slice(0, request[0] === "@" ? 2 : 1).join("/");
+  const places = Module._resolveLookupPaths(request, parent) || [];
+  const suspect = places.filter((place) => isOfAgent(path.join(place, name)));
+  if (suspect.length === 0 && !(asking && scopeIsOfAgent(asking))) return original.apply(this, arguments);
+  const found = Module._findPath(request, places.filter((place) => !suspect.includes(place)), false);
+  return found && !isOfAgent(found) ? found : original.apply(this, arguments);
+};

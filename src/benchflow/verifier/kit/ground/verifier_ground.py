@@ -1,0 +1,85 @@
+"""The interpreter hook: what the agent added never stands before what the environment was built with.
+
+It runs in every Python process of a verifier, of whatever version from 3.6 on, so it does almost nothing at start: it
+wraps the one function that finds modules on a path. `verifier_lookups` has the decisions and is imported when a module
+was found outside the places that are as built, or when a library that looks up plugins or settings is imported.
+"""
+
+import _frozen_importlib_external
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GROUND = os.path.dirname(HERE)
+SETTLED = frozenset(
+    {
+        "_pytest.config",
+        "_pytest.config.findpaths",
+        "_pytest.pathlib",
+        "_pytest.python",
+        "importlib.metadata",
+        "importlib_metadata",
+        "pkg_resources",
+        "tox.config.source.discover",
+    }
+)
+"""Modules that are changed after their import."""
+FINDER: "Any" = _frozen_importlib_external.PathFinder
+_OURS = ("verifier_ground", "verifier_lookups")
+_HEAD = 1 << 14
+
+
+def install() -> None:
+    """Wrap the finder; once per process."""
+    if getattr(FINDER, "verifier_ground", False):
+        return
+    as_built = _as_built_places()
+    if as_built is None:
+        return
+    native = FINDER._get_spec.__func__
+
+    def get_spec(cls: "Any", fullname: str, path: "Any", target: "Any" = None) -> "Any":
+        spec = native(cls, fullname, path, target)
+        if spec is None or (spec.loader is None and not spec.submodule_search_locations):
+            return spec
+        if fullname not in SETTLED and spec.origin is not None and spec.origin.startswith(as_built):
+            return spec
+        return spec if fullname in _OURS else _lookups().settle(native, cls, fullname, path, target, spec)
+
+    FINDER._get_spec = classmethod(get_spec)
+    FINDER.verifier_ground = True
+    if not SETTLED.isdisjoint(sys.modules):
+        _lookups().settle_imported()
+
+
+def _as_built_places() -> "tuple[str, ...] | None":
+    """Places where nothing is the agent's; None if the package opted out."""
+    try:
+        with open(GROUND + "/changes", "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return None
+    places = [HERE + "/"]
+    for record in head.split(b"\0"):
+        word, _, path = record.partition(b" ")
+        if word == b"kept":
+            return None
+        if word != b"place":
+            break
+        places.append(path.decode("utf-8", "surrogateescape") + "/")
+    return tuple(places)
+
+
+def _lookups() -> "Any":
+    found = sys.modules.get("verifier_lookups")
+    if found is None:
+        sys.path.insert(0, HERE)
+        try:
+            found = __import__("verifier_lookups")
+        finally:
+            sys.path.remove(HERE)
+    return found

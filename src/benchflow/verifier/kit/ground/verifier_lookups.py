@@ -1,0 +1,376 @@
+"""The decisions of the interpreter hook: which module, plugin or setting is the environment's.
+
+The agent's is what `changes` lists as added, at any path that leads to it. What the environment was built with and the
+agent changed keeps its place. A program that is itself the agent's, named by the verifier, looks up what it likes.
+"""
+
+import os
+import sys
+from _frozen_importlib_external import BYTECODE_SUFFIXES, SOURCE_SUFFIXES, spec_from_file_location
+from _imp import extension_suffixes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GROUND = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Changes:
+    """What the agent added and changed, and survived."""
+
+    def __init__(self, data: bytes, laid: float) -> None:
+        self.laid = laid
+        """When the verifier's ground was laid: what was written later is the verifier's."""
+        self.added: "set[str]" = set()
+        self.settings: "dict[str, list[str]]" = {}
+        self.names: "set[str]" = set()
+        self.forged = False
+        for record in data.split(b"\0"):
+            word, _, raw = record.partition(b" ")
+            path = raw.decode("utf-8", "surrogateescape")
+            if word == b"added":
+                self.added.add(path)
+                self.names.add(path.rpartition("/")[2].partition(".")[0])
+            elif word == b"setting":
+                self.settings.setdefault(os.path.basename(path), []).append(path)
+            elif word == b"forged":
+                self.forged = True
+        self._known: "dict[str, bool]" = {}
+
+    def is_agents(self, path: str) -> bool:
+        """Whether the agent added a path, something above it or what it leads to, and nobody wrote it since."""
+        found = self._known.get(path)
+        if found is None:
+            here = os.path.abspath(path)
+            found = self._below(here) or self._below(os.path.realpath(here))
+            found = self._known[path] = found and not self.is_new(here)
+        return found
+
+    def is_agents_setting(self, path: str) -> bool:
+        """Whether a file is a setting that the agent added or changed, or a copy of one."""
+        if self.is_agents(path):
+            return True
+        known = self.settings.get(os.path.basename(path), ())
+        real = os.path.realpath(path)
+        if os.path.abspath(path) in known or real in known:
+            return not self.is_new(path)
+        return any(_same_bytes(path, other) for other in known)
+
+    def is_new(self, path: str) -> bool:
+        """Whether a file was written since the ground was laid; an agent can forge one of the two times only."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return False
+        return not self.forged and found.st_ctime > self.laid and found.st_mtime > self.laid
+
+    def _below(self, path: str) -> bool:
+        while path not in self.added:
+            parent = os.path.dirname(path)
+            if parent == path:
+                return False
+            path = parent
+        return True
+
+
+def _same_bytes(path: str, other: str) -> bool:
+    try:
+        if os.path.getsize(path) != os.path.getsize(other):
+            return False
+        with open(path, "rb") as one, open(other, "rb") as two:
+            return one.read() == two.read()
+    except OSError:
+        return False
+
+
+def _read() -> Changes:
+    with open(GROUND + "/changes", "rb") as file:
+        return Changes(file.read(), os.fstat(file.fileno()).st_ctime)
+
+
+CHANGES = _read()
+
+
+def settle(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any", spec: "Any") -> "Any":
+    """The module that is found: the environment's, unless only the agent has one or the program is the agent's."""
+    after = _AFTER.get(fullname)
+    if after is not None and spec.loader is not None:
+        _afterwards(spec.loader, after)
+    if "." in fullname or _is_agents_program():
+        return spec
+    if spec.loader is None:
+        return _portions(spec)
+    if not _is_agents(fullname, spec.origin):
+        return spec
+    return _of_the_environment(native, cls, fullname, path, target) or spec
+
+
+def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any") -> "Any":
+    """The first module of this name on the path that is not the agent's."""
+    for entry in path:
+        found = native(cls, fullname, [entry], target)
+        if found is None or found.loader is None:
+            continue
+        if not _is_agents(fullname, found.origin):
+            return found
+        beside = _beside(fullname, entry)
+        if beside is not None:
+            return beside
+    return None
+
+
+def _beside(fullname: str, entry: str) -> "Any":
+    """A module as built in the same folder, behind one that the agent added with another suffix."""
+    if CHANGES.is_agents(entry or os.getcwd()) or os.path.basename(entry) not in ("site-packages", "dist-packages"):
+        return None
+    for suffix in extension_suffixes() + SOURCE_SUFFIXES + BYTECODE_SUFFIXES:
+        place = os.path.join(entry, fullname + suffix)
+        if os.path.isfile(place) and not CHANGES.is_agents(place):
+            return spec_from_file_location(fullname, place)
+    return None
+
+
+def _portions(spec: "Any") -> "Any":
+    """A namespace package, its portions of the environment first."""
+    places = spec.submodule_search_locations
+    if places:
+        ordered = sorted(places, key=CHANGES.is_agents)
+        if ordered != list(places):
+            spec.submodule_search_locations = ordered
+    return spec
+
+
+def _is_agents(fullname: str, origin: str) -> bool:
+    """Whether a found module is the agent's, or a copy that the verifier made of one together with its folder."""
+    if not origin or not origin.startswith("/"):
+        origin = os.path.abspath(origin) if origin else os.getcwd()
+    if CHANGES.is_agents(origin):
+        return True
+    return fullname in CHANGES.names and not origin.startswith(_OWN) and CHANGES.is_new(origin)
+
+
+_OWN = tuple(prefix.rstrip("/") + "/" for prefix in {sys.prefix, sys.base_prefix, "/verifier", "/tests", GROUND})
+
+
+def _is_agents_program() -> bool:
+    """Whether the verifier started a script of the agent: its own modules and settings are found as usual."""
+    script = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if not script or script.startswith("-"):
+        return False
+    found = _PROGRAMS.get(script)
+    if found is None:
+        found = _PROGRAMS[script] = CHANGES.is_agents(script)
+    return found
+
+
+_PROGRAMS: "dict[str, bool]" = {}
+
+
+def settle_imported() -> None:
+    """Change the modules that were imported before the hook."""
+    for name, change in _AFTER.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+
+
+def _afterwards(loader: "Any", change: "Any") -> None:
+    """Have a module changed as soon as it was executed."""
+    execute = loader.exec_module
+
+    def exec_module(module: "Any") -> None:
+        execute(module)
+        change(module)
+
+    loader.exec_module = exec_module
+
+
+def _metadata(module: "Any") -> None:
+    """Distributions of the agent have no entry points where all are searched; one that is named has."""
+    finder = module.MetadataPathFinder
+    find = finder.find_distributions
+
+    def find_distributions(*args: "Any", **options: "Any") -> "Any":
+        context = args[0] if args else options.get("context")
+        for found in find(*args, **options):
+            if getattr(context, "name", None) is None:
+                _silence(found)
+            yield found
+
+    finder.find_distributions = staticmethod(find_distributions)
+
+
+def _silence(distribution: "Any") -> None:
+    folder = str(getattr(distribution, "_path", ""))
+    points = os.path.join(folder, "entry_points.txt")
+    if not folder or _is_agents_program():
+        return
+    if not CHANGES.is_agents_setting(points):
+        return
+    text = _as_built(points) or ""
+    whole = distribution.read_text
+    distribution.read_text = lambda name: text if name == "entry_points.txt" else whole(name)
+
+
+def _resources(module: "Any") -> None:
+    """The same for `pkg_resources`."""
+    of_distribution = module.Distribution.get_entry_map
+
+    def get_entry_map(self: "Any", group: "Any" = None) -> "Any":
+        folder = getattr(getattr(self, "_provider", None), "egg_info", None) or self.location or ""
+        points = os.path.join(str(folder), "entry_points.txt")
+        if folder and not _is_agents_program() and CHANGES.is_agents_setting(points):
+            return {}
+        return of_distribution(self, group)
+
+    module.Distribution.get_entry_map = get_entry_map
+
+
+def _as_built(path: "Any") -> "Any":
+    """The text of a file that the agent changed, as the environment was built; None if there was none."""
+    try:
+        with open(_pristine(path), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _pristine(path: "Any") -> "Any":
+    return GROUND + "/pristine" + os.path.realpath(path)
+
+
+def _findpaths(module: "Any") -> None:
+    """Settings of pytest: as built, or none; a file that the command line names is used as it is."""
+    named = set()
+    if not hasattr(module, "load_config_dict_from_file"):
+        exists = module.exists
+        module.exists = lambda path, *rest: _is_settings_of_environment(str(path)) and exists(path, *rest)
+        return
+    load, determine = module.load_config_dict_from_file, module.determine_setup
+
+    def load_config_dict_from_file(filepath: "Any") -> "Any":
+        path = str(filepath)
+        if path in named or _is_settings_of_environment(path):
+            return load(filepath)
+        if not os.path.isfile(_pristine(path)):
+            return None
+        return load(type(filepath)(_pristine(path)))
+
+    def determine_setup(*args: "Any", **options: "Any") -> "Any":
+        inifile = options.get("inifile", args[0] if args else None)
+        if inifile:
+            named.add(os.path.abspath(str(inifile)))
+        return determine(*args, **options)
+
+    module.load_config_dict_from_file = load_config_dict_from_file
+    module.determine_setup = determine_setup
+
+
+def _is_settings_of_environment(path: "Any") -> bool:
+    return _is_agents_program() or not CHANGES.is_agents_setting(path)
+
+
+def _config(module: "Any") -> None:
+    """`conftest.py` files of the agent count as empty."""
+    manager = module.PytestPluginManager
+    load = manager._importconftest
+
+    def _importconftest(self: "Any", conftestpath: "Any", *args: "Any", **options: "Any") -> "Any":
+        if _is_settings_of_environment(str(conftestpath)) or _is_named(self, str(conftestpath)):
+            return load(self, conftestpath, *args, **options)
+        return type(sys)("conftest")
+
+    manager._importconftest = _importconftest
+
+
+def _is_named(manager: "Any", conftest: str) -> bool:
+    """Whether the verifier told pytest to run tests of the agent that this file is for."""
+    config = manager.get_plugin("pytestconfig")
+    words = getattr(getattr(config, "known_args_namespace", None), "file_or_dir", None) or ()
+    for word in words:
+        path = os.path.realpath(str(word).partition("::")[0])
+        if (os.path.isdir(path) or path.endswith(".py")) and CHANGES.is_agents(path):
+            folder = os.path.dirname(os.path.realpath(conftest))
+            if path == folder or path.startswith(folder + "/") or folder.startswith(path + "/"):
+                return True
+    return False
+
+
+def _pathlib(module: "Any") -> None:
+    """A folder is a package for tests of others only if its `__init__.py` is not the agent's."""
+    resolve = module.resolve_package_path
+
+    def resolve_package_path(path: "Any") -> "Any":
+        found = resolve(path)
+        if found is None or CHANGES.is_agents(str(path)):
+            return found
+        kept = None
+        parts = [path] + list(path.parents)
+        for parent in parts:
+            if parent.is_dir():
+                if CHANGES.is_agents_setting(str(parent / "__init__.py")) or not (parent / "__init__.py").is_file():
+                    break
+                kept = parent
+                if parent == found:
+                    break
+        root = str(found.parent)
+        if kept != found and root not in sys.path:
+            sys.path.append(root)
+        return kept
+
+    module.resolve_package_path = resolve_package_path
+
+
+def _python(module: "Any") -> None:
+    """No code of a folder runs because pytest passes through it."""
+    package = module.Package
+    setup = package.setup
+
+    def quiet_setup(self: "Any") -> None:
+        init = os.path.join(str(getattr(self, "path", None) or self.fspath), "__init__.py")
+        if not CHANGES.is_agents_setting(init):
+            setup(self)
+
+    package.setup = quiet_setup
+
+
+def _tox(module: "Any") -> None:
+    """Settings of tox that it finds by itself: as built, or none."""
+    locate = module._locate_source
+
+    def _locate_source() -> "Any":
+        found = locate()
+        if found is None or _is_settings_of_environment(str(found.path)):
+            return found
+        return type(found)(_as_built_path(found.path)) if os.path.isfile(_pristine(found.path)) else None
+
+    module._locate_source = _locate_source
+
+
+def _as_built_path(path: "Any") -> "Any":
+    """A path with the place of a changed file and its content as built."""
+    pristine = type(path)(_pristine(path))
+
+    class AsBuilt(type(path)):  # type: ignore[misc] # a path of whatever kind
+        def open(self, *args: "Any", **options: "Any") -> "Any":
+            return pristine.open(*args, **options)
+
+        def read_text(self, *args: "Any", **options: "Any") -> "Any":
+            return pristine.read_text(*args, **options)
+
+        def read_bytes(self) -> "Any":
+            return pristine.read_bytes()
+
+    return AsBuilt(str(path))
+
+
+_AFTER = {
+    "_pytest.config": _config,
+    "_pytest.config.findpaths": _findpaths,
+    "_pytest.pathlib": _pathlib,
+    "_pytest.python": _python,
+    "importlib.metadata": _metadata,
+    "importlib_metadata": _metadata,
+    "pkg_resources": _resources,
+    "tox.config.source.discover": _tox,
+}

@@ -1,0 +1,34 @@
+"""Which addresses a sandbox did not reach, from the log of its gateway."""
+
+from __future__ import annotations
+
+from benchflow.sandbox.network.attempt_log import AuditLog, unreached
+
+
+def hosts(log: AuditLog) -> list[tuple[str, int | None]]:
+    return [(item.host, item.port) for item in unreached(log.attempts)]
+
+
+def test_what_is_refused_unresolved_or_down_is_not_reached() -> None:
+    log = AuditLog()
+    log.record("dns", "evil.test", None, "refused")
+    log.record("connect", "pypi.test", 443, "failed", "pypi.test cannot be resolved")
+    log.record("proxy", "index.test", 80, "allowed")
+    log.record("proxy", "index.test", 80, "failed", "answered with status 503")
+    assert hosts(log) == [("evil.test", None), ("pypi.test", 443), ("index.test", 80)]
+    assert unreached(log.attempts)[2].reason == "answered with status 503"
+
+
+def test_an_address_that_answered_in_the_end_was_reached() -> None:
+    log = AuditLog()
+    log.record("connect", "pypi.test", 443, "failed", "no answer in time")
+    log.record("connect", "pypi.test", 443, "allowed")
+    assert hosts(log) == []
+
+
+def test_names_of_the_own_machine_and_refused_numbers_are_no_downloads() -> None:
+    log = AuditLog()
+    log.record("dns", "sandbox", None, "refused")
+    log.record("http", "169.254.169.254", 80, "refused", "link-local")
+    log.record("http", "", None, "refused", "malformed")
+    assert hosts(log) == []
