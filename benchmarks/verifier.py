@@ -32,6 +32,17 @@ SCRIPT = "#!/bin/sh\n[ -e /app/x ] && r=1 || r=0\necho $r > /logs/verifier/rewar
 KIT = "---\nverifier:\n  strategies:\n    kit: {type: reward-kit, root: checks}\n---\n"
 CHECKS = "import rewardkit as rk\n\nrk.file_exists('x')\nrk.file_contains('x', 'y')\n"
 
+SIZES = (10_000, 50_000, 150_000)
+MANY = """
+import os
+for folder in range(100):
+    os.makedirs(f"/app/folder-{folder}", exist_ok=True)
+for number in range(%d):
+    name = "module.pyc" if number %% 2 else "data.txt"
+    open(f"/app/folder-{number %% 100}/{number}-{name}", "w").close()
+"""
+"""As many files, of which half survive and half are withheld."""
+
 Step = Callable[[], Awaitable[object]]
 
 
@@ -92,6 +103,21 @@ async def measure_fork(backend: LocalBackend, folder: Path, runs: int, megabytes
     return 1000 * statistics.median(times[1:])
 
 
+async def measure_many(backend: LocalBackend, folder: Path, files: int) -> float:
+    """Milliseconds per 1,000 files to verify a working folder of so many."""
+    package = write_package(folder / f"many-{files}", {"verifier/test.sh": SCRIPT})
+    (package / "verifier" / "test.sh").chmod(0o755)
+    async with await Environment.from_task(package, sandbox=backend) as environment:
+        made = await environment.sandbox.exec(["python3", "-c", MANY % files], timeout=600)
+        if not made.ok:
+            raise RuntimeError(made.stderr.decode(errors="replace"))
+        began = time.perf_counter()
+        found = await Verifier(environment).verify(folder / f"many-{files}-out")
+        if found.verdict.reward != 0:
+            raise RuntimeError(str(found.verdict))
+        return 1_000_000 * (time.perf_counter() - began) / files
+
+
 def measure_peer(folder: Path, runs: int) -> float:
     """The same two checks by the peer's command, on this machine's files."""
     command = peer_environment(PEER) / "rewardkit"
@@ -112,6 +138,7 @@ async def measure(folder: Path, runs: int, *, peer: bool) -> list[Row]:
         bare, verified = await measure_script(backend, folder, runs)
         kit = await measure_kit(backend, folder, runs)
         forks = [await measure_fork(backend, folder, runs, size) for size in (0, 1024)]
+        many = {size: await measure_many(backend, folder, size) for size in SIZES}
     finally:
         await backend.close()
     other = await anyio.to_thread.run_sync(measure_peer, folder, runs) if peer else None
@@ -120,6 +147,8 @@ async def measure(folder: Path, runs: int, *, peer: bool) -> list[Row]:
         Row("two-check reward kit", other, kit / 1000, 0.3, "s"),
         Row("fork for verification, nothing changed", None, forks[0], 20, "ms"),
         Row("fork for verification, 1 GB changed", None, forks[1], 20, "ms"),
+        *(Row(f"verification of {size:,} files, per 1,000", None, spent, 100, "ms") for size, spent in many.items()),
+        Row("the same, 150,000 over 10,000", None, many[SIZES[-1]] / many[SIZES[0]], 1.5, "x"),
     ]
 
 

@@ -1,10 +1,11 @@
 """An image with interpreters, compilers and runners for tests on engines, from the Debian packages of this machine.
 
-`make_image(command, env, archive, large=...)` packs the archive once and imports it into an engine.
+`make_image(command, env, large=...)` packs it once, in the user's cache, and imports it into an engine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 IMAGE = "benchcube-test/toolchains:1"
 SMALL = (
+    *("base-files", "dash", "debianutils", "libc-bin", "mawk", "tar", "util-linux"),
     *("bash", "coreutils", "diffutils", "findutils", "grep", "sed", "git", "make", "perl", "python3", "python3-pytest"),
     *("ruby", "ruby-bundler", "nodejs"),
 )
@@ -35,10 +37,16 @@ _FOLDERS = {
 }
 
 
-def make_image(command: Sequence[str], env: dict[str, str], archive: Path, *, large: bool) -> None:
-    """Import the image into an engine; the archive is packed if it does not exist."""
+def make_image(command: Sequence[str], env: dict[str, str], *, large: bool) -> None:
+    """Import the image into an engine; it is packed once for the packages that are installed, and kept."""
+    installed = subprocess.run(["dpkg-query", "-W"], capture_output=True, check=True).stdout
+    key = hashlib.sha256(installed + Path(__file__).read_bytes()).hexdigest()[:16]
+    archive = Path.home() / ".cache/benchcube-tests" / f"toolchains-{'large' if large else 'small'}-{key}.tar"
     if not archive.exists():
-        unfinished = archive.with_suffix(".part")
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        for old in archive.parent.glob(f"toolchains-{'large' if large else 'small'}-*.tar"):
+            old.unlink(missing_ok=True)
+        unfinished = archive.with_suffix(f".{os.getpid()}")
         _pack(unfinished, LARGE if large else SMALL)
         unfinished.replace(archive)
     change = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -64,10 +72,12 @@ def _pack(target: Path, packages: Sequence[str]) -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         listing = Path(folder, "list")
-        listing.write_text("\n".join(sorted(set(chosen))))
+        own = [*_ACCOUNTS, "home", *_FOLDERS]
+        listing.write_text("\n".join(sorted(set(chosen) - {f"/{name}" for name in own})))
         subprocess.run(["tar", "-cf", target, "--no-recursion", "-T", listing], capture_output=True, check=True)
         _make_accounts(Path(folder, "root"))
-        subprocess.run(["tar", "-rf", target, "-C", f"{folder}/root", "."], capture_output=True, check=True)
+        words = ["tar", "-rf", target, "--no-recursion", "-C", f"{folder}/root", *own]
+        subprocess.run(words, capture_output=True, check=True)
 
 
 def _where(name: str, links: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -139,7 +140,7 @@ def test_the_help_names_every_option(bench):
         assert option in done.stdout
 
 
-def test_a_limit_that_the_agent_reached_is_shown(make_result, tmp_path):
+def test_a_limit_that_the_agent_reached_is_shown(make_result):
     result = make_result(notes=Notes(limits_reached=("processes",)))
-    assert "  the agent reached the sandbox's limit of processes" in result_lines(result, tmp_path)
-    assert "limit" not in "".join(result_lines(make_result(), tmp_path))
+    assert "  the agent reached the sandbox's limit of processes" in result_lines(result, Path("out"))
+    assert "limit" not in "".join(result_lines(make_result(), Path("out")))

@@ -39,9 +39,14 @@ async def environment(backend, make_package):
         yield environment
 
 
-@pytest.mark.parametrize(("much", "told"), [(True, True), (False, True), (False, False)])
-async def test_every_change_comes_back_as_it_was(environment, backend, make_package, tmp_path, much, told, monkeypatch):
+@pytest.mark.parametrize(
+    ("much", "crowd", "told"), [(True, 256, True), (True, 1, True), (False, 256, True), (False, 256, False)]
+)
+async def test_every_change_comes_back_as_it_was(
+    environment, backend, make_package, tmp_path, much, crowd, told, monkeypatch
+):
     monkeypatch.setattr(keep, "_FEW", 0 if much else 32)
+    monkeypatch.setattr(keep, "_CROWD", crowd)
     monkeypatch.setattr(keep, "_ARGUMENTS", 64)
     sandbox = environment.sandbox
     if not told:
@@ -68,6 +73,21 @@ def without_rights(changes):
         return [replace(change, rights=None) for change in await changes()]
 
     return plain
+
+
+async def test_many_files_in_a_folder_of_the_environment_are_copied_at_once(environment, tmp_path, monkeypatch):
+    asked = []
+    sandbox = environment.sandbox
+    download = sandbox.download
+
+    async def counting(source, *rest, **options):
+        asked.append(source)
+        await download(source, *rest, **options)
+
+    monkeypatch.setattr(sandbox, "download", counting)
+    await sandbox.exec("i=0; while [ $i -lt 300 ]; do echo $i > /app/f$i; i=$((i+1)); done", user="root")
+    kept = await keep_workspace(sandbox, tmp_path / "w.tar.gz", NO_SECRETS)
+    assert (kept.entries, asked) == (300, ["/app"])
 
 
 async def test_nothing_changed_is_a_workspace_too(environment, tmp_path):

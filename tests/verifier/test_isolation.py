@@ -173,3 +173,16 @@ async def test_cancelling_a_verification_leaves_nothing_behind(bench, package, t
         assert not it.output.exists()
         assert [path.name for path in tmp_path.iterdir()] == ["task"]
         assert (await it.sandbox.exec("echo alive")).stdout == b"alive\n"
+
+
+async def test_the_verifier_is_that_of_the_package_when_its_environment_was_made(bench, package):
+    files = {
+        "verifier/test.sh": "#!/bin/sh\ncat /verifier/data.txt > /logs/verifier/reward.txt\n",
+        "verifier/data.txt": "0.25\n",
+    }
+    folder = package(files=files)
+    async with bench(folder) as it:
+        (folder / "verifier" / "data.txt").write_text("1.0\n")
+        for _ in range(2):
+            assert (await it.verify()).verdict.reward == 0.25
+        assert (folder / "verifier" / "data.txt").stat().st_nlink == 1

@@ -60,6 +60,15 @@ async def test_a_judge_scores_each_criterion_by_its_scale(bench, package):
     assert all(request.authorized for request in server.requests)
 
 
+async def test_a_judge_reads_the_rubric_that_was_planned(bench, package):
+    folder = package(files=FILES)
+    with ModelServer([{"score": "yes", "reason": "it is"}, {"score": 3, "reason": "ok"}]) as server:
+        async with bench(folder, **server.environment) as it:
+            await it.agent(WORK)
+            (folder / "verifier" / "rubric.toml").write_text("changed")
+            assert (await it.verify()).verdict.reward == pytest.approx((3 * 1 + 0.5) / 4)
+
+
 FAILURES = {
     "an outage": (Fault(500, "down"), "judge-unavailable", 3),
     "a wrong key": (Fault(401, "no"), "judge-key-refused", 1),

@@ -195,3 +195,103 @@ async def test_hooks_act_by_opt_out_only(task, reward, cleanup, expected):
         "cp /verifier/test_it.py . && python3 -m pytest test_it.py", {"test_it.py": FAILS}, frontmatter=frontmatter
     )
     assert await reward(folder, PLANTED["conftest.py"]) == expected
+
+
+BUILT = """\
+RUN mkdir -p /app/flat /app/src/inside /app/tests && echo 'value = 1' > /app/flat/__init__.py \
+ && echo 'value = 1' > /app/src/inside/__init__.py && cp -r /app/flat /usr/lib/python3/dist-packages/ \
+ && echo /app/src > /usr/lib/python3/dist-packages/editable.pth \
+ && printf '[project]\\nname = "x"\\n[tool.pytest.ini_options]\\npythonpath = ["lib"]\\n' > /app/pyproject.toml \
+ && mkdir /app/lib && echo 'value = 1' > /app/lib/found_by_settings.py \
+ && printf 'import pytest\\n@pytest.fixture\\ndef given():\\n    return 1\\n' > /app/conftest.py
+"""
+HONEST = {
+    "a solution in the working folder": (
+        "python3 -m pytest -q /verifier/test_it.py",
+        "import solution\ndef test_it(): assert solution.value == 2\n",
+        "echo 'value = 2' > solution.py",
+    ),
+    "a package in the working folder that also lies installed": (
+        "python3 -m pytest -q /verifier/test_it.py",
+        "import flat\ndef test_it(): assert flat.value == 2\n",
+        "echo 'value = 2' > flat/__init__.py",
+    ),
+    "an editable install": (
+        "pytest -q /verifier/test_it.py || python3 -m pytest -q /verifier/test_it.py",
+        "import inside\ndef test_it(): assert inside.value == 2\n",
+        "echo 'value = 2' > src/inside/__init__.py",
+    ),
+    "settings of pytest as built, although the agent changed the file": (
+        "cp /verifier/test_it.py tests/ && python3 -m pytest -q tests/test_it.py && grep -q mine pyproject.toml",
+        "import found_by_settings\ndef test_it(given): assert found_by_settings.value + given == 2\n",
+        'printf \'[project]\\nname = "mine"\\n[tool.pytest.ini_options]\\naddopts = "-p nothing"\\n\' > pyproject.toml',
+    ),
+    "settings that the verifier brings": (
+        "cp /verifier/test_it.py tests/ && cp /verifier/pyproject.toml . && python3 -m pytest -q tests/test_it.py",
+        "import brought\ndef test_it(): assert brought.value == 2\n",
+        "echo '[broken' > pyproject.toml; mkdir -p brought; echo 'value = 2' > brought/brought.py",
+    ),
+    "a conftest that the verifier copies into a folder of the agent": (
+        "cd mine; cp /verifier/test_it.py .; cp /verifier/own_conftest.py conftest.py; python3 -m pytest -q test_it.py",
+        "def test_it(own): assert own == 2\n",
+        "mkdir mine; echo 'raise SystemExit' > mine/conftest.py",
+    ),
+    "tests of the agent with their conftest, named by the verifier": (
+        "python3 -m pytest -q /app/mine",
+        "",
+        """mkdir mine; cp conftest.py mine/; sed -i 's/given/mine/; s/1/2/' mine/conftest.py
+        echo 'def test_it(mine): assert mine == 2' > mine/test_mine.py""",
+    ),
+    "a program of the agent with modules of ordinary names": (
+        "python3 /app/mine/main.py",
+        "",
+        """mkdir mine; echo 'from calendar import mine; import types_of; assert mine == 2' > mine/main.py
+        echo 'mine = 2' > mine/calendar.py; touch mine/types_of.py""",
+    ),
+    "a package around a test that the verifier copies": (
+        "cp /verifier/test_it.py mine/ && python3 -m pytest -q mine/test_it.py",
+        "from mine import value\ndef test_it(): assert value == 2\n",
+        "mkdir mine; echo 'value = 2' > mine/__init__.py",
+    ),
+    "a deliverable with the name of a setting": (
+        "cd conf && grep -q 42 conftest.py && grep -q 42 setup.cfg && grep -q 42 pytest.ini && [ -e model.pth ]",
+        "",
+        "mkdir conf; cd conf; touch model.pth; echo '# 42' | tee conftest.py setup.cfg > pytest.ini",
+    ),
+}
+MORE = {
+    "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["brought"]\n',
+    "own_conftest.py": "import pytest\n@pytest.fixture\ndef own():\n    return 2\n",
+}
+
+
+@pytest.mark.parametrize("case", HONEST)
+async def test_honest_work_is_found_as_in_the_environment_as_built(task, reward, case):
+    command, test, script = HONEST[case]
+    folder = task(command, {"test_it.py": test, **MORE}, built=BUILT)
+    assert await reward(folder, script) == 1
+
+
+async def test_the_module_path_and_the_start_up_code_of_the_environment_keep_working(task, reward):
+    built = (
+        "RUN mkdir /opt/own && echo 'value = 2' > /opt/own/own.py && echo 'import own; own.value += 40' "
+        "> /opt/own/sitecustomize.py\nENV PYTHONPATH=/opt/own\n"
+    )
+    test = (
+        "import own, sys\ndef test_it():\n    assert own.value == 42 and not [p for p in sys.path if 'ground' in p]\n"
+    )
+    folder = task("python3 -m pytest -q /verifier/test_it.py", {"test_it.py": test}, built=built)
+    assert await reward(folder, "true") == 1
+
+
+async def test_data_outside_the_working_folder_is_carried_over_as_data(task, reward):
+    places = ["/srv/a.txt", "/var/lib/app/a.txt", "/opt/new/a.txt", "/data/a.txt", "/root/a.txt"]
+    folder = task(f"cat {' '.join(places)}")
+    script = "".join(f"mkdir -p {Path(place).parent}; echo 1 > {place}; " for place in places)
+    assert await reward(folder, script, "root") == 1
+
+
+async def test_a_verifier_that_is_not_root_has_the_same_ground(task, reward):
+    folder = task("python3 /verifier/test_it.py", {"test_it.py": SCRIPT}, frontmatter="verifier: {user: nobody}\n")
+    assert await reward(folder, ATTACKS["a module"]) == 0
+    assert await reward(folder, "printf 42 > answer.txt; touch json.py") == 1

@@ -405,3 +405,42 @@ def test_more_opt_outs_never_withhold_more(found):
     strict = {item.path for item in withhold(found, Rules(workdir="/app"))}
     lax = {item.path for item in withhold(found, Rules(workdir="/app", keep_system=True, keep_hooks=True))}
     assert all(below(path, *strict) for path in lax)
+
+
+KEPT_SYSTEM = Rules("/app", keep_system=True, programs=frozenset({"cmp", "libz.so.1"}), built=("/app/.venv",))
+SYSTEM_CHANGES = {
+    "a program as built": ("/usr/bin/cmp", "changed", "path"),
+    "a deleted program": ("/usr/bin/cmp", "deleted", "path"),
+    "a program before it": ("/usr/local/bin/cmp", "added", "path"),
+    "a library before it": ("/usr/local/lib/libz.so.1", "added", "path"),
+    "a new program": ("/usr/local/bin/mine", "added", None),
+    "a new module": ("/usr/lib/python3/dist-packages/mine.py", "added", None),
+    "a file of a module as built": ("/usr/lib/python3/dist-packages/yaml/mine.py", "added", "path"),
+    "a module of the standard library": ("/usr/lib/python3.11/mine.py", "added", "path"),
+    "a line for the start of Python": ("/usr/lib/python3/dist-packages/x.pth", "added", "startup"),
+    "the same for one user": ("/root/.local/lib/python3.11/site-packages/x.pth", "added", "startup"),
+    "a home for the interpreter": ("/usr/bin/pyvenv.cfg", "added", "startup"),
+    "a module in a virtual environment as built": ("/app/.venv/lib/python3.11/site-packages/mine.py", "added", None),
+    "a library to preload": ("/etc/ld.so.preload", "added", "startup"),
+    "where libraries are": ("/etc/ld.so.conf.d/mine.conf", "added", "startup"),
+    "a shell's start": ("/etc/profile.d/mine.sh", "added", "startup"),
+    "the same for one user, in another case": ("/root/.BashRC", "added", "startup"),
+    "settings of pip": ("/root/.config/pip/pip.conf", "added", "startup"),
+    "settings of a service": ("/etc/nginx/nginx.conf", "changed", None),
+    "accounts": ("/etc/passwd", "changed", None),
+    "data": ("/var/lib/postgresql/data/x", "changed", None),
+    "keys of a user": ("/root/.ssh/authorized_keys", "added", None),
+    "bytecode": ("/usr/lib/python3/dist-packages/__pycache__/yaml.pyc", "added", "bytecode"),
+}
+
+
+@pytest.mark.parametrize(("path", "kind", "reason"), SYSTEM_CHANGES.values(), ids=SYSTEM_CHANGES)
+def test_of_a_system_that_is_kept_what_was_built_and_what_is_read_at_start_stays(path, kind, reason):
+    assert reasons([Change(path, kind, "file")], KEPT_SYSTEM) == ({path: reason} if reason else {})
+
+
+def test_a_package_and_a_virtual_environment_that_the_agent_added_are_whole():
+    root = "/usr/lib/python3/dist-packages/mine"
+    made = [Change(root, "added", "directory"), Change(f"{root}/a.py", "added", "file")]
+    venv = [Change("/usr/local/venv", "added", "directory"), Change("/usr/local/venv/pyvenv.cfg", "added", "file")]
+    assert reasons([*made, *venv], KEPT_SYSTEM) == {}

@@ -1,4 +1,7 @@
-"""Package folders as a source of tasks: one rollout per item, all on shared backends."""
+"""Package folders as a source of tasks: one rollout per item, all on shared backends.
+
+Planning needs nothing of what runs rollouts; that is imported when the first one begins.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -19,15 +23,15 @@ from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
 from benchflow.rewards import attribute
-from benchflow.rollout import RolloutConfig, run_rollout
-from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, counts, rescore_rollout, why_not
-from benchflow.rollout.proving import Proofs
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
+
+if TYPE_CHECKING:
+    from benchflow.rollout.proving import Proofs
 
 
 class PackageRunner:
@@ -42,11 +46,17 @@ class PackageRunner:
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
-        self._proofs: Final = Proofs()
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is created, even for concurrent requests."""
+
+    @cached_property
+    def _proofs(self) -> Proofs:
+        """What all rollouts of the job know about isolation."""
+        from benchflow.rollout.proving import Proofs
+
+        return Proofs()
 
     def tasks(self) -> list[TaskRef]:
         """Every package below the paths, valid or not.
@@ -80,6 +90,8 @@ class PackageRunner:
             return
 
     async def run(self, item: WorkItem, folder: Path) -> Result:
+        from benchflow.rollout import RolloutConfig, run_rollout
+
         package: TaskPackage = item.task.payload
         request = self._request
         backend: str | SandboxBackend = request.sandbox
@@ -109,11 +121,15 @@ class PackageRunner:
         return await run_rollout(config, folder)
 
     def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
+        from benchflow.rollout.drivers.replay import why_not
+
         package: TaskPackage = item.task.payload
         return package.valid and why_not(folder, result, package) is None
 
     async def score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> Result | None:
         """Score the kept workspace; a failure before the verifier runs is the result of this try."""
+        from benchflow.rollout.drivers.replay import NotRescoredError, counts
+
         package: TaskPackage = item.task.payload
         note = RescoreNote(package_parts(package)[VERIFIER_PART], package.digest)
         try:
@@ -124,6 +140,8 @@ class PackageRunner:
 
     async def rescore(self, package: TaskPackage, folder: RolloutFolder, result: Result, note: RescoreNote) -> Result:
         """Score a rollout again. Raises `NotRescoredError`; any other failure is a result that does not count."""
+        from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, rescore_rollout
+
         try:
             backend = await self.backend(package)
             rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)

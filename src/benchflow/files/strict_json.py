@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NoReturn
+import re
+from typing import Any, Final, NoReturn
 
 MAX_DEPTH = 64
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that can be half of a pair. Without one, a text that can be encoded has no unpaired half."""
 
 
 class StrictJSONError(ValueError):
@@ -36,7 +39,8 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
         raise StrictJSONError("has a number with too many digits") from error
     except RecursionError as error:
         raise StrictJSONError(f"is nested deeper than {max_depth} levels") from error
-    _require_sound(value, max_depth)
+    if text.count("{") + text.count("[") > max_depth or _SURROGATE.search(text) or not isinstance(data, bytes):
+        _require_sound(value, max_depth)
     return value
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         work_key,
     )
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
+    from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
     from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
         Workspace,
     )
     from benchflow.record.schemas import schema
-    from benchflow.record.summary import Bounds, Estimate, Statistics, Summary, read_summary
     from benchflow.record.trajectory import Event, RewardLine, Trajectory, read_rewards, read_trajectory
     from benchflow.rewards.verdict import Phase
 
@@ -145,7 +145,7 @@ __getattr__ = lazy_names(
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
-        "benchflow.record.summary": "Bounds Estimate Statistics Summary read_summary",
+        "benchflow.record.job_summary": "Bounds Estimate Statistics Summary read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },

@@ -41,14 +41,18 @@ _LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 def plain(value: Any) -> Any:
     """A value of records as JSON has it."""
-    if type(value) in _SCALARS:
-        return value
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    own = getattr(value, "to_plain", None)
-    return own() if own is not None else _plain_record(value)
+    return value if type(value) in _SCALARS else _plainer(cast("Hashable", type(value)))(value)
+
+
+@cache
+def _plainer(kind: Any) -> Callable[[Any], Any]:
+    """What `plain` does with values of a type that is not scalar."""
+    if issubclass(kind, Mapping):
+        return lambda value: {key: plain(item) for key, item in value.items()}
+    if issubclass(kind, list | tuple):
+        return lambda value: [plain(item) for item in value]
+    own: Callable[[Any], Any] = getattr(kind, "to_plain", _plain_record)
+    return own
 
 
 def read(kind: type[Record], value: Any) -> Record:
@@ -96,7 +100,7 @@ def _plain_record(record: Any) -> dict[str, Any]:
         if flat:
             written.update(plain(value))
         elif default is MISSING or value != default:
-            written[name] = plain(value)
+            written[name] = value if type(value) in _SCALARS else plain(value)
     return written
 
 
@@ -199,11 +203,14 @@ def _mapped(read_item: Reader) -> Reader:
 
 def _scalar(kind: Any) -> Reader:
     accepted, wanted = _KINDS[kind]
+    is_number = kind in (int, float)
 
     def reader(value: Any) -> Any:
+        if type(value) is kind and not is_number:
+            return value
         if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
             raise _wrong(value, wanted)
-        if kind in (int, float) and finite(value) is None:
+        if is_number and finite(value) is None:
             raise _wrong(value, "a finite number")
         return value
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_type_hints
 
 from benchflow.record.job import JOB_SCHEMA, JobRecord
+from benchflow.record.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
-from benchflow.record.summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.trajectory import Event, RewardLine
 
 Document = Literal["result", "job", "summary", "event", "reward"]

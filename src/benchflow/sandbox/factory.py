@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio.to_thread
 
@@ -18,7 +18,6 @@ from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureF
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
-from benchflow.sandbox.services import ServicesPlan, plan_services
 from benchflow.sandbox.task_policy import (
     asset_mounts,
     healthcheck_of,
@@ -38,6 +37,9 @@ from benchflow.task.runtime_capabilities import (
 )
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import COPIES
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.services import ServicesPlan
 
 AUTO: Final = "auto"
 HOST: Final = "host"
@@ -168,6 +170,8 @@ async def prepare(
     image = composition.image if composition is not None else await _image(package, view, backend, base_image)
     services = None
     if view.manifest is not None:
+        from benchflow.sandbox.services import plan_services
+
         services = plan_services(view.manifest, image, variables, task_id=view.name)
         selection = view.manifest.task_selection
         if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":

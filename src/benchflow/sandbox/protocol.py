@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypedDict
 
 from benchflow.errors import UnsupportedError
 from benchflow.record import Fidelity
@@ -258,6 +258,23 @@ class SandboxProcess(ABC):
     @abstractmethod
     async def kill(self) -> None:
         """End it and its session at once; idempotent."""
+
+
+class ProcessOptions(TypedDict, total=False):
+    """The options of `Sandbox.process`, for code that passes them on."""
+
+    user: str | None
+    env: Mapping[str, str] | None
+    cwd: str | None
+
+
+class ExecOptions(ProcessOptions, total=False):
+    """The options of `Sandbox.exec`, for code that passes them on."""
+
+    timeout: float | None
+    stdin: bytes | None
+    on_output: OutputSink | None
+    max_output: int
 
 
 class Sandbox(ABC):

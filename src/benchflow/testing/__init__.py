@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from benchflow.testing.backend_conformance import BackendReport, check_backend, check_promise
-    from benchflow.testing.backend_promises import PROMISES, BackendFault
     from benchflow.testing.memory.memory_backend import InMemoryBackend, SandboxCall
+    from benchflow.testing.memory.memory_jobs import Program
     from benchflow.testing.memory.memory_sandbox import InMemorySandbox
-    from benchflow.testing.memory.shell import Call, Program
+    from benchflow.testing.memory.shell import Call
     from benchflow.testing.model_server import ModelServer
     from benchflow.testing.null_sandbox import NullBackend, NullSandbox
+    from benchflow.testing.promise_table import PROMISES, BackendFault
     from benchflow.testing.replies import (
         Answer,
         Disconnect,
@@ -33,7 +34,7 @@ _WHERE: Final = {
         ("Answer", "Disconnect", "Fault", "Malformed", "ModelRequest", "Reply", "Silence", "ToolCall", "Usage"),
         "benchflow.testing.replies",
     ),
-    "BackendFault": "benchflow.testing.backend_promises",
+    "BackendFault": "benchflow.testing.promise_table",
     "BackendReport": "benchflow.testing.backend_conformance",
     "Call": "benchflow.testing.memory.shell",
     "InMemoryBackend": "benchflow.testing.memory.memory_backend",
@@ -41,8 +42,8 @@ _WHERE: Final = {
     "ModelServer": "benchflow.testing.model_server",
     "NullBackend": "benchflow.testing.null_sandbox",
     "NullSandbox": "benchflow.testing.null_sandbox",
-    "PROMISES": "benchflow.testing.backend_promises",
-    "Program": "benchflow.testing.memory.shell",
+    "PROMISES": "benchflow.testing.backend_conformance",
+    "Program": "benchflow.testing.memory.memory_jobs",
     "SandboxCall": "benchflow.testing.memory.memory_backend",
     "check_backend": "benchflow.testing.backend_conformance",
     "check_promise": "benchflow.testing.backend_conformance",

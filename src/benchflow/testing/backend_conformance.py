@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxBackend, SandboxSpec
-from benchflow.testing.backend_promises import PROMISES, BackendFault, Subject
+from benchflow.testing import backend_promises, process_promises  # noqa: F401 - each registers its promises
+from benchflow.testing.promise_table import PROMISES, BackendFault, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class BackendReport:
 
 
 async def check_backend(backend: SandboxBackend, *, spec: SandboxSpec | None = None) -> BackendReport:
-    """Try everything that the protocol promises, in real sandboxes of the backend.
+    """Check everything that the protocol promises, in real sandboxes of the backend.
 
     `spec` is the environment to start from, for a backend that needs an image; it needs `/bin/sh`, the usual file tools
     and a folder `/tmp`. Raises `BackendFault` with every promise that is not kept. The backend stays open.
@@ -51,7 +52,7 @@ async def check_backend(backend: SandboxBackend, *, spec: SandboxSpec | None = N
 
 
 async def check_promise(backend: SandboxBackend, name: str, *, spec: SandboxSpec | None = None) -> None:
-    """Try one promise by its name; raises what is wrong."""
+    """Check one promise by its name; raises an error if it is not kept."""
     capabilities = (await backend.status()).capabilities
     modes = (mode for mode in ("none", "public", "allowlist") if f"network.{mode}" in capabilities)
     wanted = spec or SandboxSpec()

@@ -48,7 +48,7 @@ class NullSandbox(Sandbox):
 
     async def process(self, command: str | Sequence[str], **options: Any) -> SandboxProcess:
         del options
-        raise UnsupportedError(f"The null sandbox runs nothing, so nobody can talk to {command!r}.")
+        raise UnsupportedError(f"The null sandbox runs nothing, so it cannot start {command!r}.")
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None: ...
 

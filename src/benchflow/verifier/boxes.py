@@ -181,15 +181,16 @@ class BoxMaker:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
-        tree = made_tree(self.scope, extra or {})
+        files = {**(extra or {}), **(ground.files if ground is not None and is_root(user) else {})}
+        tree = made_tree(self.scope, files)
         if tree is None:
-            tree = await anyio.to_thread.run_sync(assemble_tree, self.scope, extra or {})
+            tree = await anyio.to_thread.run_sync(assemble_tree, self.scope, files)
         await sandbox.upload(tree, "/", owner=user)
         if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         if ground is not None:
-            await ground.lay(sandbox)
+            await ground.lay(sandbox, whole=not is_root(user))
         pinned = {**pinned_variables(config.pytest_plugins), **(ground.variables if ground is not None else {})}
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
 

@@ -3,6 +3,7 @@
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
                      python/    the interpreter hook, also started from the site folders of the environment
+                     node/      the same for Node
                      uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
@@ -12,15 +13,13 @@ the agent may have set times in the future.
 
 from __future__ import annotations
 
-import os
-import shutil
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from benchflow.files.path_set import PathSet
-from benchflow.files.scratch import scratch_folder
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.verifier.scope import GROUND
 from benchflow.verifier.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
@@ -31,7 +30,7 @@ _START: Final = (
     f"sys.path.remove('{GROUND}/python')\n"
 )
 """A line for a site folder; unlike a variable it also reaches interpreters that are started without an environment."""
-_UV_PROJECT: Final = '[project]\nname = "verifier"\nversion = "0"\n'
+_UV_PROJECT: Final = b'[project]\nname = "verifier"\nversion = "0"\n'
 _START_FILE: Final = "verifier-ground.pth"
 
 
@@ -47,12 +46,26 @@ class Ground:
     variables: Mapping[str, str] = field(default_factory=dict)
     """What turns off look-ups that the agent's files would answer."""
 
-    async def lay(self, sandbox: Sandbox) -> None:
-        """Put everything in place, owned by root."""
-        await sandbox.upload(_hook_tree(self.sites), "/")
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The files that are the same for all boxes of an environment, by path."""
+        return _files(self.sites)
+
+    async def lay(self, sandbox: Sandbox, *, whole: bool) -> None:
+        """Put everything in place, owned by root; `whole` includes the common files."""
+        for path, data in self.files.items() if whole else ():
+            await sandbox.write_file(path, data)
         for path, data in self.pristine.items():
             await sandbox.write_file(f"{GROUND}/pristine{path}", data)
         await sandbox.write_file(f"{GROUND}/changes", self.changes)
+
+
+@functools.cache
+def _files(sites: Sequence[str]) -> Mapping[str, bytes]:
+    hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
+    hook |= {f"{GROUND}/node/{file.name}": file.read_bytes() for file in sorted((_HOOK / "node").iterdir())}
+    starts = {f"{site}/{_START_FILE}": _START.encode() for site in sites}
+    return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 
 
 def describe(changes: Iterable[Change], withheld: PathSet, rules: Rules, now: float) -> bytes:
@@ -125,30 +138,3 @@ def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:
         and change.path.rpartition("/")[2] in SETTINGS
         and not withheld.covers(change.path)
     ]
-
-
-def _fill(root: Path, sites: Sequence[str]) -> None:
-    root.chmod(0o755)
-    python = root / GROUND[1:] / "python"
-    python.mkdir(parents=True)
-    for file in sorted(_HOOK.glob("*.py")):
-        shutil.copyfile(file, python / file.name)
-    (root / GROUND[1:] / "uv").mkdir()
-    (root / GROUND[1:] / "uv" / "pyproject.toml").write_text(_UV_PROJECT)
-    for site in sites:
-        folder = root / site[1:]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _START_FILE).write_text(_START)
-
-
-_trees: Final[dict[tuple[int, tuple[str, ...]], Path]] = {}
-"""Host folders with the hook, by process and site folders; they are removed when the process ends."""
-
-
-def _hook_tree(sites: tuple[str, ...]) -> Path:
-    key = (os.getpid(), sites)
-    if key not in _trees:
-        root = scratch_folder("ground-")
-        _fill(root, sites)
-        _trees[key] = root
-    return _trees[key]

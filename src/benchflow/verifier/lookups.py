@@ -104,6 +104,100 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "System folders, tools and settings of homes are as built.",
     ),
     Lookup("unittest", "Modules beside the tests, and the current folder.", "hook", "As modules of python."),
+    Lookup(
+        "node",
+        "Packages in `node_modules` beside the script and above it, and by `name` in the `package.json` above it.",
+        "hook",
+        "`NODE_OPTIONS` loads a hook: what files other than the agent's require is found in its packages last.",
+    ),
+    Lookup(
+        "node",
+        "Packages that ES modules import, from `node_modules` above them.",
+        "as-built",
+        "Such folders of the environment and above the working folder are as built; others are the agent's.",
+    ),
+    Lookup(
+        "node",
+        "`~/.node_modules`, `~/.node_libraries`, folders of `NODE_PATH`.",
+        "as-built",
+        "Settings of homes and folders of look-ups are as built.",
+    ),
+    Lookup("npm", "`.npmrc`, `.yarnrc`, `.pnpmfile.cjs` in the folder and the home.", "as-built", "Withheld by name."),
+    Lookup(
+        "npm",
+        "Programs in `node_modules/.bin` before those of the system.",
+        "as-built",
+        "Withheld if the environment has a program of that name.",
+    ),
+    Lookup(
+        "node",
+        "Settings of runners: `jest.config.*`, `vitest.config.*`, `.mocharc.*` and their like.",
+        "as-built",
+        "Withheld by name.",
+    ),
+    Lookup(
+        "ruby",
+        "Gems of a newer version, and `site_ruby`, before the standard library.",
+        "as-built",
+        "System folders and homes are as built; where system changes are kept, a gem or library that the environment "
+        "has is withheld.",
+    ),
+    Lookup("ruby", "`.bundle/config`, `.rspec`, `.gemrc`, `.irbrc`.", "as-built", "Withheld by name."),
+    Lookup(
+        "perl",
+        "Modules in `/etc/perl` and `/usr/local` before its own.",
+        "as-built",
+        "System folders are as built; where system changes are kept, a module that the environment has is withheld.",
+    ),
+    Lookup("perl", "`.proverc` in the folder and the home.", "as-built", "Withheld by name."),
+    Lookup("R", "`.Rprofile`, `.Renviron`, `.RData` in the folder and the home.", "as-built", "Withheld by name."),
+    Lookup(
+        "R",
+        "Packages of the site library, `Rprofile.site`, `Renviron.site`.",
+        "as-built",
+        "System folders are as built; where system changes are kept, a package that the environment has is withheld.",
+    ),
+    Lookup(
+        "java",
+        "Annotation processors and other services of `META-INF/services` on the class path, by default the folder.",
+        "as-built",
+        "Files of services that the JDK and JUnit load by themselves are withheld.",
+    ),
+    Lookup("java", "`.mvn`, `.jvmopts`, `junit-platform.properties`.", "as-built", "Withheld by name."),
+    Lookup("java", "Classes of the folder by name.", "named", "The verifier names the class."),
+    Lookup("go", "`go.work` in the folder and above it.", "as-built", "Withheld by name."),
+    Lookup("go", "Variables in `~/.config/go/env`.", "as-built", "Settings of homes are as built."),
+    Lookup(
+        "cargo",
+        "`.cargo/config.toml` and `rust-toolchain` in the folder, above it and in the home.",
+        "as-built",
+        "Withheld by name, the folder also as a link.",
+    ),
+    Lookup(
+        "make",
+        "`GNUmakefile` and `makefile` before `Makefile`.",
+        "as-built",
+        "Withheld unless the task mentions a makefile of that name.",
+    ),
+    Lookup(
+        "git",
+        "Programs and redirections in the settings of a repository, its includes and work trees.",
+        "sanitised",
+        "Reduced to an allow-list of keys, and what the environment was built with.",
+    ),
+    Lookup(
+        "git",
+        "Hooks and file monitors.",
+        "variable",
+        "`GIT_CONFIG_COUNT` sets `core.hooksPath` and `core.fsmonitor` for every command.",
+    ),
+    Lookup("git", "Settings of the user and the system.", "as-built", "System folders and homes are as built."),
+    Lookup(
+        "bash",
+        "Profiles, `BASH_ENV`, preloaded libraries, programs earlier on `PATH`.",
+        "as-built",
+        "System folders and homes are as built; the verifier's commands have the environment's variables.",
+    ),
 )
 
 
@@ -119,10 +213,13 @@ def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
 
 HOOK: Final = "/run/verifier-ground/python"
 """Where the interpreter hook is in a box of a verifier."""
+NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
 
 
 def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]:
-    """The variables of a command with the interpreter hook in front of the environment's own module path."""
+    """The variables of a command with the hooks of interpreters before the environment's own settings of them."""
     image = spec.image.env if spec.image is not None else {}
-    own = variables.get("PYTHONPATH") or spec.env.get("PYTHONPATH") or image.get("PYTHONPATH", "")
-    return {**variables, "PYTHONPATH": ":".join(filter(None, [HOOK, own]))}
+    own = {**image, **spec.env, **variables}
+    modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
+    options = " ".join(filter(None, [f"--require={NODE_HOOK}", own.get("NODE_OPTIONS", "")]))
+    return {**variables, "PYTHONPATH": modules, "NODE_OPTIONS": options}

@@ -40,6 +40,7 @@ LOGS: Final = "/logs/verifier"
 GROUND: Final = "/run/verifier-ground"
 """Files of ours in every box of a verifier; `lookups` says what they settle."""
 _EXECUTABLE: Final = 0o755
+_PLAIN: Final = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +264,9 @@ def made_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path | None:
 
 
 def assemble_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path:
-    """The tree of a scope's files, assembled once per copy of a package; `extra` are more files of the verifier by
-    relative path.
+    """The tree of a scope's files, assembled once per copy of a package.
+
+    `extra` are more files: executable ones of the verifier by relative path, plain ones of its box by absolute path.
     """
     return _copy(scope).tree(_tree_key(scope, extra), lambda root: _fill(root, scope.folders, extra))
 
@@ -286,13 +288,13 @@ def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> No
     files.mkdir()
     for folder in folders:
         _lay_over(folder, files)
-    for relative, data in extra.items():
-        (files / relative).parent.mkdir(parents=True, exist_ok=True)
-        (files / relative).write_bytes(data)
-        (files / relative).chmod(_EXECUTABLE)
+    for path, data in extra.items():
+        place = root / path[1:] if path.startswith("/") else files / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        place.chmod(_PLAIN if path.startswith("/") else _EXECUTABLE)
     (root / TESTS[1:]).symlink_to(VERIFIER)
     (root / LOGS[1:]).mkdir(parents=True)
-    (root / GROUND[1:]).mkdir(parents=True)
 
 
 def _lay_over(source: Path, target: Path) -> None:

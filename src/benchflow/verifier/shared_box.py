@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
+
+import anyio
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
+from benchflow.verifier import libraries, repositories
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
+from benchflow.verifier.libraries import Candidate
 from benchflow.verifier.scope import Scope, paths_of, words_of
 from benchflow.verifier.survival import SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
@@ -31,7 +38,7 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         workdir=spec.workdir,
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
-        programs=built.programs if scope.isolation.keeps_system else frozenset(),
+        programs=built.programs,
         keep_system=scope.isolation.keeps_system,
         keep_hooks=not scope.config.hardening.cleanup_conftests,
         expected=words_of(scope.prompt),
@@ -52,6 +59,11 @@ class Survivors:
     settings: list[str] = field(default_factory=list)
     """Settings that survived changed."""
     variables: dict[str, str] = field(default_factory=dict)
+    repositories: list[Change] = field(default_factory=list)
+    """Files that may be the settings of a repository."""
+    libraries: list[Candidate] = field(default_factory=list)
+    """Libraries that may stand before the environment's."""
+    added: PathSet = field(default_factory=PathSet)
     project: bool = False
     """Whether the working folder was built with a `pyproject.toml`."""
 
@@ -68,7 +80,11 @@ class Survivors:
         self.changes = describe(changes, left, self.rules, time.time())
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
+            self.repositories = repositories.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
+        if self.rules.keep_system:
+            self.libraries = libraries.candidates(changes, left)
+            self.added = PathSet(change.path for change in changes if change.kind == "added")
         return gone
 
 
@@ -89,7 +105,30 @@ async def fork_for_verification(
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
-    return await fork(mounts=mounts, network=network, revert=survivors.choose), survivors
+    forked = await fork(mounts=mounts, network=network, revert=survivors.choose)
+    try:
+        if survivors.repositories or survivors.libraries:
+            await _settle(environment, forked, survivors)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await forked.stop()
+        raise
+    return forked, survivors
+
+
+async def _settle(environment: Environment, forked: Sandbox, survivors: Survivors) -> None:
+    """Restore what can be judged in the copy only."""
+    async with AsyncExitStack() as stack:
+
+        async def pristine() -> Sandbox:
+            spec = replace(environment.preparation.spec, composition=None)
+            return await stack.enter_async_context(environment.backend.create(spec))
+
+        kinds = {change.path: change.kind for change in survivors.repositories}
+        changed = await repositories.settle(forked, survivors.repositories, survivors.rules.workdir, pristine)
+        survivors.withheld += [Withheld(path, kinds[path], "hook") for path in changed]
+    removed = await libraries.settle(forked, survivors.libraries, survivors.added)
+    survivors.withheld += [Withheld(path, "added", "path") for path in removed]
 
 
 async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
@@ -120,6 +159,9 @@ async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict
 
 _TIMEOUT_SEC: Final = 300.0
 _WALK: Final = r"""
+sites() {
+  [ ! -d "$1" ] || (cd -P "$1" && printf 'site %s\0' "$(pwd -P)")
+}
 look() {
   [ -d "$1" ] || return 0
   found=
@@ -128,14 +170,16 @@ look() {
   if [ -f "$1/pyvenv.cfg" ]; then
     found=yes
     while IFS= read -r line || [ -n "$line" ]; do
-      case $line in "home = "*) printf '%s\0' "${line#home = }";; esac
+      case $line in "home = "*)
+        home=${line#home = }
+        printf '%s\0' "$home"
+        for site in "${home%/bin}"/lib/python3*/site-packages; do sites "$site"; done;;
+      esac
     done <"$1/pyvenv.cfg"
   fi
   if [ "$found" ]; then
     printf '%s\0' "$1"
-    for site in "$1"/lib/python3*/site-packages; do
-      [ -d "$site" ] && (cd -P "$site" && printf 'site %s\0' "$(pwd -P)")
-    done
+    for site in "$1"/lib/python3*/site-packages; do sites "$site"; done
     case $WORKDIR/ in "$1"/*) ;; *) return 0;; esac
   fi
   [ -L "$1" ] || walk "$1"
@@ -145,23 +189,37 @@ walk() {
     case $SKIPPED in *":$entry:"*) ;; *) look "$entry";; esac
   done
 }
-[ -z "$IMAGE" ] || { walk ""; look "$WORKDIR"; }
-for site in /usr/lib/python3/dist-packages /usr/lib*/python3*/site-packages /usr/local/lib*/py*3*/*-packages \
-  /opt/*/lib/python3*/site-packages /opt/*/*/lib/python3*/site-packages; do
-  [ -d "$site" ] && cd -P "$site" 2>/dev/null && printf 'site %s\0' "$(pwd -P)"
-done
+walk ""
+look "$WORKDIR"
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
 IFS=:
-for folder in $PATH /lib /usr/lib /usr/local/lib /lib64 /usr/lib64 /lib/*-linux-* /usr/lib/*-linux-*; do
-  for file in "$folder"/*; do
-    case $folder,$file in */lib*,*.so|*/lib*,*.so.*|*bin,*) printf 'file %s\0' "${file##*/}";; esac
-  done
+set -f
+for pattern in $SITES; do
+  set +f
+  for site in $pattern; do sites "$site"; done
 done
-true
+set +f
+for folder in $FOLDERS:$PATH; do
+  for file in $folder/*; do printf 'file %s\0' "${file##*/}"; done
+done
 """
 """Prints roots of tools and the home of virtual environments (a link to such a root is one too), site folders of
 Python, and the names of programs and shared libraries."""
 
+_SITES: Final = (
+    "/usr/lib/python3/dist-packages", "/usr/lib*/python3*/site-packages", "/usr/local/lib*/py*3*/*-packages",
+    "/opt/*/lib/python3*/site-packages", "/opt/*/*/lib/python3*/site-packages",
+)  # fmt: skip
+"""Where interpreters of a system have their site folders."""
+_LIBRARIES: Final = (
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/lib/*-linux-*",
+    "/usr/lib/*-linux-*",
+)
 _PARTS: Final = ("bin", "conda-meta", "lib", "lib64", "pyvenv.cfg")
 """The parts of a root above the working folder that do not belong to the agent."""
 
@@ -181,6 +239,7 @@ class AsBuilt:
 
 
 _SKIPPED: Final = (*SYSTEM, "/opt", "/root", "/var/lib")
+_PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _known: Final[dict[tuple[str, str, str], AsBuilt]] = {}
 """By backend, digest of the image and working folder, which determine the result."""
 
@@ -190,15 +249,24 @@ async def as_built(environment: Environment) -> AsBuilt:
     spec = environment.preparation.spec
     key = (environment.backend.name, spec.image.digest if spec.image is not None else "", spec.workdir)
     if key not in _known:
-        _known[key] = await _search(environment)
+        _known[key] = await _search(environment) if spec.image is not None else _of_this_machine()
     return _known[key]
+
+
+def _of_this_machine() -> AsBuilt:
+    """The same for an environment without an image, which is the machine's userland and an empty working folder."""
+    sites = [str(site.resolve()) for pattern in _SITES for site in Path("/").glob(pattern[1:])]
+    folders = (folder for pattern in (*_LIBRARIES, *_PATH) for folder in Path("/").glob(pattern[1:]))
+    programs = frozenset(entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
+    return AsBuilt((), tuple(dict.fromkeys(sites)), programs, project=False)
 
 
 async def _search(environment: Environment) -> AsBuilt:
     declared = environment.preparation.spec
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
-    words = {"WORKDIR": spec.workdir, "SKIPPED": f":{':'.join(_SKIPPED)}:", "IMAGE": "yes" if spec.image else ""}
+    lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "SITES": ":".join(_SITES), "FOLDERS": ":".join(_LIBRARIES)}
     async with environment.backend.create(spec) as pristine:
+        words = {"WORKDIR": spec.workdir, **lists}
         result = await pristine.exec(_WALK, user="root", env=words, cwd="/", timeout=_TIMEOUT_SEC)
     if not result.ok:
         said = result.stderr.decode(errors="replace").strip()[-400:] or f"exit code {result.exit_code}"

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
+from benchflow.verifier.start_files import reads_by_itself
 
 PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
 """Files that configure pytest as a whole."""
@@ -22,13 +23,11 @@ PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "py
 SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "entry_points.txt"}
 """Files that the interpreter hook settles: they stay visible, and act as the environment was built."""
 
-_RUNNER_FILES: Final = re.compile(
-    r"(jest|vitest|playwright|karma)\.(config|conf)\.[a-z]+|\.mocharc(\.[a-z]+)?|\.rspec|phpunit\.xml(\.dist)?"
-    r"|\.coveragerc|\.nycrc(\.json)?|\.jasmine\.json"
-)
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
 _MODULE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\.pyc?|(\.[A-Za-z0-9_-]+)?\.so)")
 _BYTECODE: Final = "__pycache__"
+_PROMPT: Final = "/instruction.md"
+"""Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
 
 Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "bytecode", "link", "special"]
@@ -65,6 +64,8 @@ _DATABASES: Final = frozenset(
 """Folders of `/var/lib` in which package managers and interpreters keep what they look up."""
 _NODE_MODULES: Final = "node_modules"
 """Where Node looks up modules for any script, in every folder above it."""
+_NODE_PROGRAMS: Final = ".bin"
+"""Where it looks up the programs of a script before those of the system."""
 _LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 
 
@@ -78,7 +79,7 @@ class Rules:
     built: tuple[str, ...] = ()
     """Folders of tools that the environment built, wherever they are."""
     programs: frozenset[str] = frozenset()
-    """Names of programs and libraries that the environment was built with; known where the system is kept."""
+    """Names of programs and libraries that the environment was built with."""
     keep_system: bool = False
     keep_hooks: bool = False
     expected: frozenset[str] = frozenset()
@@ -189,7 +190,7 @@ class _Judge:
         Which names they look for is not known, so no file there survives that the task does not name by its path.
         """
         folder = change.path.rpartition("/")[0] or "/"
-        if folder not in self.above or change.path in self.rules.named:
+        if folder not in self.above or change.path in self.rules.named or change.path == _PROMPT:
             return False
         return change.type != "directory" or names[-1].startswith(".") or names[-1] == _NODE_MODULES
 
@@ -205,7 +206,7 @@ class _Judge:
             return None
         if not added:
             return "path" if change.type != "directory" or change.kind == "deleted" else None
-        if names[-1] in self.rules.programs and change.type != "directory":
+        if path.rpartition("/")[2] in self.rules.programs and change.type != "directory":
             return "path"
         return "path" if self._is_in_library(path, names) else None
 
@@ -220,9 +221,11 @@ class _Judge:
     def _is_python_start(self, change: Change, names: list[str]) -> bool:
         """What an interpreter of the environment reads at its start; a virtual environment of the agent has its own."""
         folder = change.path.rpartition("/")[0]
-        acts = (names[-1].endswith(".pth") and names[-2:-1] and names[-2] in _SITES) or names[-1] in _PYTHON_START
-        place = (*PROGRAMS, *self.programs, f"{_home_of(change.path)}/.local")
-        return bool(acts) and below(folder, *place) and not self.added.covers(folder)
+        lines = names[-1].endswith(".pth") and names[-2] in _SITES if len(names) > 1 else False
+        if lines and names[-5:-3] == [".local", "lib"]:
+            return True  # of the user, whoever made the folder
+        places = (*PROGRAMS, *self.programs)
+        return (lines or names[-1] in _PYTHON_START) and below(folder, *places) and not self.added.covers(folder)
 
     def _acting(self, change: Change, names: list[str]) -> Reason | None:
         *parents, name = names
@@ -230,9 +233,17 @@ class _Judge:
             return None if name in self.rules.expected else "startup"  # running a script of its folder's name runs it
         if name in PYTEST_FILES:
             return "hook" if change.kind != "added" else None
-        if is_runner_hook(parents, name) and name not in self.rules.expected:
+        if change.path.rpartition("/")[2] not in self.rules.expected and self._is_read(change, names):
             return "hook"
         return "hook" if is_repository_hook(parents, name) else None
+
+    def _is_read(self, change: Change, names: list[str]) -> bool:
+        """Whether another program reads the file by itself; `make` prefers other spellings to `Makefile`."""
+        if names[-1] == "makefile" and not change.path.endswith("/Makefile"):
+            return change.kind == "added" and not any(plain(name) == "makefile" for name in self.rules.expected)
+        if names[-2:-1] == [_NODE_PROGRAMS] or (change.type == "symlink" and names[-1] == _NODE_PROGRAMS):
+            return names[-1] in self.rules.programs or names[-1] == _NODE_PROGRAMS
+        return reads_by_itself(names, link=change.type == "symlink")
 
     def _of_link(self, change: Change) -> Reason | None:
         """A link survives if it stays in the working folder, or points to something of the environment itself."""
@@ -250,13 +261,6 @@ class _Judge:
 def is_startup(name: str) -> bool:
     """Code that every Python interpreter runs at start."""
     return module_name(name) in _STARTUP_MODULES or name in _STARTUP_MODULES
-
-
-def is_runner_hook(parents: list[str], name: str) -> bool:
-    """Configuration that a test runner or a build tool loads from its working folder."""
-    if name in ("config", "config.toml"):
-        return parents[-1:] == [".cargo"]
-    return _RUNNER_FILES.fullmatch(name) is not None
 
 
 def is_repository_hook(parents: list[str], name: str) -> bool:
@@ -308,7 +312,7 @@ _HOME_START: Final = re.compile(
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
     r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan/.*|sqliterc|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?)"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|node_(modules|libraries)(/.*)?)"
 )
 """The same, in a home folder."""
 

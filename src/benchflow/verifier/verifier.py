@@ -207,20 +207,15 @@ class Verifier:
         variables = verifier_variables(scope, self._machine)
 
         async def verify() -> blame.Pristine:
-            fresh = Environment(backend, preparation)
             try:
+                fresh = Environment(backend, preparation)
                 await fresh.start()
-            except BenchflowError as error:
-                return blame.Pristine(attribute(error, "environment", "verify"))
-            async with fresh:
-                verifier = Verifier(
-                    fresh,
-                    machine=self._machine,
-                    cache=self._cache,
-                    base_image=self._base_image,
-                )
-                with scratch("pristine-") as folder:
-                    found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
+                async with fresh:
+                    verifier = Verifier(fresh, machine=self._machine, cache=self._cache, base_image=self._base_image)
+                    with scratch("pristine-") as folder:
+                        found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
+            except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
+                return blame.Pristine(attribute(error, "infrastructure", "verify"))
             return blame.Pristine(found.verdict, found.unreached)
 
         spec = preparation.spec

@@ -13,8 +13,9 @@ import json
 import os
 import stat
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Final
 
 import anyio.to_thread
@@ -22,11 +23,12 @@ import anyio.to_thread
 from benchflow.environment import Environment
 from benchflow.errors import SandboxFailure
 from benchflow.files.atomic import temporary_sibling, write_atomic
+from benchflow.files.path_set import PathSet
 from benchflow.files.redaction import Redactor, redact_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Workspace
 from benchflow.rollout.phases.step_bounds import keeps_processes
-from benchflow.sandbox.protocol import Change, Rights, Sandbox
+from benchflow.sandbox.protocol import OF_THE_FILE, Change, Rights, Sandbox
 
 MANIFEST: Final = "workspace.json"
 FILES: Final = "files"
@@ -36,6 +38,8 @@ MAX_ENTRIES: Final = 50_000
 _TREE: Final = 5
 """A new folder with at least so many entries is copied at once, fewer are copied one by one."""
 STAT: Final = ("stat", "-c", "%a %u %g %Y", "--")
+_CROWD: Final = 256
+"""A folder of the environment with at least so many changed files in it is copied at once where possible."""
 _ARGUMENTS: Final = 64 << 10
 """As many bytes of paths are given to one command."""
 _AT_HAND: Final = 1 << 20
@@ -140,18 +144,21 @@ def _in_parts(paths: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _above(path: str) -> Iterator[str]:
-    for parent in PurePosixPath(path).parents:
-        if str(parent) != "/":
-            yield str(parent)
+    """The folders above a path, without the root."""
+    while path := path[: path.rfind("/")]:
+        yield path
 
 
 async def _download(sandbox: Sandbox, present: Sequence[Change], root: Path) -> None:
-    """Copy the files below a host folder at their own paths; new folders that hold much, as a whole."""
+    """Copy the files below a host folder at their own paths; folders that hold much, as a whole."""
     whole = _whole_folders(present)
-    done: set[str] = set()
+    done = PathSet()
+    for folder in _crowded_folders(present, whole):
+        if not done.covers(folder) and await _copied_whole(sandbox, folder, root / folder.lstrip("/")):
+            done.add(folder)
     for change in present:
         place = root / change.path.lstrip("/")
-        if any(parent in done for parent in _above(change.path)):
+        if done.covers(change.path):
             continue
         if change.path in whole:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -161,6 +168,25 @@ async def _download(sandbox: Sandbox, present: Sequence[Change], root: Path) -> 
             place.mkdir(parents=True, exist_ok=True)
         elif change.type == "file":
             await sandbox.download(change.path, place, max_bytes=MAX_BYTES)
+
+
+async def _copied_whole(sandbox: Sandbox, folder: str, place: Path) -> bool:
+    """Copy a folder with all that the environment has in it, if that is not too much; whether it was copied."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        await sandbox.download(folder, place, max_bytes=MAX_BYTES, max_files=MAX_ENTRIES)
+    except SandboxFailure as error:
+        if error.code not in OF_THE_FILE:
+            raise
+        return False
+    return True
+
+
+def _crowded_folders(present: Sequence[Change], whole: set[str]) -> list[str]:
+    """Folders of the environment with so many changed files that copying one by one takes too long, outermost first."""
+    new = PathSet(whole)
+    parents = Counter(change.path.rpartition("/")[0] for change in present if change.type == "file")
+    return sorted(path for path, count in parents.items() if count >= _CROWD and path and not new.covers(path))
 
 
 def _whole_folders(present: Sequence[Change]) -> set[str]:

@@ -33,7 +33,7 @@ _turn: Final = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A folder below which we may make groups, and the controllers that act there."""
+    """A folder in which groups can be created, and its active controllers."""
 
     folder: Path
     controllers: frozenset[Controller]
@@ -41,12 +41,12 @@ class Hierarchy:
 
 
 class Shortage(NamedTuple):
-    """Counts that only ever rise."""
+    """Counters that never decrease."""
 
     at_limit: int
-    """How often the sandbox reached its own limit; version 1: how often it was short of memory that it had used up."""
+    """How often the sandbox reached its own limit."""
     killed: int
-    """Processes that the kernel killed for lack of memory, of the sandbox or of the machine."""
+    """Processes that the kernel killed because the sandbox or the machine ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Groups:
             os.close(fd)
 
     def shortage(self) -> Shortage:
-        """How short of memory the sandbox has been so far."""
+        """The memory shortages of the sandbox so far."""
         if self.memory is None:
             return Shortage(0, 0)
         modern = _counters(self.memory / "memory.events")
@@ -82,13 +82,13 @@ class Groups:
         return any(_counters(folder / "pids.events").get("max", 0) > 0 for folder in self.folders)
 
     def remove(self) -> None:
-        """Remove the groups; a group that the kernel still empties is waited for, briefly."""
+        """Remove the groups; wait briefly for a group that is not empty yet."""
         for folder in self.folders:
             _remove(folder)
 
 
 def find_hierarchies(proc: Path = Path("/proc")) -> tuple[Hierarchy, ...]:
-    """Where groups can be made, found from the mount table and checked for write permission."""
+    """Where groups can be created: read from the mount table and checked for write permission."""
     own = _own_groups((proc / "self/cgroup").read_text())
     found: list[Hierarchy] = []
     for line in (proc / "self/mountinfo").read_text().splitlines():
@@ -203,7 +203,7 @@ def _below(mounted: Path, root: str, path: str) -> Path | None:
 
 
 def _version_2(mounted: Path, root: str, path: str) -> Hierarchy | None:
-    """The nearest folder in which controllers act; beside our own group, for none has both processes and sub-groups."""
+    """The nearest folder with active controllers. Not our own group: none has both processes and sub-groups."""
     own = _below(mounted, root, path)
     if own is None:
         return None
@@ -286,7 +286,7 @@ class Restraints:
 
 
 def restrain(limits: Limits, machine: Machine) -> Restraints:
-    """How the limits are kept where no control group keeps them; an `UnsupportedError` where nothing can."""
+    """How limits are enforced without control groups; raises `UnsupportedError` if that is not possible."""
     controllers = machine.controllers
     rlimits: dict[str, int] = {"CORE": 0}
     watch = 0
@@ -314,7 +314,7 @@ def restrain(limits: Limits, machine: Machine) -> Restraints:
 
 
 def _choose(cpus: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Some processors, each sandbox beginning at the next one, so that they spread."""
+    """Some processors; each sandbox starts at the next one, to spread the load."""
     if count >= len(cpus):
         return cpus
     start = next(_turn) * count

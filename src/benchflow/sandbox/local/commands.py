@@ -27,8 +27,8 @@ _CHUNK: Final = 1 << 16
 _LEFT_IN_PIPE: Final = 1 << 20
 _KILLED: Final = 137
 _FROM_OUTSIDE: Final = (
-    "A process of the sandbox was killed from outside the sandbox: by somebody on this machine, or because the machine "
-    "ran out of memory."
+    "A process of the sandbox was killed from outside the sandbox: by another process of this machine, or because the "
+    "machine ran out of memory."
 )
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
@@ -42,7 +42,7 @@ def as_argv(command: str | Sequence[str]) -> list[str]:
 
 
 class _Command:
-    """A started command: its streams and the socket that tells its end."""
+    """A started command: its streams, and the socket that reports its end."""
 
     def __init__(self, link: Link, reply: socket.socket, tag: int, streams: dict[str, int], shortage: Shortage) -> None:
         """`shortage` is that of memory before it started."""
@@ -130,7 +130,7 @@ class _Command:
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[TaskGroup]:
-    """A task group for jobs that fail together: one error says enough."""
+    """A task group for jobs that fail together; raises only the first error."""
     try:
         async with anyio.create_task_group() as group:
             yield group
@@ -145,13 +145,13 @@ async def run_command(
     link: Link,
     command: str | Sequence[str],
     *,
-    user: str | None,
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    timeout: float | None,
-    stdin: bytes | None,
-    on_output: OutputSink | None,
-    max_output: int,
+    user: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    timeout: float | None = None,
+    stdin: bytes | None = None,
+    on_output: OutputSink | None = None,
+    max_output: int = 8 << 20,
 ) -> ExecResult:
     """Run a command to its end; when time is up or the caller is cancelled, its whole process tree ends with it."""
     began = time.monotonic()
@@ -252,9 +252,9 @@ class LocalProcess(SandboxProcess):
         link: Link,
         command: str | Sequence[str],
         *,
-        user: str | None,
-        env: Mapping[str, str] | None,
-        cwd: str | None,
+        user: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
     ) -> LocalProcess:
         return cls(await _Command.start(link, command, user, env, cwd, None))
 
@@ -308,12 +308,12 @@ class LocalProcess(SandboxProcess):
 
     @property
     def spent(self) -> bool:
-        """Whether it has ended and all it wrote was read."""
+        """Whether it has ended and all its output was read."""
         return self._code is not None and not self._started.streams
 
     async def kill(self) -> None:
         await _kill_quietly(self._started)
 
     def close(self) -> None:
-        """Let go of its streams; its sandbox is gone."""
+        """Close its streams; its sandbox is gone."""
         self._started.close()

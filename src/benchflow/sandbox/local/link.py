@@ -46,7 +46,7 @@ class Launcher:
         self.closed = False
         self._lost = False
         self._worker: socket.socket | None = None
-        """Does the file work, so that the zygote has time for sandboxes."""
+        """Works on files, so that the zygote is free to start sandboxes."""
         self._requests, theirs = messages.channel()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _PACKAGES],
@@ -103,14 +103,14 @@ class Launcher:
         return mine
 
     async def task(self, message: messages.Message) -> messages.Message:
-        """Have a task done and give its answer."""
+        """Run a task and return its answer."""
         reply = self.request(message)
         with reply:
             answer, _ = await next_message(reply)
         return expect(answer, HELPER_GONE)
 
     def post(self, message: messages.Message) -> None:
-        """Have a task done without waiting for it; what it leaves undone goes with the zygote."""
+        """Run a task without waiting for it; what it does not finish is removed with the zygote."""
         with contextlib.suppress(SandboxFailure):
             self.request(message).close()
 
@@ -147,7 +147,7 @@ async def next_message(reply: socket.socket) -> tuple[messages.Message | None, l
 
 
 def expect(answer: dict[str, Any] | None, gone: str) -> messages.Message:
-    """The answer, or the error it carries."""
+    """The answer; raises the error it carries."""
     if answer is None:
         raise SandboxFailure(gone, code="sandbox-gone")
     if "error" in answer:
@@ -156,7 +156,7 @@ def expect(answer: dict[str, Any] | None, gone: str) -> messages.Message:
 
 
 class Link:
-    """A sandbox that is up."""
+    """A running sandbox."""
 
     def __init__(self, control: socket.socket, process: int, groups: Groups) -> None:
         self.groups = groups

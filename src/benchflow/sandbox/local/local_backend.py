@@ -97,9 +97,9 @@ class LocalBackend(SandboxBackend):
         self._spares: Spares | None = None
         self._snapshots: dict[str, tuple[tuple[Layer, ...], SandboxSpec]] = {}
         self._preparing: dict[str, anyio.Lock] = {}
-        """What is made once, however many ask at the same time."""
+        """Locks for what is created once, however many ask at the same time."""
         self._whole: set[str] = set()
-        """Layers that were looked at."""
+        """Layers that were checked."""
         self._probed: Probe | None = None
 
     @cached_property
@@ -143,7 +143,7 @@ class LocalBackend(SandboxBackend):
             return leftovers
 
     async def _collect(self, leftovers: list[Owner]) -> None:
-        """Remove what drivers left that are gone, which their free locks prove."""
+        """Remove what ended drivers left behind; a free lock proves that its driver has ended."""
         launcher = self._launcher
         for owner in leftovers:
             await anyio.to_thread.run_sync(cgroups.leftovers(self.machine.hierarchies, owner.name).remove)
@@ -283,12 +283,12 @@ class Probe:
 
     capabilities: frozenset[str]
     reason: str | None = None
-    """Why no sandbox can be started; None when one was."""
+    """Why no sandbox can be started; None if one was started."""
     notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """Every capability that is not there, and how to get it."""
+        """Every capability that is missing, and how to get it."""
         return tuple(
             Missing(name, _HOW.get(name, "see the reason")) for name in CAPABILITIES if name not in self.capabilities
         )
@@ -297,7 +297,7 @@ class Probe:
 def open_launcher(
     store: Store, owner: Owner, identity: Identity | None = None, groups: Sequence[Path] = ()
 ) -> Launcher:
-    """A zygote with the best isolation of user ids that this machine lets us have."""
+    """A zygote with the best isolation of user ids that this machine allows."""
     if sys.platform != "linux" or not syscalls.SUPPORTED:
         raise InfrastructureFailure(
             "The local sandbox needs Linux on x86-64 or AArch64, "

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
 import anyio
 import anyio.to_thread
@@ -28,11 +28,12 @@ from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
     Change,
+    ExecOptions,
     ExecResult,
     FailedRequest,
     Mount,
     NetworkPolicy,
-    OutputSink,
+    ProcessOptions,
     Revert,
     Rights,
     Sandbox,
@@ -46,11 +47,12 @@ if TYPE_CHECKING:
     from benchflow.sandbox.network.egress import Egress
     from benchflow.sandbox.network.forwarding import Dial, Forwarding
 
+Options = TypeVar("Options", ExecOptions, ProcessOptions)
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class LocalSandbox(Sandbox):
-    """Made by `LocalBackend.create`; comes up with `start`."""
+    """Created by `LocalBackend.create`; `start` starts it."""
 
     def __init__(
         self,
@@ -88,11 +90,11 @@ class LocalSandbox(Sandbox):
         self._resting = False
         """Forked without a process inside, and not needed since: nothing of it runs."""
         self._asked = 0
-        """How often something was asked of what runs inside."""
+        """The number of requests to the supervisor so far."""
         self._stilled = -1
-        """The same when every process had just been ended: while both agree, none can have started since."""
+        """That number when every process had just been ended; while both are equal, none can have started since."""
         self._processes: list[LocalProcess] = []
-        """Whose streams may still be open."""
+        """Processes whose streams may still be open."""
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -100,7 +102,7 @@ class LocalSandbox(Sandbox):
 
     @property
     def user(self) -> str:
-        """Who commands run as unless they say otherwise."""
+        """The default user of commands."""
         return self.spec.user or (self.spec.image.user if self.spec.image else None) or AGENT
 
     async def start(self) -> None:
@@ -128,7 +130,7 @@ class LocalSandbox(Sandbox):
                 )
 
     def _restrain(self, owner: str) -> None:
-        """Limits stay the same however often the layers below are exchanged."""
+        """Apply the limits; they stay the same when the layers are exchanged."""
         machine = self._backend.machine
         limits = replace(self.spec.limits, pids=self.spec.limits.pids or DEFAULT_PIDS)
         self._restraints = restrain(limits, machine)
@@ -185,45 +187,20 @@ class LocalSandbox(Sandbox):
             raise SandboxFailure("The sandbox is not running.", code="sandbox-gone")
         return self._link
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        on_output: OutputSink | None = None,
-        max_output: int = 8 << 20,
-    ) -> ExecResult:
-        return await run_command(
-            await self._quiet_link(),
-            command,
-            user=user,
-            env={**self._uplink.environment, **(env or {})},
-            cwd=cwd,
-            timeout=timeout,
-            stdin=stdin,
-            on_output=on_output,
-            max_output=max_output,
-        )
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
+        return await run_command(await self._quiet_link(), command, **self._connected(options))
 
-    async def process(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> SandboxProcess:
-        environment = {**self._uplink.environment, **(env or {})}
-        started = await LocalProcess.start(await self._quiet_link(), command, user=user, env=environment, cwd=cwd)
+    async def process(self, command: str | Sequence[str], **options: Unpack[ProcessOptions]) -> SandboxProcess:
+        started = await LocalProcess.start(await self._quiet_link(), command, **self._connected(options))
         self._processes = [*(process for process in self._processes if not process.spent), started]
         return started
 
+    def _connected(self, options: Options) -> Options:
+        """The options with the variables that the network policy needs."""
+        return {**options, "env": {**self._uplink.environment, **(options.get("env") or {})}}
+
     async def _quiet_link(self) -> Link:
-        """The link, once no exchange of layers is on its way; a sandbox that rests since a fork comes up for it."""
+        """The link, as soon as no layers are being exchanged; a sandbox that rests since a fork is started again."""
         async with self._switching:
             if self._resting:
                 self._resting = False
@@ -355,7 +332,7 @@ class LocalSandbox(Sandbox):
         return share(files.done)
 
     async def _end(self, link: Link, ended: anyio.Event) -> None:
-        """End what has nothing running any more."""
+        """End a supervisor that has no processes left."""
         with anyio.CancelScope(shield=True):
             await self._uplink.close()
             await link.close()
@@ -420,7 +397,7 @@ def _as_changes(records: Iterable[Record]) -> list[Change]:
 
 
 class Uplink:
-    """What a policy needs while a sandbox is up."""
+    """What a network policy needs while the sandbox runs."""
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
@@ -437,7 +414,7 @@ class Uplink:
         return self._egress.failed_requests if self._egress is not None else ()
 
     async def open(self, link: Link) -> None:
-        """Make the policy work inside; the sandbox has no other network."""
+        """Apply the policy inside; the sandbox has no other network."""
         plan = self._plan
         _, fds = await link.call({"op": "network", **plan.message(), "resolv_conf": plan.resolv_conf})
         if not plan.listeners:

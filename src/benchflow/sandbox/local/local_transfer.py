@@ -138,7 +138,7 @@ async def _send_parcel(link: Link, source: Path, message: messages.Message) -> b
 
 
 async def dial(link: Link, offer: Offer) -> socket.socket:
-    """A socket that is connected to an offer of the box; `ConnectionError` if nobody takes it."""
+    """A socket that is connected to an offer of the box; raises `ConnectionError` if nothing accepts it."""
     answer, fds = await link.call({"op": "dial", "offer": offer})
     return await connected(offer, answer, [socket.socket(fileno=fd) for fd in fds])
 

@@ -22,7 +22,6 @@ from benchflow.task.config.parsed_record import (
     join,
 )
 from benchflow.task.document.markdown import MarkdownError, decode
-from benchflow.task.document.toml_source import parse_toml, toml_locator
 
 port: Final = integer(least=1, most=65535)
 
@@ -114,6 +113,8 @@ class ManifestRoot(Record):
 
 def read_manifest(data: bytes, *, file: str) -> tuple[EnvironmentManifest | None, list[Issue]]:
     """Parse an environment manifest; every problem is an issue."""
+    from benchflow.task.document.toml_source import parse_toml, toml_locator
+
     problems = IssueLog(file)
     try:
         text = decode(data)

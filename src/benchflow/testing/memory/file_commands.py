@@ -8,7 +8,7 @@ import posixpath
 import re
 
 from benchflow.testing.memory.node_tree import Node, failure
-from benchflow.testing.memory.program_table import UnknownOptionError, options, program, size_of
+from benchflow.testing.memory.program_table import UnknownOptionError, options, program
 from benchflow.testing.memory.shell import Call
 
 
@@ -18,15 +18,6 @@ async def _mkdir(call: Call) -> int:
     for path in paths:
         mode = int(found.get("m", "755"), 8)
         call.tree.make_folder(call.path(path), call.uid, parents="p" in found, mode=mode, time=call.now())
-    return 0
-
-
-@program("rmdir")
-async def _rmdir(call: Call) -> int:
-    for path in options(call)[1]:
-        if call.tree.entries(call.path(path)):
-            raise failure(errno.ENOTEMPTY, path)
-        call.tree.remove(call.path(path), call.uid, tree=True)
     return 0
 
 
@@ -98,33 +89,10 @@ async def _ln(call: Call) -> int:
     return 0
 
 
-@program("readlink")
-async def _readlink(call: Call) -> int:
-    found, (path,) = options(call, "fe")
-    if found:
-        call.out(call.tree.resolve(call.path(path)) + "\n")
-        return 0
-    node = call.tree.node(call.path(path), follow=False)
-    if node.kind != "symlink":
-        return 1
-    call.out(node.target + "\n")
-    return 0
-
-
 @program("mkfifo")
 async def _mkfifo(call: Call) -> int:
     for path in call.args:
         call.tree.put(call.path(path), Node("special", b"", 0o644, call.uid, call.uid, call.now()), call.uid)
-    return 0
-
-
-@program("truncate")
-async def _truncate(call: Call) -> int:
-    found, paths = options(call, "", "s")
-    for path in paths:
-        node, size = call.tree.find(call.path(path)), size_of(found["s"])
-        data = (node.data if node is not None else b"")[:size]
-        call.tree.write(call.path(path), data.ljust(size, b"\0"), call.uid, time=call.now())
     return 0
 
 

@@ -21,9 +21,9 @@ from typing import Final
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure, UsageError
 from benchflow.sandbox.protocol import BackendStatus, Image, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.testing.memory.memory_jobs import Program
 from benchflow.testing.memory.memory_sandbox import InMemorySandbox
 from benchflow.testing.memory.node_tree import Node, NodeTree
-from benchflow.testing.memory.shell import Program
 
 CAPABILITIES: Final = frozenset(
     {
@@ -43,7 +43,7 @@ _AGENT_ID: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """One thing that was asked of a sandbox: `exec`, `fork`, `upload` …, and what about."""
+    """One call of a sandbox: `exec`, `fork`, `upload` …, and its subject."""
 
     verb: str
     what: str
@@ -82,9 +82,9 @@ class InMemoryBackend(SandboxBackend):
         self.declared = CAPABILITIES - set(without)
         self.programs: Final = dict(programs or {})
         self.calls: Final[list[SandboxCall]] = []
-        """All that was asked of sandboxes of this backend, in order."""
+        """All calls of the sandboxes of this backend, in order."""
         self.started: Final[list[InMemorySandbox]] = []
-        """The sandboxes that run."""
+        """The running sandboxes."""
         self._files = dict(files or {})
         self._images = {name: dict(contents) for name, contents in (images or {}).items()}
         self._faults: list[_Fault] = []
@@ -94,12 +94,12 @@ class InMemoryBackend(SandboxBackend):
     def fail(
         self, verb: str, *, number: int | None = None, matching: str | None = None, error: Exception | None = None
     ) -> None:
-        """From now on let `verb` fail: the call of that `number` (of those `matching`), or all of them."""
+        """Make `verb` fail from now on: the call of that `number` (of those `matching`), or all of them."""
         found = error or SandboxFailure(f"The sandbox failed at {verb}, as the test asked.", code="scripted")
         self._faults.append(_Fault(verb, found, number, matching))
 
     def record(self, verb: str, what: str = "") -> None:
-        """Note a call, and raise what was scripted for it."""
+        """Record a call, and raise the failure that was scripted for it."""
         call = SandboxCall(verb, what)
         self.calls.append(call)
         for fault in self._faults:
@@ -141,7 +141,7 @@ class InMemoryBackend(SandboxBackend):
 
     async def resolve(self, image: str) -> Image:
         if image not in self._images:
-            raise EnvironmentFailure(f"There is no image {image}; give it to the backend.", code="image-missing")
+            raise EnvironmentFailure(f"There is no image {image}; pass it to the backend.", code="image-missing")
         digest = hashlib.sha256(repr(sorted(self._images[image].items())).encode()).hexdigest()
         return Image(reference=image, digest=f"sha256:{digest}", base=image)
 

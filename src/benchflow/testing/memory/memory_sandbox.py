@@ -29,8 +29,9 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.testing.memory.memory_jobs import Job, Machine, Pipe
 from benchflow.testing.memory.node_tree import Node, NodeTree, from_host
-from benchflow.testing.memory.shell import Job, Machine, Pipe, Shell
+from benchflow.testing.memory.shell import Shell
 
 if TYPE_CHECKING:
     from benchflow.testing.memory.memory_backend import InMemoryBackend
@@ -41,7 +42,7 @@ _LIMITS: Final = {"cpus": "limits.cpu", "memory_mb": "limits.memory", "pids": "l
 
 
 class InMemoryProcess(SandboxProcess):
-    """A job to talk to."""
+    """A job with open streams."""
 
     def __init__(self, machine: Machine, job: Job) -> None:
         self.stdin_pipe: Final = Pipe()
@@ -80,7 +81,7 @@ class InMemorySandbox(Sandbox):
         self.id = f"memory-{id(self):x}"
         self.spec = spec
         self.network = spec.network
-        """The policy that holds now."""
+        """The current policy."""
         self._built = built
         self._machine = Machine(tree, backend.programs, spec.hostname)
         self._running = False
@@ -252,7 +253,7 @@ class InMemorySandbox(Sandbox):
         tree.put(place, Node("file", data, mode, uid, uid, int(time.time())))
 
     def _clear_way(self, place: str) -> None:
-        """Remove links and files where a folder must be: nothing planted inside is followed."""
+        """Remove links and files in the place of a folder: planted links are not followed."""
         way = place.split("/")[1:]
         for depth in range(1, len(way) + 1):
             path = "/" + "/".join(way[:depth])
@@ -381,7 +382,7 @@ def _words(command: str | Sequence[str]) -> list[str]:
 
 
 def _safe(path: str) -> str:
-    """An absolute path that means itself."""
+    """The path, if it is absolute and plain."""
     if not path.startswith("/") or not is_plain(path):
         raise UsageError(f"{path!r} is not an absolute path without '..'.", code="path-invalid")
     return posixpath.normpath(path)

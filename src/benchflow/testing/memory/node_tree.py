@@ -33,7 +33,7 @@ class Node:
     gid: int = 0
     time: int = 0
     target: str = ""
-    """Where a link leads, as it says."""
+    """The target of a link, as written."""
 
     def allows(self, uid: int, bit: int) -> bool:
         shift = 6 if self.uid == uid else 3 if self.gid == uid else 0
@@ -51,7 +51,7 @@ def below(path: str, folder: str) -> bool:
 
 @dataclass(slots=True)
 class NodeTree:
-    """Every method takes absolute paths; `uid` is who does it."""
+    """Every method takes absolute paths; `uid` is the acting user."""
 
     nodes: dict[str, Node] = field(default_factory=lambda: {"/": Node("directory", mode=0o755)})
     read_only: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class NodeTree:
     # --- changing ---
 
     def put(self, path: str, node: Node, uid: int = 0) -> None:
-        """Set what stands at a path whose last name is not followed; its folder must be there."""
+        """Set the node at a path; its last name is not followed, and its folder must exist."""
         place = posixpath.join(self.resolve(posixpath.dirname(path)), posixpath.basename(path))
         self._require_entry(place, uid)
         self.nodes[place] = node
@@ -189,7 +189,7 @@ class NodeTree:
         self.remove(source, uid, tree=True)
 
     def _require_entry(self, place: str, uid: int) -> None:
-        """That the entry at `place` may be made, replaced or removed."""
+        """Require permission to create, replace or remove the entry at `place`."""
         self._require_writable(place)
         above = self.nodes.get(posixpath.dirname(place))
         if above is None:
@@ -223,7 +223,7 @@ class NodeTree:
         return found
 
     def revert(self, built: NodeTree, paths: Iterable[str]) -> None:
-        """Bring paths with all below them back to what they were built as."""
+        """Restore paths with everything below them to the environment as built."""
         for path in paths:
             for name in [name for name in self.nodes if name == path or below(name, path)]:
                 del self.nodes[name]

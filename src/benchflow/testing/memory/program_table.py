@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from benchflow.testing.memory.shell import Call, Program
+from benchflow.testing.memory.memory_jobs import Program
+from benchflow.testing.memory.shell import Call
 
 PROGRAMS: Final[dict[str, Program]] = {}
 _SUFFIXES: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

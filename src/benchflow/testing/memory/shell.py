@@ -6,23 +6,19 @@ those of `program_table`, those that the machine was given, and executable scrip
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import posixpath
 import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
 
-from benchflow.sandbox.inside.accounts import Account, UnknownUser, find_account
-from benchflow.sandbox.protocol import FailedRequest
 from benchflow.testing.memory import shell_syntax as syntax
+from benchflow.testing.memory.memory_jobs import Job, Machine, Pipe
 from benchflow.testing.memory.node_tree import Node, NodeTree
 from benchflow.testing.memory.shell_syntax import ShellSyntaxError
 from benchflow.testing.memory.shell_words import Expander
@@ -32,15 +28,12 @@ if TYPE_CHECKING:
 
     from benchflow.testing.memory.shell_syntax import Command, Script
 
-KILLED: Final = 137
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 _SHELLS: Final = ("sh", "bash", "dash", "ash")
 _STANDARD: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 Output = Callable[[bytes], None]
-Program = Callable[["Call"], Awaitable[int]]
-"""A program of the in-memory sandbox: takes its call, gives its exit code."""
 
 
 class Leave(Exception):
@@ -52,140 +45,15 @@ class Leave(Exception):
 
 
 class Return(Leave):
-    """A function, or a script that was read with `.`, ends."""
+    """A function ends."""
 
 
 class Jump(Exception):
-    """`break` or `continue` out of so many loops."""
+    """`break` or `continue` of that many loops."""
 
     def __init__(self, levels: int, *, again: bool) -> None:
         super().__init__(levels)
         self.levels, self.again = levels, again
-
-
-class Pipe:
-    """Bytes from a writer to a reader, who waits for them."""
-
-    def __init__(self, data: bytes | None = None) -> None:
-        """With `data` it is closed."""
-        self._chunks = deque([data] if data else [])
-        self._closed = data is not None
-        self._news = anyio.Event()
-
-    def write(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self._tell()
-
-    def close(self) -> None:
-        self._closed = True
-        self._tell()
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
-
-    async def chunk(self) -> bytes:
-        """The next bytes; none at the end."""
-        while not self._chunks and not self._closed:
-            await self._news.wait()
-        return self._chunks.popleft() if self._chunks else b""
-
-    async def line(self) -> bytes:
-        """Up to the end of a line, that included."""
-        found = b""
-        while not found.endswith(b"\n") and (chunk := await self.chunk()):
-            head, newline, tail = chunk.partition(b"\n")
-            found += head + newline
-            if tail:
-                self._chunks.appendleft(tail)
-        return found
-
-    async def rest(self) -> bytes:
-        found = []
-        while chunk := await self.chunk():
-            found.append(chunk)
-        return b"".join(found)
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """Something that runs: a command of the caller, or what a script put in the background."""
-
-    pid: int
-    leader: int
-    """The pid of the caller's command that it belongs to."""
-    uid: int
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    code: int | None = None
-    task: asyncio.Task[None] | None = None
-    """Keeps the task from being collected while it runs."""
-
-    def kill(self, code: int = KILLED) -> None:
-        if self.code is None:
-            self.code = code
-            self.scope.cancel()
-
-
-@dataclass(slots=True)
-class Machine:
-    """What all shells of a sandbox share."""
-
-    tree: NodeTree
-    programs: Mapping[str, Program]
-    hostname: str = "sandbox"
-    jobs: dict[int, Job] = field(default_factory=dict)
-    unreached: list[FailedRequest] = field(default_factory=list)
-    """What programs report as asked for and not reached."""
-    _pids: count[int] = field(default_factory=lambda: count(100))
-
-    def job(self, uid: int, leader: int | None = None) -> Job:
-        pid = next(self._pids)
-        made = Job(pid, leader or pid, uid)
-        self.jobs[pid] = made
-        return made
-
-    async def follow(self, job: Job, work: Awaitable[int]) -> int:
-        """Run the work of a job to its end, or until it is killed; its exit code."""
-        try:
-            with job.scope:
-                code = await work
-                job.code = code if job.code is None else job.code
-        finally:
-            self.jobs.pop(job.pid, None)
-            job.code = KILLED if job.code is None else job.code
-            job.ended.set()
-        return job.code
-
-    def background(self, job: Job, work: Awaitable[int]) -> None:
-        async def run() -> None:
-            await self.follow(job, work)
-
-        # Jobs end with the sandbox, not with the call that started them: no task group of a caller can hold them.
-        job.task = asyncio.create_task(run())
-
-    def kill(self, *, leader: int | None = None, uid: int | None = None) -> None:
-        """End all jobs, or those of one command or of one user."""
-        for job in list(self.jobs.values()):
-            if leader in (None, job.leader) and uid in (None, job.uid):
-                job.kill()
-
-    def user_id(self, name: str) -> int | None:
-        """The id of a user by name or number, as `/etc/passwd` has it."""
-        try:
-            return self._account(name).uid
-        except UnknownUser:
-            return None
-
-    def account(self, uid: int) -> tuple[str, str]:
-        """Name and home of a user."""
-        found = self._account(str(uid))
-        return found.name, found.home
-
-    def _account(self, user: str) -> Account:
-        node = self.tree.find("/etc/passwd")
-        passwd = node.data.decode(errors="replace") if node is not None else ""
-        return find_account(user, passwd, "", assumed=False)
 
 
 @dataclass(slots=True)
@@ -244,7 +112,7 @@ class Shell:
     options: set[str] = field(default_factory=set)
 
     def child(self) -> Shell:
-        """A copy, as a subshell is."""
+        """A copy, as for a subshell."""
         return replace(
             self,
             variables=self.variables.copy(),

@@ -7,15 +7,15 @@ passes because an option was ignored.
 from __future__ import annotations
 
 import errno
-import time
 from dataclasses import replace
 from typing import Final
 
 import anyio
 
+from benchflow.testing.memory.memory_jobs import Pipe
 from benchflow.testing.memory.node_tree import failure
 from benchflow.testing.memory.program_table import PROGRAMS, options, program
-from benchflow.testing.memory.shell import NOT_FOUND, Call, Jump, Leave, Pipe, Return
+from benchflow.testing.memory.shell import NOT_FOUND, Call, Jump, Leave, Return
 
 _SIGNALS: Final = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "TERM": 15}
 
@@ -76,14 +76,6 @@ async def _export(call: Call) -> int:
     return 0
 
 
-@program("unset")
-async def _unset(call: Call) -> int:
-    for name in options(call, "vf")[1]:
-        call.shell.variables.pop(name, None)
-        call.shell.functions.pop(name, None)
-    return 0
-
-
 @program("set")
 async def _set(call: Call) -> int:
     words = call.args.copy()
@@ -101,12 +93,6 @@ async def _set(call: Call) -> int:
     return 0
 
 
-@program("shift")
-async def _shift(call: Call) -> int:
-    del call.shell.parameters[: int(call.args[0]) if call.args else 1]
-    return 0
-
-
 @program("read")
 async def _read(call: Call) -> int:
     names = options(call, "r")[1] or ["REPLY"]
@@ -119,20 +105,6 @@ async def _read(call: Call) -> int:
         if whole:
             call.shell.variables[name] = text
     return 0 if line.endswith("\n") else 1
-
-
-@program(".", "source")
-async def _source(call: Call) -> int:
-    text = call.tree.read(call.path(call.args[0]), call.uid).decode(errors="surrogateescape")
-    try:
-        return await call.shell.run_text(text)
-    except Return as end:
-        return end.code
-
-
-@program("eval")
-async def _eval(call: Call) -> int:
-    return await call.shell.run_text(" ".join(call.args))
 
 
 @program("exec")
@@ -150,15 +122,6 @@ async def _command(call: Call) -> int:
         if not known and call.tree.find(f"/usr/local/bin/{name}") is None:
             return NOT_FOUND
         call.out(f"/bin/{name}\n")
-    return 0
-
-
-@program("wait")
-async def _wait(call: Call) -> int:
-    jobs = [job for job in call.shell.machine.jobs.values() if job.leader == call.shell.job.leader]
-    for job in jobs:
-        if job is not call.shell.job and (not call.args or str(job.pid) in call.args):
-            await job.ended.wait()
     return 0
 
 
@@ -222,14 +185,6 @@ async def _setsid(call: Call) -> int:
     return await call.shell.execute(options(call, "fw")[1])
 
 
-@program("timeout")
-async def _timeout(call: Call) -> int:
-    seconds, *words = options(call)[1]
-    with anyio.move_on_after(float(seconds.rstrip("s"))):
-        return await call.shell.execute(words)
-    return 124
-
-
 @program("xargs")
 async def _xargs(call: Call) -> int:
     found, words = options(call, "0r")
@@ -257,21 +212,6 @@ async def _id(call: Call) -> int:
     name = call.shell.machine.account(uid)[0]
     plain = call.name == "whoami" or "n" in found
     call.out(f"{name}\n" if plain else f"{uid}\n" if found else f"uid={uid}({name}) gid={uid}({name})\n")
-    return 0
-
-
-@program("hostname")
-async def _hostname(call: Call) -> int:
-    call.out(f"{call.shell.machine.hostname}\n")
-    return 0
-
-
-@program("date")
-async def _date(call: Call) -> int:
-    form = call.args[0][1:] if call.args else "%c"
-    now = time.time()
-    form = form.replace("%N", f"{int(now % 1 * 1e9):09}").replace("%s", str(int(now)))
-    call.out(time.strftime(form, time.gmtime(now)) + "\n")
     return 0
 
 

@@ -113,7 +113,7 @@ def parse(text: str) -> Script:
 @dataclass(slots=True)
 class _Token:
     kind: Literal["word", "number", "operator", "end"]
-    """A `number` is one that stands directly before `<` or `>`."""
+    """A `number` is directly before `<` or `>`."""
     text: str
     here: tuple[str, bool] | None = None
     """After `<<`: its text, and whether that is literal."""
@@ -191,7 +191,7 @@ def _word_end(text: str, index: int) -> int:
 
 
 def _here_document(text: str, index: int, token: _Token, *, strip: bool) -> int:
-    """Read the lines of a here-document into its token; gives where the text continues."""
+    """Read the lines of a here-document into its token; returns where the text continues."""
     literal = any(mark in token.text for mark in "'\"\\")
     ending = re.sub(r"['\"\\]", "", token.text)
     lines = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from typing import Final
 
@@ -145,43 +144,6 @@ async def _sort(call: Call) -> int:
     return 0
 
 
-@program("tr")
-async def _tr(call: Call) -> int:
-    found, (old, *new) = options(call, "d")
-    data = (await call.stdin.rest()).decode(errors="surrogateescape")
-    old, other = _characters(old), _characters(new[0] if new else "")
-    table = dict.fromkeys(map(ord, old)) if "d" in found else str.maketrans(old, other.ljust(len(old), other[-1:]))
-    call.out(data.translate(table))
-    return 0
-
-
-def _characters(text: str) -> str:
-    return _unescaped(
-        re.sub(r"(.)-(.)", lambda match: "".join(map(chr, range(ord(match[1]), ord(match[2]) + 1))), text)
-    )
-
-
-@program("cut")
-async def _cut(call: Call) -> int:
-    found, paths = options(call, "", "dfc")
-    for _, data in await inputs_of(call, paths):
-        for line in data.decode(errors="surrogateescape").splitlines():
-            parts = list(line) if "c" in found else line.split(found.get("d", "\t"))
-            first, dash, last = found.get("f", found.get("c", "1")).partition("-")
-            end = int(last) if last else len(parts) if dash else int(first)
-            kept = parts[int(first or 1) - 1 : end]
-            call.out(("" if "c" in found else found.get("d", "\t")).join(kept) + "\n")
-    return 0
-
-
-@program("seq")
-async def _seq(call: Call) -> int:
-    numbers = [int(word) for word in call.args]
-    first, last = (1, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[-1])
-    call.out("".join(f"{number}\n" for number in range(first, last + 1)))
-    return 0
-
-
 @program("tee")
 async def _tee(call: Call) -> int:
     found, paths = options(call, "a")
@@ -189,12 +151,4 @@ async def _tee(call: Call) -> int:
     for path in paths:
         call.tree.write(call.path(path), data, call.uid, append="a" in found, time=call.now())
     call.out(data)
-    return 0
-
-
-@program("basename", "dirname")
-async def _name(call: Call) -> int:
-    path = options(call)[1][0]
-    part = posixpath.basename(path.rstrip("/")) if call.name == "basename" else posixpath.dirname(path.rstrip("/"))
-    call.out(f"{part or ('.' if call.name == 'dirname' else '/')}\n")
     return 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 from benchflow.sandbox.engine.box.running_container import EngineContainer
-from benchflow.sandbox.protocol import ExecResult, OutputSink, Sandbox, SandboxProcess
+from benchflow.sandbox.protocol import ExecOptions, ExecResult, ProcessOptions, Sandbox, SandboxProcess
 
 
 class InContainer(Sandbox):
@@ -18,38 +19,11 @@ class InContainer(Sandbox):
     def container(self) -> EngineContainer:
         """The running container; an error when there is none."""
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        timeout: float | None = None,
-        stdin: bytes | None = None,
-        on_output: OutputSink | None = None,
-        max_output: int = 8 << 20,
-    ) -> ExecResult:
-        return await self.container.exec(
-            command,
-            user=user,
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            stdin=stdin,
-            on_output=on_output,
-            max_output=max_output,
-        )
+    async def exec(self, command: str | Sequence[str], **options: Unpack[ExecOptions]) -> ExecResult:
+        return await self.container.exec(command, **options)
 
-    async def process(
-        self,
-        command: str | Sequence[str],
-        *,
-        user: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> SandboxProcess:
-        return await self.container.process(command, user=user, env=env, cwd=cwd)
+    async def process(self, command: str | Sequence[str], **options: Unpack[ProcessOptions]) -> SandboxProcess:
+        return await self.container.process(command, **options)
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
         await self.container.upload(source, target, owner=owner)

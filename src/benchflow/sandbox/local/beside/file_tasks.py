@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Task = Callable[[messages.Message, "Zygote"], messages.Message]
 
+_LAST_WORDS: Final = 200
 _WORTH_CLEARING: Final = 16 << 20
 """The image of a volume keeps the size it once had."""
 
@@ -105,7 +106,7 @@ def copy(message: messages.Message, zygote: Zygote) -> messages.Message:
         remove_tree(Path(target))
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["cp failed"]
         full = any("No space left" in line for line in lines)
-        raise OSError(errno.ENOSPC if full else errno.EIO, f"A layer could not be copied: {lines[-1]}")
+        raise OSError(errno.ENOSPC if full else errno.EIO, f"A layer could not be copied: {lines[-1][-_LAST_WORDS:]}")
     return {}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import struct
 from typing import Final
 
@@ -31,7 +30,7 @@ class IdRanges:
         """The file lies where all drivers of the machine find it, or in `fallback` where that cannot be written."""
         self.file = _open_file(_SHARED_FOLDER, fallback)
         self._taken: set[int] = set()
-        self._next = secrets.randbelow(COUNT)
+        self._next = int.from_bytes(os.urandom(8)) % COUNT  # `secrets` brings `random`, which seeds itself in each fork
         """Begins anywhere, so that drivers which do not see each other's file hardly ever meet."""
 
     def take(self) -> int:

@@ -29,6 +29,8 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CAPABILITY: Final = "security.capability"
+_Tree = dict[str, "_Tree"]
+"""Names with what is below them; one without is to be reverted."""
 
 
 def revert(upper: str, written: Sequence[str], environment: Sequence[str], paths: Iterable[str]) -> None:
@@ -40,8 +42,11 @@ def revert(upper: str, written: Sequence[str], environment: Sequence[str], paths
     before = open_stack(environment, own=0)
     top = os.open(upper, _DIRECTORY)
     try:
-        for names in outermost(paths):
-            _revert(top, now, before, names)
+        named = outermost(paths)
+        if [] in named:
+            _restore_below(top, now, before)
+        else:
+            _revert(top, now, before, _tree(named))
     finally:
         os.close(top)
         now.close()
@@ -57,20 +62,28 @@ def outermost(paths: Iterable[str]) -> list[list[str]]:
     return kept
 
 
-def _revert(upper: int, now: Folder, before: Folder, names: list[str]) -> None:
-    if not names:
-        _restore_below(upper, now, before)
-        return
-    current, former = _folder(now, names[0]), _folder(before, names[0])
-    if len(names) == 1 or current is None:
-        _restore(upper, now, before, names[0])
-        return
-    inside = _make_folder(upper, names[0], former or current)
-    with _entered(now, before, names[0]) as (inner_now, inner_before):
-        try:
-            _revert(inside, inner_now, inner_before, names[1:])
-        finally:
-            os.close(inside)
+def _tree(paths: Iterable[list[str]]) -> _Tree:
+    tree: _Tree = {}
+    for names in paths:
+        place = tree
+        for name in names:
+            place = place.setdefault(name, {})
+    return tree
+
+
+def _revert(upper: int, now: Folder, before: Folder, tree: _Tree) -> None:
+    """Revert the ends of a tree of names; every folder on the way is entered once, however much of it is named."""
+    for name, below in tree.items():
+        current, former = _folder(now, name), _folder(before, name)
+        if not below or current is None:
+            _restore(upper, now, before, name)
+            continue
+        inside = _make_folder(upper, name, former or current)
+        with _entered(now, before, name) as (inner_now, inner_before):
+            try:
+                _revert(inside, inner_now, inner_before, below)
+            finally:
+                os.close(inside)
 
 
 def _restore(upper: int, now: Folder, before: Folder, name: str) -> None:

@@ -29,7 +29,7 @@ from benchflow.sandbox.local.inside import children, rootfs
 from benchflow.sandbox.local.inside import messages as wire
 from benchflow.sandbox.local.inside.entrance import Entrance, rehearse
 from benchflow.sandbox.local.inside.entry import open_program
-from benchflow.sandbox.local.inside.kill_watch import KillWatch, build_watch
+from benchflow.sandbox.local.inside.kill_watch import KillWatch, watch_program
 from benchflow.sandbox.local.inside.messages import Identity, Overlay, Plan, group_prefix
 from benchflow.sandbox.local.inside.namespaces import refused
 from benchflow.sandbox.local.inside.seccomp import build_filter
@@ -53,7 +53,7 @@ class Blank(NamedTuple):
     """Its user namespace, which shifts the owners of mounts."""
 
     def close(self) -> None:
-        """Let go of it; without a plan it ends."""
+        """Close our end; without a plan it ends."""
         self.inbox.close()
         if self.owners is not None:
             os.close(self.owners)
@@ -85,7 +85,7 @@ class Zygote:
         self.sparing = True
         """Whether the last attempt to make one did not fail."""
         self.watch = b""
-        """The filter that announces what can kill a process."""
+        """The filter that announces what can kill a process; empty where it would not tell the truth."""
         self.worker = 0
         """The process beside this one that does the file work."""
         self.to_worker: socket.socket | None = None
@@ -106,7 +106,7 @@ class Zygote:
         for fake_root in (False, True):
             program = build_filter(fake_root=fake_root and self.identity == "single", pin_cpus=False)
             rehearse(program, self.identity)
-        self.watch = build_watch()
+        self.watch = watch_program()
         self._rehearse_launch()
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)  # what the worker starts is waited for at the end
         self.to_worker, far = wire.channel()
@@ -119,7 +119,7 @@ class Zygote:
         self._clone_blank().close()  # shows whether there are namespaces, and whether the store's owners can be shifted
 
     def _rehearse_launch(self) -> None:
-        """Go through what every sandbox does first: what the interpreter learns on the way they need not copy."""
+        """Run what every sandbox does first, so that what the interpreter allocates for it is shared and not copied."""
         plan = Plan("", self.identity, (Overlay("/", ("/",), "/", "/"),), (), {"PATH": "/bin"}, {"CORE": 0})
         root = os.open(rootfs.HOLD, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         ours, theirs = wire.channel()
@@ -145,7 +145,7 @@ class Zygote:
         os.unlink(f"{rootfs.ROOT}/b")
 
     def greet(self) -> None:
-        """Tell the driver that everything stands, and hand it its end of the worker."""
+        """Report to the driver that everything is ready, and pass it its end of the worker."""
         if self.to_worker is not None:
             wire.send(self.requests, {"ready": True}, (self.to_worker.fileno(),))
             self.to_worker.close()
@@ -181,7 +181,7 @@ class Zygote:
                 self._serve()
 
     def end(self) -> NoReturn:
-        """End every sandbox, remove the driver's part of the store, end."""
+        """End every sandbox, remove the driver's part of the store, and exit."""
         from benchflow.sandbox.inside.removal import remove_tree
         from benchflow.sandbox.local.beside import file_tasks as tasks
 
@@ -316,7 +316,7 @@ class Zygote:
         return pid
 
     def _send_store(self, inbox: socket.socket, owners: int) -> None:
-        """Hand the store over as the sandbox shall see it."""
+        """Pass the store on with the owners that the sandbox should see."""
         tree = sc.open_tree(self.store)
         try:
             sc.set_mount_attributes(tree, user_namespace=owners)
@@ -366,7 +366,7 @@ class Zygote:
             os._exit(1)
 
     def _prepare_blank(self, store: list[int]) -> None:
-        """Everything that needs no plan; `store` is its mount, unless it stands already."""
+        """Everything that needs no plan; `store` is its mount, unless it is mounted already."""
         if self.identity != "single":
             os.setgroups([])
         os.setresgid(0, 0, 0)

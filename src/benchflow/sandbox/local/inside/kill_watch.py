@@ -1,4 +1,4 @@
-"""Tells a process that was killed from inside its sandbox from one that was killed from outside.
+"""Distinguishes processes killed from inside their sandbox from those killed from outside.
 
 The kernel does not say who sent SIGKILL. But a process inside needs a system call for it, and all of them carry a
 filter that announces such calls to the supervisor, which notes the target and lets them continue. A command that ended
@@ -48,9 +48,16 @@ _SENDERS: Final = (("tkill", 1), ("tgkill", 2), ("rt_sigqueueinfo", 1), ("rt_tgs
 _SENDING: Final = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 """Calls whose first argument is whom they end: a process, or a thread, which stands for its own."""
 _OWN: Final = ("prctl", "timer_create", "mq_notify", "clone", "setrlimit", "prlimit64")
-"""Calls that can end nobody but the caller's own process, now or later."""
+"""Calls that can end only the caller's own process, now or later."""
 _PASS: Final = struct.unpack("<4I", os.urandom(16))
 """What the supervisor's own calls carry in arguments that `kill` does not have: they are not announced to itself."""
+
+
+def watch_program() -> bytes:
+    """The filter of this machine; none before Linux 5.16, where a crash could end a process that shared memory with the
+    crashed one, without any call."""
+    major, minor = (int(part) for part in os.uname().release.split(".")[:2])
+    return build_watch() if (major, minor) >= (5, 16) else b""
 
 
 def build_watch(machine: str | None = None) -> bytes:
@@ -97,21 +104,15 @@ class KillWatch:
         self.listener = listener
         """Readable when a call waits to be let through."""
         self._targets: set[int] = set()
-        """Processes that somebody inside, or the supervisor, may have killed."""
+        """Processes that a process inside, or the supervisor, may have killed."""
         self._any = False
         """Whether that may be any process."""
 
     @classmethod
     def install(cls, program: bytes) -> KillWatch | None:
-        """Watch everything this process starts from now on; None where the kernel cannot.
-
-        Before Linux 5.16 a crash could end a process that shared memory with the crashed one, without any call.
-        """
-        major, minor = (int(part) for part in os.uname().release.split(".")[:2])
-        if (major, minor) < (5, 16):
-            return None
+        """Watch everything this process starts from now on; None without a program, or where the kernel refuses."""
         try:
-            return cls(sc.install_listener(program))
+            return cls(sc.install_listener(program)) if program else None
         except OSError:
             return None
 
@@ -132,7 +133,7 @@ class KillWatch:
             self._targets.add(pid)
 
     def serve(self) -> None:
-        """Note the call that waits, and let it through."""
+        """Note the waiting call and let it continue."""
         notice = bytearray(_NOTICE.size)
         try:
             fcntl.ioctl(self.listener, _RECEIVE, notice)

@@ -142,7 +142,7 @@ def list_offers(supervisor: Supervisor, message: messages.Message, reply: socket
 
 
 def dial(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Hand out a socket that is connecting to an offer; the number of the error if nobody takes it."""
+    """Return a socket that is connecting to an offer, or the error number if nothing accepts it."""
     del supervisor, fds
     try:
         opened = offers.connect(offers.Offer.from_message(message["offer"]))

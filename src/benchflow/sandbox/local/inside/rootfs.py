@@ -58,7 +58,7 @@ def prepare() -> None:
 
 
 def attach_layers(tree: int) -> str:
-    """Attach a detached mount that holds layers; gives where it stands."""
+    """Attach a detached mount that holds layers; returns its path."""
     target = f"{SCRATCH}/layers-{tree}"
     os.mkdir(target)
     sc.attach_tree(tree, target)

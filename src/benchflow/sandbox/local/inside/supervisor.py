@@ -154,7 +154,7 @@ class Supervisor:
 
 
 def answer(reply: socket.socket, message: messages.Message, fds: tuple[int, ...] = ()) -> None:
-    """Send, unless the caller has gone away."""
+    """Send, unless the caller has closed the connection."""
     with contextlib.suppress(OSError):
         messages.send(reply, message, fds)
 

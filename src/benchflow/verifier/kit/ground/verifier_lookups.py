@@ -101,9 +101,13 @@ def settle(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any",
         return spec
     if spec.loader is None:
         return _portions(spec)
-    if not _is_agents(fullname, spec.origin):
+    if spec.origin in _NAMED or not _is_agents(fullname, spec.origin):
         return spec
     return _of_the_environment(native, cls, fullname, path, target) or spec
+
+
+_NAMED: "list[str]" = []
+"""Files that are being imported by their path."""
 
 
 def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any") -> "Any":
@@ -297,7 +301,7 @@ def _is_named(manager: "Any", conftest: str) -> bool:
 
 
 def _pathlib(module: "Any") -> None:
-    """A folder is a package for tests of others only if its `__init__.py` is not the agent's."""
+    """A folder is a package for tests of others only if its `__init__.py` is not the agent's; a path is a name."""
     resolve = module.resolve_package_path
 
     def resolve_package_path(path: "Any") -> "Any":
@@ -319,6 +323,17 @@ def _pathlib(module: "Any") -> None:
         return kept
 
     module.resolve_package_path = resolve_package_path
+    imported = getattr(module, "import_path", None)
+
+    def import_path(path: "Any", *args: "Any", **options: "Any") -> "Any":
+        _NAMED.append(str(path))
+        try:
+            return imported(path, *args, **options)  # type: ignore[misc] # of the versions that have it
+        finally:
+            _NAMED.pop()
+
+    if imported is not None:
+        module.import_path = import_path
 
 
 def _python(module: "Any") -> None:

@@ -1,0 +1,100 @@
+"""Settings of repositories: what cannot run or redirect anything stays, all else is the environment's."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchflow.files.path_set import PathSet
+from benchflow.sandbox.protocol import Change
+from benchflow.verifier.repositories import Setting, candidates, is_harmless, rendered
+
+CONFIG = "/app/.git/config"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("core.bare", "false"),
+        ("user.name", "A"),
+        ("remote.origin.url", "https://example.org/x.git"),
+        ("remote.origin.url", "git@example.org:x.git"),
+        ("remote.a.b.fetch", "+refs/heads/*:refs/remotes/a.b/*"),
+        ("branch.main.remote", "origin"),
+        ("extensions.worktreeconfig", "true"),
+        ("submodule.x.url", "../x"),
+    ],
+)
+def test_settings_of_everyday_work_stay(key, value):
+    assert is_harmless(Setting(key, value), CONFIG, "/app")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("core.fsmonitor", "x"),
+        ("core.hookspath", "x"),
+        ("core.sshcommand", "x"),
+        ("core.pager", "x"),
+        ("core.editor", "x"),
+        ("core.worktree", "/logs/verifier"),
+        ("core.worktree", "../../logs"),
+        ("core.worktree", ""),
+        ("alias.st", "!x"),
+        ("diff.external", "x"),
+        ("diff.zz.textconv", "x"),
+        ("diff.zz.command", "x"),
+        ("filter.zz.clean", "x"),
+        ("filter.zz.process", "x"),
+        ("merge.zz.driver", "x"),
+        ("include.path", "x"),
+        ("includeif.gitdir:/app/.path", "x"),
+        ("remote.origin.url", "ext::sh -c x"),
+        ("remote.origin.url", "-x"),
+        ("remote.origin.uploadpack", "x"),
+        ("remote.origin.vcs", "x"),
+        ("branch.main.remote", "ext::x"),
+        ("submodule.x.update", "!x"),
+        ("gpg.program", "x"),
+        ("credential.helper", "x"),
+        ("url.ext::x.insteadof", "https://"),
+        ("protocol.ext.allow", "always"),
+        ("trailer.x.command", "x"),
+        ("core.alternaterefscommand", "x"),
+        ("uploadpack.packobjectshook", "x"),
+    ],
+)
+def test_settings_that_run_or_redirect_something_do_not(key, value):
+    assert not is_harmless(Setting(key, value), CONFIG, "/app")
+
+
+def test_a_submodule_may_say_where_its_files_are():
+    assert is_harmless(Setting("core.worktree", "../../../x"), "/app/.git/modules/x/config", "/app")
+
+
+def test_files_of_that_name_are_candidates_unless_they_are_withheld():
+    changes = [
+        Change(CONFIG, "added", "file"),
+        Change("/app/b.git/config", "changed", "symlink"),
+        Change("/app/config", "added", "directory"),
+    ]
+    assert [change.path for change in candidates(changes, PathSet())] == [CONFIG, "/app/b.git/config"]
+    assert candidates(changes, PathSet(["/app"])) == []
+
+
+_TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r\v\f"), max_size=12)
+
+
+@given(st.lists(st.tuples(st.text('abcXY."\\ é', max_size=6), st.one_of(st.none(), _TEXT)), max_size=5))
+def test_what_is_written_is_what_git_reads(tmp_path_factory, pairs):
+    settings = [Setting(f"remote.{one}.url" if one else "user.name", value) for one, value in pairs]
+    place = tmp_path_factory.mktemp("git") / "config"
+    place.write_text(rendered(settings), encoding="utf-8", newline="")
+    words = ["git", "config", "--file", place, "--no-includes", "--null", "--list"]
+    found = subprocess.run(words, capture_output=True, text=True, encoding="utf-8", check=True).stdout.split("\0")[:-1]
+    assert [tuple(item.partition("\n")[::2]) if "\n" in item else (item, None) for item in found] == [
+        (item.key, item.value) for item in settings
+    ]
