@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Final, Self
 import anyio
 
 from benchflow.record import SandboxPart
-from benchflow.sandbox.factory import AUTO, Preparation, choose_backend, prepare, taken_package
+from benchflow.sandbox.factory import AUTO, ChosenIsolation, Preparation, choose_backend, prepare, taken_package
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
 from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
     from benchflow.sandbox.services import RunningServices
+
+ChooseIsolation = Callable[[SandboxBackend], Awaitable[Mapping[str | None, ChosenIsolation]]]
 
 
 class Environment:
@@ -49,18 +52,22 @@ class Environment:
         sandbox: str | SandboxBackend = AUTO,
         base_image: str | None = None,
         machine: Mapping[str, str] | None = None,
+        choose_isolation: ChooseIsolation | None = None,
     ) -> Self:
         """The started environment of a task package.
 
         `sandbox` is the name of a backend, `auto`, or a backend that the caller keeps. `base_image` is the
         substitute for a base image that is not available: `host` or a registered image. Refuses unsupported features,
         by `UnsupportedTaskFeatureError`, before anything starts; after an error nothing is left running.
+        `choose_isolation` gives the isolation of its verifiers where the package does not.
         """
         package = await taken_package(task)
         owned = isinstance(sandbox, str)
         backend = await choose_backend(package, sandbox, base_image=base_image) if isinstance(sandbox, str) else sandbox
         try:
             preparation = await prepare(package, backend, base_image=base_image, machine=machine)
+            if choose_isolation is not None:
+                preparation = replace(preparation, chosen=await choose_isolation(backend))
             environment = cls(backend, preparation, owns_backend=owned)
             await environment.start()
         except BaseException:

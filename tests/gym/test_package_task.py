@@ -186,3 +186,20 @@ def test_a_verifier_that_is_replaced_after_the_reset_does_not_score(tmp_path, gy
     fork = it.task.fork()
     assert fork.evaluate()[0] == 0.25
     fork.close()
+
+
+def test_an_imported_package_is_verified_at_its_proven_rung(gym, make_package, monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCHCUBE_STORE", str(tmp_path / "store"))
+    folder = make_package(
+        {
+            "task.toml": "version = '1.0'\n",
+            "instruction.md": "Do it.",
+            "tests/test.sh": "if [ -f answer ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+            "solution/solve.sh": "echo > answer\n",
+        }
+    )
+    task = gym(folder)
+    task.reset()
+    task.bash("echo > answer")
+    assert task.task.evaluate()[0] == 1.0
+    assert len(list((tmp_path / "store" / "proofs").glob("*/*.json"))) == 1

@@ -30,6 +30,7 @@ class _FolderPath(click.ParamType[Path]):
 
 
 PATH = _FolderPath()
+ISOLATIONS: Final = ("separate", "shared", "system", "services", "open", "auto")
 
 
 def package_paths(command: Command) -> Command:
@@ -45,6 +46,16 @@ def package_path(command: Command) -> Command:
 def json_option(command: Command) -> Command:
     """`--json`: one JSON document on stdout and nothing else there."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")(command)
+
+
+def isolation_option(command: Command) -> Command:
+    """`--isolation VALUE`: a rung, or `auto`, for all verifiers."""
+    return click.option(
+        "--isolation",
+        type=click.Choice(ISOLATIONS),
+        metavar="VALUE",
+        help=f"What verifiers see of the agent's changes, instead of what packages declare: {', '.join(ISOLATIONS)}.",
+    )(command)
 
 
 def refuse_model(agent: str, model: str | None) -> None:

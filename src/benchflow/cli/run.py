@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from benchflow.cli.arguments import PATH, json_option, refuse_model
+from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchflow.record import Result
+    from benchflow.record import Result, VerifierPart
     from benchflow.rollout.config import RolloutConfig
     from benchflow.task.package import TaskPackage
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
+_CHOSEN_BY: Final = {"declared": "declared", "user": "--isolation", "proof": "proven", "default": "default"}
 _SAID: Final = {
     "plan": "planning",
     "environment": "starting the environment",
@@ -38,6 +39,7 @@ _SAID: Final = {
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@isolation_option
 @click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Replace the prompt; repeat for more turns.")
 @click.option("--timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the whole run.")
@@ -86,6 +88,7 @@ def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
         model=options["model"],
         sandbox=options["sandbox"],
         base_image=options["base_image"],
+        isolation=options["isolation"],
         prompts=options["prompts"] or None,
         timeout_sec=options["timeout"],
         agent_timeout_sec=options["agent_timeout"],
@@ -153,12 +156,22 @@ def result_lines(result: Result, folder: Path) -> list[str]:
     return [*lines, *([f"  {spent}"] if spent else []), *where]
 
 
+def _isolation(verifier: VerifierPart) -> str:
+    rung, by = verifier.isolation.rung, verifier.isolation.chosen_by
+    line = f"  isolation {rung} ({_CHOSEN_BY[by]})"
+    return style(f"{line}: what the agent left can act on the verifier", "yellow") if rung == "open" else line
+
+
 def _notes(result: Result) -> list[str]:
     verifier = result.verifier
-    notes = [f"  note: {printable(issue.message)}" for issue in verifier.diagnostics] if verifier is not None else []
+    notes = [_isolation(verifier)] if verifier is not None else []
+    notes += [f"  note: {printable(issue.message)}" for issue in verifier.diagnostics] if verifier is not None else []
     lost = verifier.not_carried_over.total if verifier is not None else 0
     if lost:
         notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
+    for _, check in result.wider:
+        reward = "is not scored" if check.reward is None else f"scores {check.reward:g}"
+        notes.append(f"  note: at '{check.rung}', where the verifier sees more, the same work {reward}")
     if result.sandbox.fidelity == "substituted":
         notes.append(f"  note: ran on {result.sandbox.base} instead of the image named by the package")
     failed = result.notes.cleanup

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchflow.cli.arguments import PATH, json_option
+from benchflow.cli.arguments import PATH, isolation_option, json_option
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.preflight import require_judges
 from benchflow.cli.tasks.selection import one_package
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--step", metavar="NAME", help="Step of a multi-step task to score.")
 @click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Sandbox to verify in.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@isolation_option
 @click.option(
     "--record", metavar="FILE", type=PATH, help="Answer of an external scorer; completes the submission in --out."
 )
@@ -76,9 +77,17 @@ def _loaded(folder: Path, step: str | None) -> TaskPackage:
 
 async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> Verification:
     from benchflow.environment import Environment
+    from benchflow.rollout.config import RolloutConfig
+    from benchflow.rollout.rollout import chosen_isolation
     from benchflow.verifier import Verifier
 
-    environment = await Environment.from_task(package, sandbox=options["sandbox"], base_image=options["base_image"])
+    config = RolloutConfig(package, "oracle", base_image=options["base_image"], isolation=options["isolation"])
+    environment = await Environment.from_task(
+        package,
+        sandbox=options["sandbox"],
+        base_image=options["base_image"],
+        choose_isolation=lambda backend: chosen_isolation(package, backend, config),
+    )
     async with environment:
         if options["workspace"] is not None:
             await _place(environment, options["workspace"])
@@ -130,6 +139,7 @@ def _show(verdict: Verdict, extra: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _show_notes(found: Verification) -> None:
+    emit(f"  {style('isolation', 'dim')} {found.isolation.rung}")
     for issue in found.diagnostics:
         emit(f"  {style('note', 'dim')} {printable(issue.message)}")
     if found.opt_outs:

@@ -140,11 +140,22 @@ class PackageRunner:
 
     async def rescore(self, package: TaskPackage, folder: RolloutFolder, result: Result, note: RescoreNote) -> Result:
         """Score a rollout again. Raises `NotRescoredError`; any other failure is a result that does not count."""
+        from benchflow.rollout import RolloutConfig
         from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, rescore_rollout
+        from benchflow.rollout.plan import ORACLE
+        from benchflow.rollout.rollout import chosen_isolation
 
         try:
             backend = await self.backend(package)
-            rescore = Rescore(folder, result, package, backend, note, base_image=self._request.base_image)
+            config = RolloutConfig(
+                package,
+                ORACLE,
+                base_image=self._request.base_image,
+                isolation=self._request.isolation,
+                proofs=self._proofs,
+            )
+            chosen = await chosen_isolation(package, backend, config, self._machine)
+            rescore = Rescore(folder, result, package, backend, note, self._request.base_image, chosen)
             return await rescore_rollout(rescore)
         except NotRescoredError:
             raise

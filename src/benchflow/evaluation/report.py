@@ -8,7 +8,7 @@ from typing import Final
 
 from benchflow.evaluation.compare import Comparison
 from benchflow.evaluation.statistics import average
-from benchflow.record import Bounds, Counted, Estimate, Result, Summary, TaskId, labels
+from benchflow.record import Bounds, Counted, Estimate, Result, Statistics, Summary, TaskId, labels
 
 _LARGE: Final = 1e9
 
@@ -30,12 +30,25 @@ def summary_lines(job: Summary) -> Iterator[str]:
         by = ", ".join(f"{count} {category}" for category, count in summary.unscored_by.items())
         between = _bound(summary.mean_reward_bounds)
         yield f"unscored {summary.unscored}: {by}; with them the mean would be between {between}"
+    yield from _isolation_lines(summary)
     if job.superseded == 1:
         yield "1 result is of a package that has changed or is gone, and is left out"
     elif job.superseded:
         yield f"{job.superseded} results are of packages that have changed or are gone, and are left out"
     if summary.usage:
         yield "usage " + ", ".join(f"{name} {value:,.6g}" for name, value in summary.usage.items())
+
+
+def _isolation_lines(summary: Statistics) -> Iterator[str]:
+    """How many rollouts were verified at which rung, with what a reader has to know about some."""
+    if summary.isolation:
+        yield "isolation " + ", ".join(f"{rung} {count}" for rung, count in summary.isolation.items())
+    if "open" in summary.isolation:
+        count = _count(summary.isolation["open"], "rollout")
+        yield f"OPEN: {count} verified in the agent's own box, where what the agent left can act on the verifier"
+    if summary.wider.checked:
+        checked = _count(summary.wider.checked, "rollout")
+        yield f"{checked} scored below full with changes withheld; {summary.wider.higher} would score more with them"
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:

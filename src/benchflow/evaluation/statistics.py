@@ -13,9 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean, variance
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from benchflow.record import Bounds, Estimate, Statistics, TaskId
+from benchflow.record import Bounds, Estimate, Rung, Statistics, TaskId, WiderCounts
 
 PASS_THRESHOLD = 1.0
 """A reward from here on counts as a pass."""
@@ -32,6 +32,10 @@ class Sample:
     metrics: Mapping[str, float] = field(default_factory=dict)
     category: str | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
+    rung: Rung | None = None
+    """The isolation of its verification."""
+    higher: tuple[bool, ...] = ()
+    """For each check at a wider rung, whether the reward was higher there."""
 
     @property
     def scored(self) -> bool:
@@ -67,7 +71,17 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
         pass_hat_k={str(k): pass_hat_k(counts, k) for k in _ks(attempts)},
         metrics=_metrics(scored),
         usage=_usage(everything),
+        isolation=_by_rung(everything),
+        wider=WiderCounts(
+            checked=sum(bool(outcome.higher) for outcome in everything),
+            higher=sum(any(outcome.higher) for outcome in everything),
+        ),
     )
+
+
+def _by_rung(outcomes: Iterable[Sample]) -> dict[str, int]:
+    found = Counter(outcome.rung for outcome in outcomes)
+    return {rung: found[rung] for rung in get_args(Rung) if found[rung]}
 
 
 def span_of(rewards: Iterable[float]) -> Span:

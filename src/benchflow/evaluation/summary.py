@@ -40,4 +40,5 @@ def sample(result: Result) -> Sample:
     """What statistics need of a result."""
     metrics = {name: value for name, value in result.rewards.items() if name != "reward"}
     category = result.error.category if result.error else None
-    return Sample(result.task.id, result.reward, metrics, category, result.usage)
+    higher = [check.reward is not None and check.reward > (reward or 0.0) for reward, check in result.wider]
+    return Sample(result.task.id, result.reward, metrics, category, result.usage, result.rung, tuple(higher))

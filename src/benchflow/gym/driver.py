@@ -7,7 +7,7 @@ at all: files of a verifier are never where a running agent could see them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
+from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
@@ -71,6 +72,8 @@ class ActionDriver:
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
         secrets = gather_secrets(package.view, os.environ, _SCOPES)
         preparation = await prepare(package, backend, base_image=base_image)
+        chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
+        preparation = replace(preparation, chosen=chosen)
         environment = Environment(backend, for_agents(preparation, steps, secrets, _nothing))
         await environment.start()
         driver = cls(Setting(package, steps, secrets, base_image), environment, Course.of(package.view))

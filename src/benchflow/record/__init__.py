@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         work_key,
     )
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
-    from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, read_summary
+    from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
     from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
@@ -110,6 +110,7 @@ __all__ = [
     "Trajectory",
     "VerifierPart",
     "WiderCheck",
+    "WiderCounts",
     "WithheldChange",
     "WorkKey",
     "Workspace",
@@ -145,7 +146,7 @@ __getattr__ = lazy_names(
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.schemas": "schema",
-        "benchflow.record.job_summary": "Bounds Estimate Statistics Summary read_summary",
+        "benchflow.record.job_summary": "Bounds Estimate Statistics Summary WiderCounts read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },

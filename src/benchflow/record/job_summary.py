@@ -37,6 +37,15 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class WiderCounts:
+    """Results below full that were checked at the next wider rung, because changes of the agent were withheld."""
+
+    checked: int
+    higher: int
+    """How many would have a higher reward there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """What a set of results amounts to."""
 
@@ -55,6 +64,9 @@ class Statistics:
     pass_hat_k: Mapping[str, Estimate]
     metrics: Mapping[str, Estimate]
     usage: Mapping[str, float]
+    isolation: Mapping[str, int]
+    """How many results were verified at which rung; at `open` the agent's processes can act on the verifier."""
+    wider: WiderCounts
 
 
 @dataclass(frozen=True, slots=True)

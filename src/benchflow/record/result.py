@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from benchflow.errors import Category, Issue
 from benchflow.record.codec import FLAT, plain, read
@@ -283,6 +283,22 @@ class Result(HasOutcome):
     def __post_init__(self) -> None:
         if self.attempt < 1:
             raise ValueError(f"attempt: attempts count from 1, and this is {self.attempt}")
+
+    @property
+    def rung(self) -> Rung | None:
+        """The isolation of its verification, of several steps the most open one; None if nothing was verified."""
+        seen = [step.verifier.isolation for step in self.steps if step.verifier is not None]
+        if self.verifier is not None:
+            seen.append(self.verifier.isolation)
+        found = [isolation.rung for isolation in seen if isolation is not None]
+        return max(found, key=get_args(Rung).index, default=None)
+
+    @property
+    def wider(self) -> tuple[tuple[float | None, WiderCheck], ...]:
+        """The rewards that were checked at a wider rung too, each with that check."""
+        steps = [(step.reward, step.verifier.wider) for step in self.steps if step.verifier is not None]
+        whole = [(self.reward, self.verifier.wider)] if self.verifier is not None and not self.steps else []
+        return tuple((reward, check) for reward, check in (*steps, *whole) if check is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """The document, in the order people read it."""

@@ -77,7 +77,8 @@ class Rollout:
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
         self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
-        self._draft: Final = _draft(config, on_phase)
+        self._on_phase: Final = on_phase
+        self._draft = _draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
         self._make_verifier: Final = make_verifier
         self._early: SandboxBackend | None = None
@@ -95,7 +96,9 @@ class Rollout:
         try:
             with suppress(Exception):  # it recurs in the rollout, which attributes it
                 await self._choose_isolation()
-            self._began = anyio.current_time()  # a proof is shared by many rollouts: their deadlines begin after it
+            # A proof is shared by many rollouts: their time begins after it.
+            self._draft = _draft(config, self._on_phase)
+            self._began = anyio.current_time()
             return await carry_out(
                 self._draft,
                 self._places,
@@ -363,6 +366,15 @@ async def proven_isolation(
             return await Rollout(oracle, folder / "rollout", make_verifier=make_verifier).run()
 
     return await find_proof(preparation, backend.name, config.isolation, config.proofs or Proofs(), run_oracle)
+
+
+async def chosen_isolation(
+    package: TaskPackage, backend: SandboxBackend, config: RolloutConfig, machine: Mapping[str, str] | None = None
+) -> Chosen:
+    """The isolation of a package's verifiers on a backend, where the user or a proof chooses it."""
+    chosen = chosen_without_proof(package.view, config.isolation)
+    known = os.environ if machine is None else machine
+    return await proven_isolation(package, backend, config, known) if chosen is None else chosen
 
 
 async def run_rollout(config: RolloutConfig, folder: Path, *, on_phase: OnPhase | None = None) -> Result:

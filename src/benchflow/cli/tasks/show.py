@@ -36,7 +36,8 @@ def show(path: Path, sandbox: str | None, as_json: bool) -> int:
     valid = not any(issue.severity == "error" for issue in issues)
     if as_json:
         listed = [issue.to_dict() for issue in issues]
-        emit_json({**(package.to_dict() if valid else _unusable(package)), "valid": valid, "issues": listed})
+        shown = {**package.to_dict(), "isolation": isolation_of_steps(package)} if valid else _unusable(package)
+        emit_json({**shown, "valid": valid, "issues": listed})
     else:
         if valid:
             emit("\n".join(_lines(package)))
@@ -55,6 +56,55 @@ def _unusable(package: TaskPackage) -> dict[str, Any]:
         "content_digest": package.content_digest,
         "config": config,
     }
+
+
+def isolation_of_steps(package: TaskPackage) -> list[dict[str, Any]]:
+    """What the verifier of the task, or of each step, sees of the agent's changes: declared, and proven so far."""
+    from benchflow.record.proof import list_proofs
+    from benchflow.sandbox.local.layers.sandbox_store import default_store
+
+    proofs = list(list_proofs(default_store() / "proofs", package.content_digest))
+    if proofs:
+        from benchflow.rollout.proving import rules
+
+        proofs = [proof for proof in proofs if proof.key.rules == rules()]
+    whole = package.view.config.verifier.wanted_isolation
+    steps = {step.config.name: step.config.verifier.wanted_isolation or whole for step in package.view.steps}
+    return [
+        {
+            "step": step,
+            "declared": declared,
+            "proofs": [
+                {
+                    "rung": item.rung,
+                    "proof": proof.digest,
+                    "sandbox": proof.key.sandbox,
+                    "environment": proof.key.environment,
+                    "proven_at": proof.proven_at,
+                }
+                for proof in proofs
+                for item in proof.steps
+                if item.step == step
+            ],
+        }
+        for step, declared in (*steps.items(), *([] if steps else [(None, whole)]))
+    ]
+
+
+def _isolation(part: dict[str, Any]) -> str:
+    declared = part["declared"] or "shared (default)"
+    proven = [
+        f"{proof['rung']} proven on {proof['sandbox']} ({_short(proof['environment'])})" for proof in part["proofs"]
+    ]
+    if part["declared"] == "auto" and not proven:
+        return "auto, not proven yet on this machine"
+    return ", ".join([declared, *proven])
+
+
+def _short(environment: str) -> str:
+    """An environment in a few letters."""
+    kind, _, digest = environment.partition(":")
+    return kind if kind == "host" else f"{kind}:{digest[:12]}"
 
 
 def _lines(package: TaskPackage) -> Iterator[str]:
@@ -93,6 +143,8 @@ def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:
     document = package.verifier_document
     strategy = f"{document.default_strategy} ({view.strategy})" if document else view.strategy
     yield "verifier", f"{package.verifier_dir}/, {strategy}" if package.verifier_dir else None
+    for part in isolation_of_steps(package):
+        yield "isolation" + (f" of {part['step']}" if part["step"] else ""), _isolation(part)
     yield "oracle", f"{package.oracle_dir}/" if package.oracle_dir else "none"
     yield "profiles", ", ".join(f"{key}: {profile.path}" for key, profile in package.profiles.items())
     if package.sandbox is not None:

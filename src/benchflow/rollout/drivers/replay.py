@@ -24,7 +24,7 @@ from benchflow.rollout.course import Checkpoint, Course, Past
 from benchflow.rollout.lifecycle import Driver, rescored
 from benchflow.rollout.phases.restore import restore_workspace
 from benchflow.rollout.policies import gather_secrets
-from benchflow.sandbox.factory import prepare, taken_package
+from benchflow.sandbox.factory import ChosenIsolation, prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verifier
@@ -59,6 +59,8 @@ class Rescore:
     note: RescoreNote
     """Which verifier gives the new verdict."""
     base_image: str | None = None
+    chosen: Mapping[str | None, ChosenIsolation] = field(default_factory=dict)
+    """The isolation of verifiers, where the user or a proof chose it."""
     machine: Mapping[str, str] | None = field(default=None, repr=False)
 
 
@@ -103,7 +105,7 @@ class ReplayDriver(Driver):
         with attributed("environment", "environment"):
             preparation = await prepare(task.package, task.backend, base_image=task.base_image, machine=self._machine)
             spec = replace(preparation.spec, env={**preparation.spec.env, **self._env})
-            environment = Environment(task.backend, replace(preparation, spec=spec))
+            environment = Environment(task.backend, replace(preparation, spec=spec, chosen=task.chosen))
             await environment.start()
             return environment
 
