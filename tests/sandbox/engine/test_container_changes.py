@@ -9,6 +9,11 @@ from benchflow.sandbox.engine.container_changes import lay_over, make_changes, p
 PATHS = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts))
 
 
+def test_names_with_line_ends_are_read_whole() -> None:
+    found = parse_diff("A /app/one\ntwo\nA /app/three\u2028four\rfive\nC /etc\n")
+    assert found == {"/app/one\ntwo": "added", "/app/three\u2028four\rfive": "added", "/etc": "changed"}
+
+
 def test_what_the_engine_put_there_and_mounts_are_left_out():
     text = "A /.dockerenv\nC /etc\nC /etc/hosts\nA /dev/x\nA /app/x\nD /opt/y\nA /tests/z\n"
     assert parse_diff(text, ["/tests"]) == {"/etc": "changed", "/app/x": "added", "/opt/y": "deleted"}

@@ -33,11 +33,24 @@ def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
     """The lines of `diff` as path and kind, without what the engine itself put there and the `mounted` paths."""
     engines = PathSet((*_ENGINE_FOLDERS, *mounted))
     found: dict[str, ChangeKind] = {}
-    for line in text.splitlines():
+    for line in _lines(text):
         kind, _, path = line.partition(" ")
         if kind in _KINDS and path.startswith("/") and path not in _ENGINE_PATHS and not engines.covers(path):
             found[path] = _KINDS[kind]
     return found
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of `diff`, which writes names as they are: what follows a line feed in a name belongs to it."""
+    lines: list[str] = []
+    for part in text.split("\n"):
+        if part[:1] in _KINDS and part[1:3] == " /":
+            lines.append(part)
+        elif lines:
+            lines[-1] += f"\n{part}"
+    if lines:
+        lines[-1] = lines[-1].removesuffix("\n")
+    return lines
 
 
 def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> list[Change]:
