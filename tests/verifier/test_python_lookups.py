@@ -134,6 +134,9 @@ RUNS = {
     "tests copied into a folder of tests": (
         "mkdir -p /app/tests && cp /verifier/test_it.py /app/tests/ && python3 -m pytest -q tests/test_it.py"
     ),
+    "tests copied into a folder that is run as a whole": (
+        "mkdir -p /app/tests && cp /verifier/test_it.py /app/tests/ && python3 -m pytest -q tests"
+    ),
     "a copy of the working folder": (
         "cp -r /app /work && cp /verifier/test_it.py /work/ && cd /work && python3 -m pytest -q test_it.py"
     ),
@@ -163,6 +166,7 @@ PLANTED = {
         f"{IMPORTED} printf '{POINTS}' > p; mkdir x.egg-info; ln p x.egg-info/entry_points.txt"
     ),
     "an egg": f"mkdir -p x.egg/EGG-INFO; {IMPORTED} printf '{POINTS}' > x.egg/EGG-INFO/entry_points.txt",
+    "a test among the tests": f"mkdir tests; printf '{EVIL}' > tests/test_a.py",
     "a package around the tests": (f"mkdir tests; printf '{EVIL}' > __init__.py; printf '{EVIL}' > tests/__init__.py"),
 }
 PYTEST = """\
