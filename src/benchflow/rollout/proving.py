@@ -196,7 +196,7 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
             climb.end(number)
         if result.error is not None:
             problem = result.error.message
-            if result.error.category in _STATED:
+            if result.error.phase == "plan" or result.error.category in _STATED:
                 break
     return problem
 

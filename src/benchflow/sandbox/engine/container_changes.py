@@ -26,6 +26,8 @@ _TYPES: Final[Mapping[str, Literal["file", "directory", "symlink", "special"]]] 
 _ENGINE_PATHS: Final = frozenset(
     {"/.dockerenv", "/run/.containerenv", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/mtab"}
 )
+_ILLEGIBLE: Final = "\N{REPLACEMENT CHARACTER}"
+"""What an engine writes in place of a name that is not text; what is there cannot be looked at."""
 _ENGINE_FOLDERS: Final = ("/dev", "/proc", "/sys")
 
 
@@ -61,6 +63,8 @@ def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> 
         kind, record = kinds[path], known.get(path)
         if kind == "deleted":
             found.append(Change(path, "deleted", "file"))
+        elif _ILLEGIBLE in path and (record is None or record.type == "-"):
+            found.append(Change(path, kind, "special"))
         elif record is not None and record.type != "-" and not (kind == "changed" and record.type == "d"):
             size = record.size if record.type == "f" else 0
             found.append(Change(path, kind, _TYPES.get(record.type, "special"), size, record.target))

@@ -44,7 +44,7 @@ class Changes:
         if found is None:
             here = os.path.abspath(path)
             found = self._below(here) or self._below(os.path.realpath(here))
-            found = self._known[path] = found and not self.is_new(here)
+            found = self._known[path] = found and not self.is_new(here) and not _is_verifiers(here)
         return found
 
     def is_agents_setting(self, path: str) -> bool:
@@ -72,6 +72,17 @@ class Changes:
                 return False
             path = parent
         return True
+
+
+def _is_verifiers(path: str) -> bool:
+    """Whether a file is a copy of one of the verifier's, in whatever way and over whatever file it was made."""
+    tail = ""
+    for name in reversed(path.split("/")):
+        tail = name + tail
+        if os.path.isfile("/verifier/" + tail) and _same_bytes(path, "/verifier/" + tail):
+            return True
+        tail = "/" + tail
+    return False
 
 
 def _same_bytes(path: str, other: str) -> bool:
@@ -125,12 +136,12 @@ def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", t
 
 
 def _beside(fullname: str, entry: str) -> "Any":
-    """A module as built in the same folder, behind one that the agent added with another suffix."""
-    if CHANGES.is_agents(entry or os.getcwd()) or os.path.basename(entry) not in ("site-packages", "dist-packages"):
-        return None
+    """A module as built, or a copy of the verifier's, in the same folder behind one of the agent of another suffix."""
+    folder = os.path.abspath(entry)
+    built = os.path.basename(folder) in ("site-packages", "dist-packages") and not CHANGES.is_agents(folder)
     for suffix in extension_suffixes() + SOURCE_SUFFIXES + BYTECODE_SUFFIXES:
-        place = os.path.join(entry, fullname + suffix)
-        if os.path.isfile(place) and not CHANGES.is_agents(place):
+        place = os.path.join(folder, fullname + suffix)
+        if os.path.isfile(place) and not CHANGES.is_agents(place) and (built or _is_verifiers(place)):
             return spec_from_file_location(fullname, place)
     return None
 
