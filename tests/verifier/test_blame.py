@@ -14,7 +14,7 @@ from benchflow.rewards import Scored, Unscored
 from benchflow.verifier import Verification
 from benchflow.verifier.blame import BROKEN, REPEATED, Pristine, settle
 from benchflow.verifier.boxes import Findings
-from benchflow.verifier.survival import Withheld
+from benchflow.verifier.surviving.survival import Withheld
 
 pytestmark = pytest.mark.anyio
 FRAGILE = """\

@@ -6,7 +6,7 @@ import pytest
 
 from benchflow.sandbox.protocol import Change
 from benchflow.verifier.shared_box import as_built, outermost
-from benchflow.verifier.survival import Rules, withhold
+from benchflow.verifier.surviving.survival import Rules, withhold
 
 DOCKERFILE = """\
     FROM debian:12

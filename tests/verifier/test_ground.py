@@ -16,7 +16,7 @@ from benchflow.sandbox.protocol import Change, Rights
 from benchflow.verifier import ground
 from benchflow.verifier.ground import changed_settings, describe, uv_variables
 from benchflow.verifier.lookups import LOOKUPS
-from benchflow.verifier.survival import Rules
+from benchflow.verifier.surviving.survival import Rules
 
 NOTHING = PathSet()
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.libraries import candidates
+from benchflow.verifier.surviving.libraries import candidates
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.repositories import Setting, candidates, is_harmless, rendered
+from benchflow.verifier.surviving.repositories import Setting, candidates, is_harmless, rendered
 
 CONFIG = "/app/.git/config"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.survival import Rules, withhold
+from benchflow.verifier.surviving.survival import Rules, withhold
 
 RULES = Rules("/app")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.survival import Rules, below, lookup_folders, resolve, withhold
+from benchflow.verifier.surviving.survival import Rules, below, lookup_folders, resolve, withhold
 
 RULES = Rules(workdir="/app")
 

@@ -30,7 +30,7 @@ from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, 
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.services import agent_users, end_agent
 from benchflow.verifier.shared_box import fork_for_verification, ground_of, survival_rules
-from benchflow.verifier.survival import SCOPE, Withheld
+from benchflow.verifier.surviving.survival import SCOPE, Withheld
 
 MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20

@@ -22,7 +22,7 @@ from typing import Final
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.verifier.scope import GROUND
-from benchflow.verifier.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
+from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
 
 _HOOK: Final = Path(__file__).parent / "kit" / "ground"
 _START: Final = (

@@ -12,7 +12,7 @@ from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import RewardItem, Scored
 from benchflow.sandbox.protocol import OF_THE_FILE
 from benchflow.verifier.strategy_run import Run
-from benchflow.verifier.survival import REASONS, SCOPE, below
+from benchflow.verifier.surviving.survival import REASONS, SCOPE, below
 
 ARTIFACTS: Final = ("/logs/artifacts", "/artifacts")
 """The logs and records that the agent has to write."""

@@ -12,7 +12,7 @@ from typing import Final
 from benchflow.errors import Issue, SandboxFailure
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.verifier.scope import GROUND, LOGS, TESTS, VERIFIER
-from benchflow.verifier.survival import Rules, Withheld, withhold
+from benchflow.verifier.surviving.survival import Rules, Withheld, withhold
 
 _TIMEOUT_SEC: Final = 60.0
 _AT_ONCE: Final = 500

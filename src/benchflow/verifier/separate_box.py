@@ -29,7 +29,7 @@ from benchflow.sandbox.task_policy import (
 )
 from benchflow.task.config.task_config import MAIN_SERVICE, EnvironmentConfig
 from benchflow.verifier.scope import Scope
-from benchflow.verifier.survival import below
+from benchflow.verifier.surviving.survival import below
 
 ARTIFACTS: Final = "/logs/artifacts"
 MAX_BYTES: Final = 1 << 30

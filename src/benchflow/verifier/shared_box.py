@@ -20,11 +20,11 @@ from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
-from benchflow.verifier import libraries, repositories
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
-from benchflow.verifier.libraries import Candidate
 from benchflow.verifier.scope import Scope, paths_of, words_of
-from benchflow.verifier.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.surviving import libraries, repositories
+from benchflow.verifier.surviving.libraries import Candidate
+from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
 _LARGEST_SETTING: Final = 64 << 20
 _PROMPT: Final = "/instruction.md"

@@ -30,7 +30,7 @@ from benchflow.verifier.ladder import wider as wider_rung
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.services import check_services
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
-from benchflow.verifier.survival import Withheld
+from benchflow.verifier.surviving.survival import Withheld
 
 MAX_LISTED: Final = 200
 """How many of the changes that were not carried over a record lists; it counts all."""

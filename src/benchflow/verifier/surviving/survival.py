@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.start_files import reads_by_itself
+from benchflow.verifier.surviving.start_files import reads_by_itself
 
 PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
 """Files that configure pytest as a whole."""

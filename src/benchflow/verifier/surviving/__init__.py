@@ -1,0 +1,1 @@
+"""Which changes of an agent survive into verification: pure rules on paths, start-up files, libraries, repositories."""
