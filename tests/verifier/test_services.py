@@ -6,7 +6,7 @@ import pytest
 
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import Image, SandboxSpec
-from benchflow.verifier.services import agent_users
+from benchflow.verifier.agent_processes import agent_users
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 

@@ -25,10 +25,10 @@ from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
+from benchflow.verifier.agent_processes import agent_users, end_agent
 from benchflow.verifier.ground import Ground
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
-from benchflow.verifier.services import agent_users, end_agent
 from benchflow.verifier.shared_box import fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.surviving.survival import SCOPE, Withheld
 

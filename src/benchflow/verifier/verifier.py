@@ -24,11 +24,11 @@ from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
+from benchflow.verifier.agent_processes import check_services
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
 from benchflow.verifier.ladder import wider as wider_rung
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
-from benchflow.verifier.services import check_services
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.surviving.survival import Withheld
 

@@ -230,7 +230,7 @@ class _Judge:
         folder = change.path.rpartition("/")[0]
         lines = names[-1].endswith(".pth") and names[-2] in _SITES if len(names) > 1 else False
         if lines and names[-5:-3] == [".local", "lib"]:
-            return True  # of the user, whoever made the folder
+            return True  # of the user; it does not matter who made the folder
         places = (*PROGRAMS, *self.programs)
         return (lines or names[-1] in _PYTHON_START) and below(folder, *places) and not self.added.covers(folder)
 
