@@ -26,7 +26,7 @@ from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
 from benchflow.verifier.ground import Ground
-from benchflow.verifier.lookups import pinned_variables, with_hook
+from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.services import agent_users, end_agent
 from benchflow.verifier.shared_box import CLOSED, fork_for_verification, ground_of, survival_rules
@@ -197,7 +197,7 @@ class BoxMaker:
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         if ground is not None:
             await ground.lay(sandbox, whole=not is_root(user))
-        pinned = {} if in_the_open else pinned_variables(config.pytest_plugins)
+        pinned = git_variables(OWNERS) if in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
 

@@ -209,14 +209,23 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
 )
 
 
+OWNERS: Final = {"safe.directory": "*"}
+"""Lets git work in folders that belong to the agent's user; test scripts expect to run as the user of the agent."""
+
+
 def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
     """Variables of every verifier command: they disable code in repositories and set the allowed plugins."""
-    settings = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
-    pinned = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (key, value) in enumerate(settings.items()):
-        pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    pinned = git_variables({**OWNERS, "core.fsmonitor": "false", "core.hooksPath": "/dev/null"})
     allowed = " ".join(f"-p {name}" for name in plugins)
     return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
+
+
+def git_variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Variables that give git these settings."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
 
 
 HOOK: Final = "/run/verifier-ground/python"

@@ -114,7 +114,7 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
-    beside: bool = True,
+    beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 

@@ -257,7 +257,8 @@ def _bind_path(opened: socket.socket, offer: Offer, closed: Sequence[str], descr
             os.unlink(name, dir_fd=fd)
         opened.bind(f"{descriptors}/{fd}/{name}")
         mode, uid, gid = offer.rights
-        os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
+        with suppress(OSError):  # an id that this box does not have; then it is root's
+            os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
         os.chmod(f"{descriptors}/{fd}/{name}", mode)
     finally:
         os.close(fd)

@@ -59,11 +59,14 @@ class Changes:
 
     def is_new(self, path: str) -> bool:
         """Whether a file was written since the ground was laid; an agent can forge one of the two times only."""
+        return not self.forged and self.is_touched(path) and os.stat(path).st_mtime > self.laid
+
+    def is_touched(self, path: str) -> bool:
+        """Whether a file was made, written or given other rights since the ground was laid."""
         try:
-            found = os.stat(path)
+            return os.stat(path).st_ctime > self.laid
         except OSError:
             return False
-        return not self.forged and found.st_ctime > self.laid and found.st_mtime > self.laid
 
     def _below(self, path: str) -> bool:
         while path not in self.added:
@@ -162,16 +165,19 @@ def _is_agents(fullname: str, origin: str) -> bool:
         origin = os.path.abspath(origin) if origin else os.getcwd()
     if CHANGES.is_agents(origin):
         return True
-    return fullname in CHANGES.names and not origin.startswith(_OWN) and CHANGES.is_new(origin)
+    return fullname in CHANGES.names and not origin.startswith(_OWN) and CHANGES.is_touched(origin)
 
 
 _OWN = tuple(prefix.rstrip("/") + "/" for prefix in {sys.prefix, sys.base_prefix, "/verifier", "/tests", GROUND})
 
 
 def _is_agents_program() -> bool:
-    """Whether the verifier started a script of the agent: its own modules and settings are found as usual."""
-    script = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if not script or script.startswith("-"):
+    """Whether the verifier started a script of the agent: its own modules and settings are found as usual.
+
+    The interpreter itself says which file it runs; the words of the command line are whatever a program makes of them.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not script:
         return False
     found = _PROGRAMS.get(script)
     if found is None:
@@ -307,7 +313,7 @@ def _is_named(manager: "Any", conftest: str) -> bool:
         if (os.path.isdir(path) or path.endswith(".py")) and CHANGES.is_agents(path):
             folder = os.path.dirname(os.path.realpath(conftest))
             if path == folder or path.startswith(folder + "/") or folder.startswith(path + "/"):
-                return not _has_new_tests(path)
+                return not CHANGES.is_touched(path) if os.path.isfile(path) else not _has_new_tests(path)
     return False
 
 
@@ -317,12 +323,14 @@ def _has_new_tests(folder: str) -> bool:
         names = os.listdir(folder)
     except OSError:
         return False
-    return any(name.endswith(".py") and CHANGES.is_new(os.path.join(folder, name)) for name in names)
+    return any(name.endswith(".py") and CHANGES.is_touched(os.path.join(folder, name)) for name in names)
 
 
 def _is_uninvited(path: str, named: "Any") -> bool:
     """Whether a test of the agent lies among tests that the verifier put there, and is not named itself."""
-    if not CHANGES.is_agents(path) or os.path.abspath(path) in [os.path.abspath(word) for word in named]:
+    if not CHANGES.is_agents(path) or CHANGES.is_touched(path):
+        return False
+    if os.path.abspath(path) in [os.path.abspath(word) for word in named]:
         return False
     return any(_has_new_tests(folder) for folder in {os.path.dirname(path), *named})
 
