@@ -76,16 +76,23 @@ port = 8123
 @pytest.mark.slow
 @pytest.mark.sandbox
 @pytest.mark.xdist_group("gym")
-def test_an_environment_with_services_is_neither_verified_nor_forked(gym, make_package):
+def test_an_environment_with_services_is_verified_beside_them_and_not_forked(gym, make_package):
     text = (
         "---\ntask: {name: acme/served}\nbenchflow: {environment: {manifest: environment.toml}}\n---\nSay the word.\n"
     )
-    one = gym(make_package({**NATIVE, "task.md": text, "environment.toml": MANIFEST}))
+    check = (
+        NATIVE["verifier/test.sh"]
+        + "curl -sf -o /dev/null http://127.0.0.1:8123/ || echo 0.5 > /logs/verifier/reward.txt\n"
+    )
+    one = gym(make_package({**NATIVE, "task.md": text, "environment.toml": MANIFEST, "verifier/test.sh": check}))
     one.reset()
-    with pytest.raises(UnscoredError, match="services of the environment, which cannot be copied"):
-        one.task.evaluate()
+    one.bash(WATCH)
+    assert one.task.evaluate()[0] == 0.0
+    one.bash("echo hidden > answer.txt")
+    assert one.task.evaluate()[0] == 1.0
     with pytest.raises(UnsupportedError, match="cannot be forked"):
         one.task.fork()
     assert one.bash(
-        "ls -d /verifier /logs/verifier 2>/dev/null; curl -sf -o /dev/null http://127.0.0.1:8123/ && echo up"
+        "cat /tmp/seen; ls -d /verifier /logs/verifier 2>/dev/null; "
+        "curl -sf -o /dev/null http://127.0.0.1:8123/ && echo up"
     ) == ("up\n")

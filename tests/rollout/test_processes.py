@@ -45,7 +45,7 @@ async def test_a_split_package_runs_as_it_is(run, tmp_path):
         (folder / name).write_text(content)
     result = await run(folder, "oracle")
     assert result.reward == 1.0
-    assert result.verifier.isolation.rung == "open"
+    assert (result.verifier.isolation.rung, result.verifier.isolation.chosen_by) == ("shared", "proof")
     assert (tmp_path / "out" / "artifacts" / "logs" / "artifacts" / "note").read_text() == "kept\n"
 
 

@@ -219,9 +219,38 @@ async def test_work_below_full_is_checked_at_the_next_wider_rung_and_keeps_its_r
     assert nothing.verifier.wider is None, "nothing was withheld"
 
 
+async def test_a_solution_that_only_the_open_box_shows_is_verified_there_with_a_warning(run, split, proofs, kept):
+    test = "if [ -f /app/__pycache__/x.pyc ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    folder = split("mkdir __pycache__; echo > __pycache__/x.pyc\n", test)
+    result = await run(folder, "oracle", proofs=proofs)
+    (proof,) = kept(folder)
+    assert (result.reward, result.verifier.isolation) == (1.0, Isolation("open", "proof", proof.digest))
+    assert notes(result) == ["proof-open-only"]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("solution", "seen", "rung"),
+    [
+        ("echo done > answer", "grep -q done /app/answer", "shared"),
+        ("echo done > /etc/answer", "grep -q done /etc/answer", "system"),
+        ("mkdir __pycache__", "[ -d /app/__pycache__ ]", "open"),
+    ],
+)
+async def test_real_oracles_prove_the_rung_that_they_need(run, split, proofs, solution, seen, rung):
+    test = f"if {seen}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    folder = split(f"{solution}\n", test, toml="[environment]\nallow_internet = false\n")
+    result = await run(folder, "oracle", proofs=proofs)
+    assert (result.reward, result.verifier.isolation.rung) == (1.0, rung)
+    assert result.verifier.isolation.chosen_by == "proof"
+    assert (await run(folder, "nop", proofs=proofs, out="nop")).reward == 0.0
+
+
 @pytest.mark.sandbox
 async def test_a_solution_that_is_a_running_service_proves_services(run, split, proofs):
-    serve = "setsid sleep 600 >/dev/null 2>&1 & echo $! > /app/pid\n"
-    test = "kill -0 $(cat /app/pid) && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
-    result = await run(split(serve, test), "oracle", proofs=proofs)
+    serve = "cd /srv && setsid python3 -m http.server 8099 >/dev/null 2>&1 &\nsleep 2\n"
+    fetch = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:8099/\", timeout=5)'"
+    test = f"if {fetch}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    folder = split(serve, test, toml="[environment]\nallow_internet = false\n")
+    result = await run(folder, "oracle", proofs=proofs)
     assert (result.reward, result.verifier.isolation.rung) == (1.0, "services")

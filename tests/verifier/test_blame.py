@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from shutil import which
 
 import anyio
 import pytest
@@ -12,6 +13,8 @@ from benchflow.record import Isolation
 from benchflow.rewards import Scored, Unscored
 from benchflow.verifier import Verification
 from benchflow.verifier.blame import BROKEN, REPEATED, Pristine, settle
+from benchflow.verifier.boxes import Findings
+from benchflow.verifier.survival import Withheld
 
 pytestmark = pytest.mark.anyio
 FRAGILE = """\
@@ -19,6 +22,11 @@ FRAGILE = """\
 set -e
 [ ! -e /app/reward.txt ] || { echo "reward.txt is in the way" >&2; exit 3; }
 if [ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+CHECK_IN_NODE = """\
+const fs = require("fs");
+const found = fs.existsSync("/app/answer.txt") && fs.readFileSync("/app/answer.txt", "utf8").trim() === "42";
+fs.writeFileSync("/logs/verifier/reward.txt", found ? "1" : "0");
 """
 TIMEOUT = Unscored("verifier", "verify", "timeout", "the verifier exceeded its limit of 5 s and was stopped")
 FAILED = Verification(TIMEOUT, "script", "script", Isolation("shared", "default", None), duration_sec=5.0)
@@ -113,3 +121,24 @@ async def test_without_time_for_the_pristine_environment_the_failure_stands():
         with anyio.fail_after(1.2):
             found = await settle(FAILED, lambda: answer(FAILED), anyio.sleep_forever)
     assert found is FAILED
+
+
+async def test_hundreds_of_thousands_of_withheld_changes_are_recorded_once_each():
+    """Searching a list for each of them would not end."""
+    items = [Withheld(f"/app/{number}.pyc", "added", "bytecode") for number in range(200_000)]
+    findings = Findings()
+    findings.withhold(items)
+    findings.withhold(items[::-1])
+    assert len(findings.withheld) == len(items)
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(which("node") is None, reason="the machine has no Node")
+@pytest.mark.parametrize("package_json", ["{", '{"type": "module"}', '{"type": 7}'])
+async def test_settings_above_a_verifier_in_node_do_not_break_it(bench, package, package_json):
+    files = {"verifier/test.sh": "#!/bin/sh\nnode /verifier/check.js\n", "verifier/check.js": CHECK_IN_NODE}
+    async with bench(package("agent: {user: root}\n", files)) as it:
+        await it.agent(f"echo '{package_json}' > /package.json", user="root")
+        assert (await it.verify()).verdict.reward == 0
+        await it.agent("echo 42 > /app/answer.txt", user="root")
+        assert (await it.verify()).verdict.reward == 1

@@ -79,27 +79,27 @@ async def test_an_opt_out_is_honoured_and_recorded(bench, package):
         assert found.isolation == Isolation("system", "declared", None)
 
 
-SERVICE = """\
+SEES_PROCESS = """\
     #!/bin/sh
     [ "$(cat /tmp/alive.pid | xargs -I{} cat /proc/{}/comm)" = sleep ] && r=1 || r=0
     echo $r > /logs/verifier/reward.txt
     """
 
 
-async def test_a_running_service_is_a_solution_where_the_package_says_so(bench, package):
-    folder = package("verifier: {hardening: {keep_processes: true}}\n", {"verifier/test.sh": SERVICE})
+async def test_in_the_open_the_verifier_is_among_the_processes_of_the_agent(bench, package):
+    folder = package("verifier: {isolation: open}\n", {"verifier/test.sh": SEES_PROCESS})
     async with bench(folder) as it:
         await it.agent("setsid sleep 600 >/dev/null 2>&1 & echo $! > /tmp/alive.pid")
         found = await it.verify()
         assert found.verdict.reward == 1, (it.output / "test-stdout.txt").read_text()
-        assert "verifier.hardening.keep_processes" in found.opt_outs
+        assert "verifier.isolation" in found.opt_outs
         assert "live-box" in [issue.code for issue in found.diagnostics]
         left = await it.sandbox.exec("ls -d /verifier /tests /logs/verifier", user="root")
         assert left.stdout == b""
 
 
-async def test_an_agent_that_goes_on_never_shares_its_box_with_the_verifier(bench, package):
-    folder = package("verifier: {hardening: {keep_processes: true}}\n", {"verifier/test.sh": SERVICE})
+async def test_in_the_open_an_agent_that_goes_on_never_shares_its_box_with_the_verifier(bench, package):
+    folder = package("verifier: {isolation: open}\n", {"verifier/test.sh": SEES_PROCESS})
     async with bench(folder) as it:
         await it.agent(
             "setsid sh -c 'until cat /verifier/test.sh > /tmp/seen; do sleep 0.01; done' >/dev/null 2>&1 & "
@@ -107,6 +107,20 @@ async def test_an_agent_that_goes_on_never_shares_its_box_with_the_verifier(benc
         )
         verdict = (await it.verify(soft=True)).verdict
         assert (verdict.status, verdict.category, verdict.code) == ("unscored", "unsupported", "live-state")
+        await it.agent("[ ! -s /tmp/seen ] && kill -0 $(cat /tmp/alive.pid)")
+
+
+@pytest.mark.parametrize("spelling", ["isolation: services", "hardening: {keep_processes: true}"])
+async def test_with_services_the_processes_of_the_agent_are_in_another_box(bench, package, spelling):
+    folder = package(f"verifier: {{{spelling}}}\n", {"verifier/test.sh": SEES_PROCESS})
+    async with bench(folder) as it:
+        await it.agent(
+            "setsid sh -c 'until cat /verifier/test.sh > /tmp/seen; do sleep 0.01; done' >/dev/null 2>&1 & "
+            "echo $! > /tmp/alive.pid"
+        )
+        for soft in (True, False):
+            found = await it.verify(soft=soft)
+            assert (found.verdict.reward, found.isolation.rung, found.diagnostics) == (0, "services", ())
         await it.agent("[ ! -s /tmp/seen ] && kill -0 $(cat /tmp/alive.pid)")
 
 

@@ -94,6 +94,8 @@ ATTACKS = {
     ),
     "start-up code": f"for m in sitecustomize usercustomize; do printf '{EVIL}' > $m.py; done",
     "linked start-up code": f"mkdir s; printf '{EVIL}' > s/__init__.py; ln -s s sitecustomize; ln -s s usercustomize",
+    "a file with the name of a command": f"printf '{EVIL}' > json.py; touch 'python3 -m unittest' ./-m ./-c ./-",
+    "times ahead": f"printf '{EVIL}' > json.py; printf '{EVIL}' > pytest.py; touch -d '+1 hour' x json.py",
     "a module beside a file of the test's name": f"printf '{EVIL}' > json.py; touch test_it.py",
 }
 
@@ -134,6 +136,9 @@ RUNS = {
     "tests copied into a folder of tests": (
         "mkdir -p /app/tests && cp /verifier/test_it.py /app/tests/ && python3 -m pytest -q tests/test_it.py"
     ),
+    "tests copied into a folder that is run as a whole": (
+        "mkdir -p /app/tests && cp /verifier/test_it.py /app/tests/ && python3 -m pytest -q tests"
+    ),
     "a copy of the working folder": (
         "cp -r /app /work && cp /verifier/test_it.py /work/ && cd /work && python3 -m pytest -q test_it.py"
     ),
@@ -163,6 +168,10 @@ PLANTED = {
         f"{IMPORTED} printf '{POINTS}' > p; mkdir x.egg-info; ln p x.egg-info/entry_points.txt"
     ),
     "an egg": f"mkdir -p x.egg/EGG-INFO; {IMPORTED} printf '{POINTS}' > x.egg/EGG-INFO/entry_points.txt",
+    "a test among the tests, and times ahead": (
+        f"mkdir tests; printf '{EVIL}' > tests/test_a.py; printf '{PLUGIN}' > tests/conftest.py; touch -d '+1 hour' x"
+    ),
+    "a test among the tests": f"mkdir tests; printf '{EVIL}' > tests/test_a.py",
     "a package around the tests": (f"mkdir tests; printf '{EVIL}' > __init__.py; printf '{EVIL}' > tests/__init__.py"),
 }
 PYTEST = """\

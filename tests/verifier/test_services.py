@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import Image, SandboxSpec
-from benchflow.verifier import live_box as live
+from benchflow.verifier.services import agent_users
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox]
 
@@ -78,12 +79,27 @@ async def test_a_service_that_has_done_its_work_is_no_trouble_while_all_ports_an
         assert (verdict.category, verdict.code) == ("environment", "service-failed")
 
 
+ENDS_WHEN_ASKED = (
+    f"{SERVE} & python3 -c 'import socket; socket.create_server((\"127.0.0.1\", 8124)).accept()'; kill $!; exit 3"
+)
+END_IT = "curl -s http://127.0.0.1:8124/; while curl -sf http://127.0.0.1:8123/ >/dev/null; do sleep 0.05; done"
+
+
 async def test_a_service_that_ends_during_verification_is_noted(bench, served):
-    script = f"{ANSWERS}    {KILL}\n"
-    async with bench(served(script=script), base_image="host") as it:
+    async with bench(served(command=ENDS_WHEN_ASKED, script=f"{ANSWERS}    {END_IT}\n"), base_image="host") as it:
         found = await it.verify()
     assert found.verdict.reward == 1
     assert "service-ended" in [issue.code for issue in found.diagnostics]
+
+
+async def test_services_of_an_environment_are_verified_from_a_box_of_their_verifier(bench, served):
+    script = ANSWERS + "    pgrep -f '[h]ttp.server' && echo 0 > /logs/verifier/reward.txt; true\n"
+    async with bench(served(script=script), base_image="host") as it:
+        await it.agent("setsid sh -c 'until cat /verifier/test.sh > /tmp/seen; do sleep 0.01; done' 2>/dev/null &")
+        found = await it.verify(soft=True)
+        assert (found.verdict.reward, found.isolation.rung, found.diagnostics) == (1, "shared", ())
+        await it.agent("[ ! -s /tmp/seen ]")
+        assert (await it.verify()).verdict.reward == 1
 
 
 async def test_everybody_whom_an_agent_runs_as_is_known(bench, package):
@@ -96,8 +112,8 @@ async def test_everybody_whom_an_agent_runs_as_is_known(bench, package):
     }
     async with bench(package(frontmatter, files)) as it:
         view = it.environment.preparation.view
-        assert live.agent_users(it.sandbox, view) == ("agent", "nobody")
+        assert agent_users(it.sandbox, view) == ("agent", "nobody")
         it.sandbox.spec = SandboxSpec(image=Image("i", "i", user="node"))
-        assert live.agent_users(it.sandbox, view) == ("node", "nobody")
+        assert agent_users(it.sandbox, view) == ("node", "nobody")
         it.sandbox.spec = SandboxSpec(image=Image("i", "i", user="node"), user="0:0")
-        assert live.is_root(live.agent_users(it.sandbox, view)[0])
+        assert is_root(agent_users(it.sandbox, view)[0])

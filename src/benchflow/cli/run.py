@@ -25,6 +25,7 @@ _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
 _CHOSEN_BY: Final = {"declared": "declared", "user": "--isolation", "proof": "proven", "default": "default"}
 _SAID: Final = {
+    "proof": "proving the isolation of the verifier",
     "plan": "planning",
     "environment": "starting the environment",
     "agent": "running the agent",

@@ -131,25 +131,25 @@ class ActionDriver:
 
     async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
         sandbox = self.environment.sandbox
-        await self._require_copyable(scope)
-        if not scope.isolation.keeps_processes and sandbox.spec.composition is None:
+        rung = scope.isolation.rung
+        if rung == "open":
+            await self._require_copyable()
+        if rung == "services" or (rung != "open" and sandbox.spec.composition is None):
             return await self._verifier.verify(output, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
             return await self._verifier.verify(output, step=scope.step, sandbox=copy)
 
-    async def _require_copyable(self, scope: Scope) -> None:
-        """Refuse to verify if a copy would lack what the verifier needs."""
-        if scope.isolation.rung == "separate":
-            return
-        path = "benchflow.environment.manifest"
+    async def _require_copyable(self) -> None:
+        """Refuse to verify in the open if a copy would lack what the verifier needs."""
         what = "services of the environment" if self.environment.services is not None else None
-        if what is None and scope.isolation.keeps_processes and await self.environment.sandbox.has_processes():
-            path, what = "verifier.isolation", "processes that keep running during verification"
+        if what is None and await self.environment.sandbox.has_processes():
+            what = "processes that keep running during verification"
         if what is not None:
+            path = "verifier.isolation"
             message = (
-                f"{path}: the verifier looks at {what}, which cannot be copied, and in a gym a copy is verified; "
-                "score the package by a rollout."
+                f"{path}: with `open` the verifier needs {what} in its own box, which cannot be copied, and in a gym a "
+                "copy is verified; score the package by a rollout, or declare a stricter isolation."
             )
             raise UnsupportedError(message, code="live-state", path=path)
 

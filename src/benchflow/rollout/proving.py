@@ -98,7 +98,8 @@ def rules() -> str:
     """The version of the rules of isolation: a digest of the code that follows them."""
     found = hashlib.sha256()
     for place in benchflow.verifier.__path__:
-        for path in sorted(Path(place).rglob("*.py")):
+        files = (path for path in Path(place).rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+        for path in sorted(files):
             found.update(path.relative_to(place).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()
 
@@ -196,7 +197,7 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
             climb.end(number)
         if result.error is not None:
             problem = result.error.message
-            if result.error.category in _STATED:
+            if result.error.phase == "plan" or result.error.category in _STATED:
                 break
     return problem
 

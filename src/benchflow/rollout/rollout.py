@@ -118,6 +118,8 @@ class Rollout:
         package = task_package(config.task)
         chosen = chosen_without_proof(package.view, config.isolation)
         if chosen is None:
+            if self._on_phase is not None:
+                self._on_phase("proof")
             backend = config.sandbox
             if isinstance(backend, str):
                 backend = self._early = await choose_backend(package, backend, base_image=config.base_image)

@@ -144,12 +144,17 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     ),
     c.JudgeConfig: rows(ENGINE, "model rubric_path input_dir input_type context"),
     c.MemoryConfig: rows(refused("no verifier measures expected skills"), "expected_skills"),
-    c.HardeningConfig: rows(ENGINE, "cleanup_conftests keep_system_changes keep_processes"),
+    c.HardeningConfig: rows(
+        ENGINE,
+        "cleanup_conftests keep_system_changes",
+        keep_processes=judged("needs forward if true", lambda value: ["forward"] if value else []),
+    ),
     c.CollectHook: rows(ENGINE, "command", service=SERVICE, timeout_sec=TIME),
     c.VerifierConfig: rows(
         ENGINE,
-        "type env reward_range allowed_hosts isolation environment_mode environment collect judge memory hardening"
+        "type env reward_range allowed_hosts environment_mode environment collect judge memory hardening"
         " pytest_plugins",
+        isolation=judged("services needs forward", lambda value: ["forward"] if value == "services" else []),
         timeout_sec=TIME,
         user=USER,
         network_mode=NETWORK,

@@ -21,15 +21,16 @@ from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
-from benchflow.sandbox.task_policy import in_step, network_policy
+from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier import separate_box as separate
 from benchflow.verifier.ground import Ground
-from benchflow.verifier.lookups import pinned_variables, with_hook
+from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
-from benchflow.verifier.shared_box import fork_for_verification, ground_beside, ground_of, survival_rules
-from benchflow.verifier.survival import Withheld
+from benchflow.verifier.services import agent_users, end_agent
+from benchflow.verifier.shared_box import fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.survival import SCOPE, Withheld
 
 MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20
@@ -39,7 +40,7 @@ STDOUT: Final = "test-stdout.txt"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a verifier runs. `live`: in the agent's own box, whose other processes continue."""
+    """Where a verifier runs. `live`: among processes that continue, of the agent's own box or of a service."""
 
     sandbox: Sandbox
     user: str
@@ -145,7 +146,10 @@ class BoxMaker:
 
     @asynccontextmanager
     async def open(self, extra: dict[str, bytes] | None = None) -> AsyncIterator[Box]:
-        """A box in verifier scope, removed at the end of the block. `extra` are more files of the verifier."""
+        """A box in verifier scope, removed at the end of the block. `extra` are more files of the verifier.
+
+        It is a box of its own at every rung but `open`, where the agent's processes share it if there are any.
+        """
         async with self._opened(extra) as box:
             try:
                 yield box
@@ -159,18 +163,18 @@ class BoxMaker:
             async with self._separate() as (sandbox, ground):
                 own = service == MAIN_SERVICE
                 yield await self._placed(sandbox.service(service), extra, ground if own else None, live_box=not own)
-        elif service != MAIN_SERVICE:
-            async with self._in_service(service) as sandbox:
-                yield await self._placed(sandbox, extra, live_box=True)
-        elif await self._must_be_live():
+        elif await self._is_live(service):
             if self.soft:
                 message = (
-                    "The verifier needs the processes in the agent's box and runs there, so a running agent would see "
-                    "its files; verify after the agent has ended."
+                    "The verifier runs in the agent's own box (verifier.isolation: open), where a running agent would "
+                    "see its files; verify after the agent has ended, or declare a stricter isolation."
                 )
                 raise UnsupportedError(message, code="live-state")
-            async with self._live() as ground:
-                yield await self._placed(self.sandbox, extra, ground, live_box=True)
+            async with self._live(service) as sandbox:
+                yield await self._placed(sandbox, extra, live_box=True)
+        elif service != MAIN_SERVICE:
+            async with self._beside_service(service) as sandbox:
+                yield await self._placed(sandbox, extra)
         else:
             async with self._fork() as (sandbox, ground):
                 yield await self._placed(sandbox, extra, ground)
@@ -181,6 +185,8 @@ class BoxMaker:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
         user = str(config.user) if config.user is not None else "root"
+        in_the_open = self.scope.isolation.rung == "open"  # the verifier finds what the agent left, as in Harbor
+        ground = None if in_the_open else ground
         files = {**(extra or {}), **(ground.files if ground is not None and is_root(user) else {})}
         tree = made_tree(self.scope, files)
         if tree is None:
@@ -191,19 +197,54 @@ class BoxMaker:
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         if ground is not None:
             await ground.lay(sandbox, whole=not is_root(user))
-        pinned = {**pinned_variables(config.pytest_plugins), **(ground.variables if ground is not None else {})}
+        pinned = git_variables(OWNERS) if in_the_open else pinned_variables(config.pytest_plugins)
+        pinned |= ground.variables if ground is not None else {}
         return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
 
     @asynccontextmanager
     async def _fork(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
-        if not self.soft:
-            await self.sandbox.kill_processes()
+        await self._end_agent()
         forked, survivors = await fork_for_verification(
-            self.environment, self.sandbox, self.scope, beside=self._may_share_network()
+            self.environment, self.sandbox, self.scope, beside=self._has_services()
         )
         self.findings.withhold(survivors.withheld)
+        self._note_forwarding(forked)
         async with stopping(forked):
             yield forked, await ground_of(self.environment, survivors)
+
+    @asynccontextmanager
+    async def _beside_service(self, name: str) -> AsyncIterator[Sandbox]:
+        """A copy of the files of a service, beside all services, which keep running."""
+        await self._end_agent()
+        mounts = asset_mounts(self.scope.view, "verifier")
+        network = self.scope.network(network_policy(self.scope.view, "verifier"))
+        forked = await self.sandbox.service(name).fork_beside(mounts=mounts, network=network, closed=SCOPE)
+        self._note_forwarding(forked)
+        async with stopping(forked):
+            yield forked
+
+    async def _end_agent(self) -> None:
+        """End the agent's processes, unless they are part of its solution or it is still at work."""
+        if self.soft or self.scope.isolation.keeps_processes:
+            return
+        if not self._has_manifest_services():
+            await self.sandbox.kill_processes()
+            return
+        note = await end_agent(self.sandbox, agent_users(self.sandbox, self.scope.view))
+        self.findings.add(*([note] if note is not None else []))
+
+    def _has_manifest_services(self) -> bool:
+        return self.environment.services is not None and self.sandbox is self.environment.sandbox
+
+    def _has_services(self) -> bool:
+        """Whether something keeps running that the verifier may use."""
+        composed = self.sandbox.spec.composition is not None
+        return composed or self._has_manifest_services() or self.scope.isolation.rung == "services"
+
+    def _note_forwarding(self, forked: Sandbox) -> None:
+        if forked.not_forwarded:
+            message = f"Offered by services and not forwarded to the verifier: {', '.join(forked.not_forwarded[:20])}."
+            self.findings.add(Issue("not-forwarded", "warning", "verifier.isolation", message))
 
     @asynccontextmanager
     async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
@@ -214,7 +255,7 @@ class BoxMaker:
             self.sandbox,
             self.scope,
             tuple(path.source for path in paths if path.service == MAIN_SERVICE),
-            beside=self._may_share_network(),
+            beside=self._has_services(),
         )
         async with stopping(source):
             for number, hook in enumerate(self.scope.config.collect):
@@ -231,35 +272,23 @@ class BoxMaker:
                 self.findings.withhold(survivors.withheld)
                 yield fresh, await ground_of(self.environment, survivors)
 
-    async def _must_be_live(self) -> bool:
-        if self.environment.services is not None and self.sandbox is self.environment.sandbox:
-            return True
-        return self.scope.isolation.keeps_processes and await self.sandbox.has_processes()
+    async def _is_live(self, service: str) -> bool:
+        if self.scope.isolation.rung != "open":
+            return False
+        return service != MAIN_SERVICE or self._has_manifest_services() or await self.sandbox.has_processes()
 
     @asynccontextmanager
-    async def _live(self) -> AsyncIterator[Ground | None]:
-        box = self.sandbox
+    async def _live(self, service: str) -> AsyncIterator[Sandbox]:
+        box = self.sandbox.service(service)
         message = "Verified in the agent's own box, whose processes keep running and can act on the verifier."
         self.findings.add(Issue("live-box", "warning", "verifier.isolation", message))
-        if not self.scope.isolation.keeps_processes:
-            note = await live.end_agent(box, live.agent_users(box, self.scope.view))
-            self.findings.add(*([note] if note is not None else []))
-        rules = await survival_rules(self.environment, box, self.scope)
-        planted, notes = await live.remove_hooks(box, rules, contested=self.scope.isolation.keeps_processes)
-        self.findings.withhold(planted)
-        self.findings.add(*notes)
-        ground = ground_beside(await box.changes(), rules) if self.scope.isolation.rung != "open" else None
+        if service == MAIN_SERVICE:
+            rules = await survival_rules(self.environment, box, self.scope)
+            planted, notes = await live.remove_hooks(box, rules)
+            self.findings.withhold(planted)
+            self.findings.add(*notes)
         async with self._phase(box):
-            yield ground
-
-    @asynccontextmanager
-    async def _in_service(self, name: str) -> AsyncIterator[Sandbox]:
-        """The container of a service, which keeps running; the agent has no shell there."""
-        if not self.soft and not self.scope.isolation.keeps_processes:
-            await self.sandbox.kill_processes()
-        service = self.sandbox.service(name)
-        async with self._phase(service):
-            yield service
+            yield box
 
     @asynccontextmanager
     async def _phase(self, place: Sandbox) -> AsyncIterator[None]:
@@ -281,11 +310,6 @@ class BoxMaker:
         view = self.scope.view
         step = next((item for item in view.steps if item.config.name == self.scope.step), None)
         return network_policy(in_step(view, step), "agent"), self.scope.network(network_policy(view, "verifier"))
-
-    def _may_share_network(self) -> bool:
-        """Whether services may use the verifier's network: a running agent must not get it."""
-        before, now = self._networks()
-        return not self.soft or now == before
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ class Ground:
 @functools.cache
 def _files(sites: Sequence[str]) -> Mapping[str, bytes]:
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
-    hook |= {f"{GROUND}/node/{file.name}": file.read_bytes() for file in sorted((_HOOK / "node").iterdir())}
+    hook[f"{GROUND}/node/lookups.cjs"] = (_HOOK / "node_lookups.cjs").read_bytes()
     starts = {f"{site}/{_START_FILE}": _START.encode() for site in sites}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 

@@ -64,7 +64,10 @@ _FAMILIES: Final = (
         ),
     ),
     _Family(
-        re.compile(r"(?:/usr/local/lib/R/(?:site-)?library|/usr/lib/R/site-library)/([^/]+)/DESCRIPTION"),
+        re.compile(
+            r"(?:/usr/local/lib/R/(?:site-)?library|/usr/lib/R/site-library|/(?:root|home/[^/]+)/R/[^/]+-library/[\d.]+)"
+            r"/([^/]+)/DESCRIPTION"
+        ),
         (
             "/usr/lib/R/library/{}", "/usr/lib/R/site-library/{}", "/usr/local/lib/R/library/{}",
             "/usr/lib64/R/library/{}",

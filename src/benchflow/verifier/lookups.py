@@ -192,6 +192,14 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "`GIT_CONFIG_COUNT` sets `core.hooksPath` and `core.fsmonitor` for every command.",
     ),
     Lookup("git", "Settings of the user and the system.", "as-built", "System folders and homes are as built."),
+    Lookup("go", "Files of the package that is built.", "named", "The verifier names the folder."),
+    Lookup("cargo", "`build.rs` and targets of the package that is built.", "named", "The verifier names the package."),
+    Lookup(
+        "bash",
+        "Programs and libraries in the current folder, by a relative entry of `PATH` or `LD_LIBRARY_PATH`.",
+        "variable",
+        "Relative entries come last in `PATH` and are left out of lists of libraries.",
+    ),
     Lookup(
         "bash",
         "Profiles, `BASH_ENV`, preloaded libraries, programs earlier on `PATH`.",
@@ -201,14 +209,23 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
 )
 
 
+OWNERS: Final = {"safe.directory": "*"}
+"""Lets git work in folders that belong to the agent's user; test scripts expect to run as the user of the agent."""
+
+
 def pinned_variables(plugins: Iterable[str] = ()) -> dict[str, str]:
     """Variables of every verifier command: they disable code in repositories and set the allowed plugins."""
-    settings = {"safe.directory": "*", "core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
-    pinned = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (key, value) in enumerate(settings.items()):
-        pinned |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    pinned = git_variables({**OWNERS, "core.fsmonitor": "false", "core.hooksPath": "/dev/null"})
     allowed = " ".join(f"-p {name}" for name in plugins)
     return pinned | ({"PYTEST_ADDOPTS": allowed} if allowed else {})
+
+
+def git_variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Variables that give git these settings."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
 
 
 HOOK: Final = "/run/verifier-ground/python"
@@ -216,10 +233,28 @@ HOOK: Final = "/run/verifier-ground/python"
 NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
 
 
+_LISTS: Final = ("PATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB")
+
+
 def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]:
-    """The variables of a command with the hooks of interpreters before the environment's own settings of them."""
+    """The variables of a command with the hooks of interpreters before the environment's own settings of them.
+
+    Lists of folders have none that depend on where a command runs, which can be a folder of the agent; such programs
+    are found last.
+    """
     image = spec.image.env if spec.image is not None else {}
     own = {**image, **spec.env, **variables}
     modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
     options = " ".join(filter(None, [f"--require={NODE_HOOK}", own.get("NODE_OPTIONS", "")]))
-    return {**variables, "PYTHONPATH": modules, "NODE_OPTIONS": options}
+    return {**variables, **_absolute(own), "PYTHONPATH": modules, "NODE_OPTIONS": options}
+
+
+def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
+    changed = {}
+    for name in _LISTS:
+        folders = variables[name].split(":") if variables.get(name) else []
+        kept = [folder for folder in folders if folder.startswith("/")]
+        if len(kept) < len(folders):
+            last = [folder or "." for folder in folders if not folder.startswith("/")] if name == "PATH" else []
+            changed[name] = ":".join([*kept, *last])
+    return changed

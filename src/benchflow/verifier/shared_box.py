@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -24,9 +24,11 @@ from benchflow.verifier import libraries, repositories
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
 from benchflow.verifier.libraries import Candidate
 from benchflow.verifier.scope import Scope, paths_of, words_of
-from benchflow.verifier.survival import SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
 _LARGEST_SETTING: Final = 64 << 20
+_PROMPT: Final = "/instruction.md"
+"""Put there for the agent when a step begins."""
 
 
 async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scope) -> Rules:
@@ -34,15 +36,17 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
     spec = sandbox.spec
     env = {**(spec.image.env if spec.image is not None else {}), **spec.env}
     built = await as_built(environment)
+    everything = scope.isolation.rung == "open"
     return Rules(
         workdir=spec.workdir,
         lookup=lookup_folders(env, spec.workdir),
         built=built.tools,
         programs=built.programs,
-        keep_system=scope.isolation.keeps_system,
-        keep_hooks=not scope.config.hardening.cleanup_conftests,
+        keep_system=scope.isolation.keeps_system and not everything,
+        keep_hooks=everything or not scope.config.hardening.cleanup_conftests,
+        keep_all=everything,
         expected=words_of(scope.prompt),
-        named=paths_of(scope.prompt) | {artifact.source for artifact in scope.artifacts},
+        named=paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)},
         mounted=tuple(mount.target for mount in spec.mounts),
     )
 
@@ -94,18 +98,18 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
-    beside: bool = True,
+    beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
-    It runs `beside` the services of a composition, which keep running; otherwise they are copied.
+    It runs `beside` what keeps running and can use it; otherwise services of a composition are copied.
     """
     rules = await survival_rules(environment, sandbox, scope)
     survivors = Survivors(rules, without_links, project=(await as_built(environment)).project)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
-    fork = sandbox.fork_beside if beside and sandbox.spec.composition is not None else sandbox.fork
-    forked = await fork(mounts=mounts, network=network, revert=survivors.choose)
+    options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
+    forked = await (sandbox.fork_beside(**options, closed=SCOPE) if beside else sandbox.fork(**options))
     try:
         if survivors.repositories or survivors.libraries:
             await _settle(environment, forked, survivors)
@@ -136,11 +140,6 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
     built = await as_built(environment)
     pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
     return Ground(survivors.changes, built.sites, pristine, survivors.variables)
-
-
-def ground_beside(changes: Sequence[Change], rules: Rules) -> Ground:
-    """The same for the agent's own box, of which no file may be left and nothing is taken from elsewhere."""
-    return Ground(describe(changes, PathSet(), rules, time.time()))
 
 
 async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict[str, bytes]:

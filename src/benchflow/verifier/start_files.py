@@ -17,7 +17,7 @@ _FILES: Final = re.compile(
     r"|\.(rspec|rspec-local|gemrc|irbrc|pryrc|simplecov)"  # Ruby
     r"|\.(proverc|perltidyrc|perlcriticrc)"  # Perl
     r"|go\.work(\.sum)?|rust-toolchain(\.toml)?"
-    r"|\.(sbtopts|jvmopts|mavenrc)|junit-platform\.properties"  # Java
+    r"|\.(sbtopts|jvmopts|mavenrc|hotspotrc|hotspot_compiler)|junit-platform\.properties"  # Java
     r"|phpunit\.xml(\.dist)?|\.user\.ini|php\.ini|\.busted|\.coveragerc"
     r"|\.(bazelrc|mise\.toml|tool-versions|gdbinit|lldbinit|exrc|octaverc|ghci|ocamlinit|sqliterc|psqlrc)"
     r"|gnumakefile"
@@ -25,8 +25,11 @@ _FILES: Final = re.compile(
 _FOLDERS: Final = {
     ".cargo": re.compile(r"config(\.toml)?"),
     ".bundle": re.compile(r".*"),
+    ".config": re.compile(r"(nextest|mise)\.toml"),
     ".mvn": re.compile(r".*"),
+    "__mocks__": re.compile(r".*"),
     "support": re.compile(r"jasmine\.[a-z]+"),
+    "testthat": re.compile(r"(helper|setup|teardown).*\.r"),
 }
 """Files that are read in a folder of this name; the folder itself can be a link to another."""
 _SERVICES: Final = ("meta-inf", "services")
@@ -44,4 +47,6 @@ def reads_by_itself(names: Sequence[str], *, link: bool) -> bool:
         return True
     if tuple(parents[-2:]) == _SERVICES and name.startswith(_OF_JAVA):
         return True
-    return link and (name in _FOLDERS or name == _SERVICES[0] or tuple(names[-2:]) == _SERVICES)
+    return link and (
+        name in _FOLDERS.keys() - {".config", "support"} or name == _SERVICES[0] or tuple(names[-2:]) == _SERVICES
+    )

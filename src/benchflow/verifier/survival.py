@@ -29,6 +29,8 @@ _BYTECODE: Final = "__pycache__"
 _PROMPT: Final = "/instruction.md"
 """Where a rollout writes the prompt, before the agent starts."""
 _HOME_FILES: Final = frozenset({"bin"})
+_LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
+"""Where R looks for packages first, in a home folder."""
 
 Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "bytecode", "link", "special"]
 
@@ -64,6 +66,7 @@ _DATABASES: Final = frozenset(
 """Folders of `/var/lib` in which package managers and interpreters keep what they look up."""
 _NODE_MODULES: Final = "node_modules"
 """Where Node looks up modules for any script, in every folder above it."""
+_MAKEFILES: Final = frozenset({"makefile", "rakefile", "rakefile.rb"})
 _NODE_PROGRAMS: Final = ".bin"
 """Where it looks up the programs of a script before those of the system."""
 _LINKS_STAY_IN: Final = ("/bin", "/etc", "/lib", "/lib64", "/opt", "/sbin", "/usr")
@@ -82,6 +85,8 @@ class Rules:
     """Names of programs and libraries that the environment was built with."""
     keep_system: bool = False
     keep_hooks: bool = False
+    keep_all: bool = False
+    """Whether everything survives outside the places of verification itself."""
     expected: frozenset[str] = frozenset()
     """File names that the task itself mentions."""
     named: frozenset[str] = frozenset()
@@ -148,6 +153,8 @@ class _Judge:
             return "scope"
         if change.type != "directory" and any(place.startswith(path + "/") for place in (*SCOPE, rules.workdir + "/")):
             return "scope"  # a link or file on the path to such a place
+        if rules.keep_all:
+            return None
         if change.type == "special":
             return "special"
         names = [plain(name) for name in path.split("/")[1:]]
@@ -238,9 +245,9 @@ class _Judge:
         return "hook" if is_repository_hook(parents, name) else None
 
     def _is_read(self, change: Change, names: list[str]) -> bool:
-        """Whether another program reads the file by itself; `make` prefers other spellings to `Makefile`."""
-        if names[-1] == "makefile" and not change.path.endswith("/Makefile"):
-            return change.kind == "added" and not any(plain(name) == "makefile" for name in self.rules.expected)
+        """Whether another program reads the file by itself; `make` and `rake` prefer other spellings to the usual."""
+        if names[-1] in _MAKEFILES and not change.path.endswith(("/Makefile", "/Rakefile")):
+            return change.kind == "added" and not any(plain(name) == names[-1] for name in self.rules.expected)
         if names[-2:-1] == [_NODE_PROGRAMS] or (change.type == "symlink" and names[-1] == _NODE_PROGRAMS):
             return names[-1] in self.rules.programs or names[-1] == _NODE_PROGRAMS
         return reads_by_itself(names, link=change.type == "symlink")
@@ -289,7 +296,10 @@ def _is_home(folder: str) -> bool:
 
 def _is_home_setting(path: str, home: str) -> bool:
     """Whether `path` is, or is inside, a setting directly in `home`; without a home there are none."""
-    return _is_home(home) and path != home and is_home_setting(path[len(home) + 1 :].partition("/")[0])
+    rest = path[len(home) + 1 :]
+    return (
+        _is_home(home) and bool(rest) and (is_home_setting(rest.partition("/")[0]) or bool(_LIBRARY_OF_R.match(rest)))
+    )
 
 
 def _folders_above(workdir: str) -> frozenset[str]:
@@ -312,7 +322,7 @@ _HOME_START: Final = re.compile(
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
     r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan/.*|sqliterc|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|node_(modules|libraries)(/.*)?)"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|cache/(pip|uv)(/.*)?|node_(modules|libraries)(/.*)?)"
 )
 """The same, in a home folder."""
 

@@ -24,11 +24,11 @@ from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
-from benchflow.verifier import live_box as live
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
 from benchflow.verifier.ladder import wider as wider_rung
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
+from benchflow.verifier.services import check_services
 from benchflow.verifier.strategy_run import Run, Score, load_strategy
 from benchflow.verifier.survival import Withheld
 
@@ -174,12 +174,11 @@ class Verifier:
             verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
         if isinstance(verdict, Scored):
             findings.add(*verdict.diagnostics)
-        in_agents_box = self.environment.services is not None and sandbox in (None, self.environment.sandbox)
         return Verification(
             verdict=verdict,
             strategy=declared.type,
             name=name,
-            isolation=_seen(scope.isolation, in_agents_box=in_agents_box),
+            isolation=scope.isolation,
             exit_code=findings.exit_code,
             diagnostics=tuple(findings.notes),
             opt_outs=scope.opt_outs,
@@ -273,10 +272,10 @@ class Verifier:
                 )
                 has_services = box is self.environment.sandbox and self.environment.services is not None
                 if has_services:
-                    findings.add(*await live.check_services(self.environment, scope))
+                    findings.add(*await check_services(self.environment, scope))
                 verdict = await _scored_by(load_strategy(declared.type), run)
                 if has_services:
-                    findings.add(*await live.check_services(self.environment, scope, verified=True))
+                    findings.add(*await check_services(self.environment, scope, verified=True))
                 if isinstance(verdict, Scored):
                     write_reward(folder, verdict, unseen=True)
                 else:
@@ -309,12 +308,6 @@ def _lost_something(found: Verification, full: float) -> bool:
     """Whether the work scored below full, and the verifier did not see all of it."""
     below = isinstance(found.verdict, Scored) and found.verdict.reward < full
     return below and (bool(found.withheld) or found.isolation.rung == "separate")
-
-
-def _seen(isolation: Isolation, *, in_agents_box: bool) -> Isolation:
-    """The isolation, unless the verifier runs beside services of the environment, which nothing can be copied from."""
-    behind = isolation.rung in ("shared", "system")
-    return Isolation("open", "default", None) if in_agents_box and behind else isolation
 
 
 async def _scored_by(strategy: Score, run: Run) -> Verdict:

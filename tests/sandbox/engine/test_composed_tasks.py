@@ -41,7 +41,8 @@ FROM_WEB = """\
 """
 IN_WEB = """\
 #!/bin/sh
-[ "$(cat /dev/shm/state)" = "touched" ] && [ ! -e /work ] && echo 1 > /logs/verifier/reward.txt
+[ "$(nc -w 5 web 8080 </dev/null)" = "touched" ] && [ "$(cat /opt/state)" = "touched" ] && [ ! -e /work ] \\
+  && ! ps | grep -q '[n]c -ll' && echo 1 > /logs/verifier/reward.txt
 """
 OF_WEB = """\
 #!/bin/sh
@@ -78,7 +79,7 @@ def composed(tmp_path):
 
 async def reward(environment, folder) -> float | str:
     """The verdict after the agent has put its answer down and the state of the web service was touched."""
-    await environment.sandbox.service("web").exec("echo touched > /dev/shm/state")
+    await environment.sandbox.service("web").exec("echo touched | tee /dev/shm/state /opt/state", user="root")
     assert (await environment.sandbox.exec("echo 42 > answer")).ok
     verdict = (await Verifier(environment, machine={}).verify(folder)).verdict
     return verdict.reward if isinstance(verdict, Scored) else verdict.reason
@@ -93,7 +94,7 @@ async def test_services_are_up_from_the_agent_to_the_verdict(bench, composed, tm
         assert (await it.sandbox.exec(ASK_WEB)).stdout == b"touched\n"
 
 
-async def test_the_verifier_runs_in_the_service_it_names_and_leaves_nothing_there(bench, composed, tmp_path):
+async def test_the_verifier_works_on_a_copy_of_the_service_it_names_beside_the_services(bench, composed, tmp_path):
     folder = composed(IN_WEB, "verifier: {service: web}\n")
     async with await Environment.from_task(folder, sandbox=bench.backend, machine={}) as it:
         assert await reward(it, tmp_path / "out") == 1

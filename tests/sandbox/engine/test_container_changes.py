@@ -9,6 +9,16 @@ from benchflow.sandbox.engine.container_changes import lay_over, make_changes, p
 PATHS = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts))
 
 
+def test_a_name_that_the_engine_cannot_tell_is_a_change_that_cannot_be_judged() -> None:
+    [change] = make_changes({"/app/bad\ufffd": "added", "/app/gone": "added"}, [])
+    assert (change.path, change.type) == ("/app/bad\ufffd", "special")
+
+
+def test_names_with_line_ends_are_read_whole() -> None:
+    found = parse_diff("A /app/one\ntwo\nA /app/three\u2028four\rfive\nC /etc\n")
+    assert found == {"/app/one\ntwo": "added", "/app/three\u2028four\rfive": "added", "/etc": "changed"}
+
+
 def test_what_the_engine_put_there_and_mounts_are_left_out():
     text = "A /.dockerenv\nC /etc\nC /etc/hosts\nA /dev/x\nA /app/x\nD /opt/y\nA /tests/z\n"
     assert parse_diff(text, ["/tests"]) == {"/etc": "changed", "/app/x": "added", "/opt/y": "deleted"}

@@ -22,7 +22,7 @@ PROJECT = HERE.parents[2]
 IMAGES = HERE.parent / "images"
 ONE_ID = (
     *(HERE / f"test_{name}.py" for name in ("commands", "entrance", "escape", "fork", "lifecycle", "limits")),
-    *(HERE / f"test_{name}.py" for name in ("network", "local_transfer", "traps", "id_ranges", "kills")),
+    *(HERE / f"test_{name}.py" for name in ("forwarding", "network", "local_transfer", "traps", "id_ranges", "kills")),
     *(IMAGES / f"test_{name}.py" for name in ("local_builds", "unpack")),
 )
 RANGE = (

@@ -149,6 +149,7 @@ async def beside(box: LocalSandbox, **options: Any) -> AsyncIterator[LocalSandbo
         ("udp", "0.0.0.0:8006"),
         ("stream", "/app/service.sock"),
         ("packet", "/app/packets.sock"),
+        ("stream", "relative.sock"),
         ("stream", "@a-name"),
     ],
 )
@@ -296,7 +297,7 @@ def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
         "0000: 00000002 00000000 00000000 0002 01 5 @0ab12\n"
         "nonsense\n"
     )
-    found, unusable = read_offers(str(tmp_path))
+    found, unusable = read_offers(str(tmp_path), str(tmp_path))
     assert found == [
         Offer("tcp", "127.0.0.1", 8080),
         Offer("tcp", "::1", 80, alone=True),

@@ -204,6 +204,24 @@ def test_a_report_written_elsewhere_is_a_warning(tmp_path, found):
     assert report.valid
 
 
+@pytest.mark.parametrize(
+    ("base", "changes", "warned"),
+    [
+        (SPLIT, {}, True),
+        (SPLIT, {"solution/solve.sh": "true\n"}, False),
+        (SPLIT, {"task.toml": '[verifier]\nenvironment_mode = "separate"\n'}, False),
+        (STEPS, {"steps/one/solution/solve.sh": "true\n"}, True),
+        (STEPS, {"steps/one/solution/solve.sh": "true\n", "steps/two/solution/solve.sh": "true\n"}, False),
+        (STEPS, {"solution/solve.sh": "true\n"}, False),
+        (NATIVE, {"oracle/solve.sh": None}, False),
+    ],
+)
+def test_an_isolation_that_nothing_can_prove_is_a_warning(tmp_path, found, base, changes, warned):
+    assert found(base, changes) == []
+    issues = check_folder(tmp_path / "package").issues
+    assert [(issue.code, issue.severity) for issue in issues] == [("proof-no-oracle", "warning")] * warned
+
+
 def test_issues_found_after_loading_have_lines_and_appear_once(found, tmp_path):
     found(NATIVE, {"verifier/test.sh": None})
     report = check_folder(tmp_path / "package", level="publication-grade")

@@ -30,8 +30,8 @@ from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.taken import require_intact
-from benchflow.verifier.live_box import agent_users, end_agent
 from benchflow.verifier.scope import isolation_of
+from benchflow.verifier.services import agent_users, end_agent
 
 SETUP_SEC: Final = 600.0
 _LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"

@@ -26,6 +26,8 @@ _TYPES: Final[Mapping[str, Literal["file", "directory", "symlink", "special"]]] 
 _ENGINE_PATHS: Final = frozenset(
     {"/.dockerenv", "/run/.containerenv", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/mtab"}
 )
+_ILLEGIBLE: Final = "\N{REPLACEMENT CHARACTER}"
+"""What an engine writes in place of a name that is not text; what is there cannot be looked at."""
 _ENGINE_FOLDERS: Final = ("/dev", "/proc", "/sys")
 
 
@@ -33,11 +35,24 @@ def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
     """The lines of `diff` as path and kind, without what the engine itself put there and the `mounted` paths."""
     engines = PathSet((*_ENGINE_FOLDERS, *mounted))
     found: dict[str, ChangeKind] = {}
-    for line in text.splitlines():
+    for line in _lines(text):
         kind, _, path = line.partition(" ")
         if kind in _KINDS and path.startswith("/") and path not in _ENGINE_PATHS and not engines.covers(path):
             found[path] = _KINDS[kind]
     return found
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of `diff`, which writes names as they are: what follows a line feed in a name belongs to it."""
+    lines: list[str] = []
+    for part in text.split("\n"):
+        if part[:1] in _KINDS and part[1:3] == " /":
+            lines.append(part)
+        elif lines:
+            lines[-1] += f"\n{part}"
+    if lines:
+        lines[-1] = lines[-1].removesuffix("\n")
+    return lines
 
 
 def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> list[Change]:
@@ -48,6 +63,8 @@ def make_changes(kinds: Mapping[str, ChangeKind], records: Iterable[Record]) -> 
         kind, record = kinds[path], known.get(path)
         if kind == "deleted":
             found.append(Change(path, "deleted", "file"))
+        elif _ILLEGIBLE in path and (record is None or record.type == "-"):
+            found.append(Change(path, kind, "special"))
         elif record is not None and record.type != "-" and not (kind == "changed" and record.type == "d"):
             size = record.size if record.type == "f" else 0
             found.append(Change(path, kind, _TYPES.get(record.type, "special"), size, record.target))

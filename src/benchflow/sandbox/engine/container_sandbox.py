@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -38,6 +38,9 @@ from benchflow.sandbox.protocol import (
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.engine_backend import EngineBackend
+
+_LARGEST_SAVED: Final = 32 << 30
+"""Bytes, with holes, of the changed files in a fork or snapshot."""
 
 
 class EngineSandbox(InContainer):
@@ -313,6 +316,7 @@ class EngineSandbox(InContainer):
     async def _save(self, purpose: str) -> str:
         """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
         client = self._running.client
+        await self._require_saveable()
         # A rootless engine without its own control groups cannot pause; files may change meanwhile.
         paused = (await client.run("pause", self.id)).exit_code == 0
         try:
@@ -324,6 +328,13 @@ class EngineSandbox(InContainer):
                     await client.ask("unpause", self.id)
         self._backend.notes.write(image, kinds)
         return image
+
+    async def _require_saveable(self) -> None:
+        """Refuse files that would keep the engine busy for hours: it writes the holes of sparse files as well."""
+        size = sum(change.size for change in await describe(self.container, await self._kinds()))
+        if size > _LARGEST_SAVED:
+            message = f"The changed files are {size >> 30:,} GiB; an engine copies at most {_LARGEST_SAVED >> 30} GiB."
+            raise SandboxFailure(message, code="too-large")
 
     async def _restart(self) -> None:
         """The last resort against processes that cannot be killed from inside."""

@@ -34,6 +34,11 @@ from benchflow.sandbox.protocol import (
 )
 from benchflow.task.config.task_config import MAIN_SERVICE
 
+_GROUND: Final = (
+    "A verifier has a container, files and a network of its own, but the same user ids as the agent's container: the "
+    "engine's namespaces and dropped capabilities separate them. `local` as root gives each sandbox its own ids."
+)
+
 
 class EngineBackend(SandboxBackend):
     """One engine; it is not contacted before it is needed."""
@@ -69,7 +74,7 @@ class EngineBackend(SandboxBackend):
             except RuntimeFailure as error:
                 self._status = BackendStatus(self.name, False, str(error), frozenset())
             else:
-                self._status = BackendStatus(self.name, True, None, facts.capabilities, facts.missing())
+                self._status = BackendStatus(self.name, True, None, facts.capabilities, facts.missing(), (_GROUND,))
         return self._status
 
     async def connect(self) -> EngineHost:

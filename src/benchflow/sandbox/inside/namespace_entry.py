@@ -42,14 +42,15 @@ class _Serving:
     def __init__(self, files: int) -> None:
         own = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         tables = os.open("/proc/self/net", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        processes = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _enter(files, "mnt", sc.CLONE_NEWNS)
         os.fchdir(own)
-        self._tables = f"./{tables}"
+        self._tables, self._processes = f"./{tables}", f"./{processes}"
         sys.path, sys.meta_path, sys.path_hooks = [], [], []  # nothing is imported from the files in there
 
     def __call__(self, channel: socket.socket, request: dict[str, Any]) -> None:
         if request["op"] == "offers":
-            found, unusable = offers.read_offers(self._tables)
+            found, unusable = offers.read_offers(self._tables, self._processes)
             _answer(channel, {"offers": found, "unusable": unusable})
         elif request["op"] == "dial":
             try:

@@ -71,8 +71,11 @@ class Offer(NamedTuple):
         return cls(*fields, rights=tuple(rights))  # type: ignore[arg-type,misc] # written by the other end of our own wire
 
 
-def read_offers(tables: str = "/proc/net") -> tuple[list[Offer], list[str]]:
-    """What is offered in the namespaces of this process, and what of it cannot be forwarded, in words."""
+def read_offers(tables: str = "/proc/net", processes: str = "/proc") -> tuple[list[Offer], list[str]]:
+    """What is offered in the namespaces of this process, and what of it cannot be forwarded, in words.
+
+    `processes` is where those that offer it are found: a relative path is relative to the folder of one of them.
+    """
     found: dict[Offer, None] = {}
     unusable: list[str] = []
     for table, kind, state in _INTERNET:
@@ -88,11 +91,13 @@ def read_offers(tables: str = "/proc/net") -> tuple[list[Offer], list[str]]:
             continue
         if named.place.startswith("\0"):
             offers.append(named)
-        elif not named.place.startswith("/"):
-            unusable.append(f"{named} (its path is relative)")
-        else:
-            with suppress(OSError):  # nobody can connect to it any more
-                offers.append(_with_rights(named))
+            continue
+        relative = not named.place.startswith("/")
+        try:
+            place = f"{_folder_of(line[6], processes)}/{named.place}" if relative else named.place
+            offers.append(_with_rights(named._replace(place=place)))
+        except OSError:  # nobody can connect to an absolute path that is gone
+            unusable += [f"{named} (its path is relative)"] if relative else []
     offers = sorted(dict.fromkeys(offers), key=lambda offer: offer.kind in ("udp", "datagram"))
     return offers[:MOST], unusable + [str(offer) for offer in offers[MOST:]]
 
@@ -195,6 +200,16 @@ def _named(line: list[str]) -> Offer | None:
     return Offer(kind, name)
 
 
+def _folder_of(inode: str, processes: str) -> str:
+    """The working folder of a process that holds a socket; a `FileNotFoundError` if none is seen to."""
+    for pid in filter(str.isdecimal, os.listdir(processes)):
+        with suppress(OSError):  # it has ended, or hides what it has open
+            for fd in os.listdir(f"{processes}/{pid}/fd"):
+                if os.readlink(f"{processes}/{pid}/fd/{fd}") == f"socket:[{inode}]":
+                    return os.readlink(f"{processes}/{pid}/cwd").rstrip("/")
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
 def _with_rights(offer: Offer) -> Offer:
     fd = _open_socket(offer.place)
     try:
@@ -242,7 +257,8 @@ def _bind_path(opened: socket.socket, offer: Offer, closed: Sequence[str], descr
             os.unlink(name, dir_fd=fd)
         opened.bind(f"{descriptors}/{fd}/{name}")
         mode, uid, gid = offer.rights
-        os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
+        with suppress(OSError):  # an id that this box does not have; then it is root's
+            os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
         os.chmod(f"{descriptors}/{fd}/{name}", mode)
     finally:
         os.close(fd)

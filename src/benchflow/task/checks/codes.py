@@ -96,6 +96,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "A setting names a secret that `benchflow.secrets` does not declare for that use.",
             "Declare it with its name and scope, or fix the name.",
         ),
+        "proof-no-oracle": (
+            "The isolation of verification is `auto`, and the package has no oracle to prove it with.",
+            "Add `oracle/solve.sh`, or declare `verifier.isolation`; until then it is verified at `open`.",
+        ),
         "unreadable": ("A file or folder cannot be read.", "Fix its permissions, or remove it."),
         "unreadable-folder": (
             "A folder above packages cannot be searched; packages in it may be missing from the report.",

@@ -15,7 +15,7 @@ from typing import Final
 from benchflow.errors import Issue
 from benchflow.task.checks.schema_level import is_about_definition, marker_issues
 from benchflow.task.config.namespace import SECRET_SCOPES
-from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.config.task_config import AUTO, TaskConfig
 from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_layout import ALIASES
@@ -46,6 +46,23 @@ def check_structure(package: TaskPackage) -> Iterator[Issue]:
         yield from _check_verifier(package, "", package.verifier_document)
     yield from _check_report_path(package)
     yield from check_secrets(package)
+    yield from _check_proof(package)
+
+
+def _check_proof(package: TaskPackage) -> Iterator[Issue]:
+    """An isolation that is to be proven needs a solution, of the task or of every step."""
+    config = package.config
+    if config is None:
+        return
+    steps = config.steps or ()
+    if AUTO not in (config.verifier.wanted_isolation, *(step.verifier.wanted_isolation for step in steps)):
+        return
+    places = [f"steps/{step.name}/" for step in steps] or [""]
+    known = {f"{place}{name}/solve.sh" for place in ("", *places) for name in ALIASES[1]} & package.files.files.keys()
+    solved = all(any(path.startswith((place, *ALIASES[1])) for path in known) for place in places)
+    if not solved:
+        message = "verifier.isolation is auto, but there is no oracle to prove it with: it is verified at 'open'"
+        yield Issue("proof-no-oracle", "warning", "verifier.isolation", message, _definition(package))
 
 
 def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:

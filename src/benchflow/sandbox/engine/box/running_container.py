@@ -212,7 +212,11 @@ class EngineContainer:
             await self._unpack(_moved(reader, path))
 
     async def diff(self) -> str:
-        return await self._client.ask("diff", self.id)
+        """The engine's list of changes; bytes of names that are not text stay what they are."""
+        done = await self._client.run("diff", self.id)
+        if done.exit_code != 0:
+            raise self._client.refusal("diff", done)
+        return done.stdout.decode("utf-8", "surrogateescape")
 
     async def kill_processes(self) -> None:
         """End every process but the anchor; where that cannot be done from inside, by a restart of the container."""

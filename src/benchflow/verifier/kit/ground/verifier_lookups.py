@@ -44,7 +44,7 @@ class Changes:
         if found is None:
             here = os.path.abspath(path)
             found = self._below(here) or self._below(os.path.realpath(here))
-            found = self._known[path] = found and not self.is_new(here)
+            found = self._known[path] = found and not self.is_new(here) and not _is_verifiers(here)
         return found
 
     def is_agents_setting(self, path: str) -> bool:
@@ -59,11 +59,14 @@ class Changes:
 
     def is_new(self, path: str) -> bool:
         """Whether a file was written since the ground was laid; an agent can forge one of the two times only."""
+        return not self.forged and self.is_touched(path) and os.stat(path).st_mtime > self.laid
+
+    def is_touched(self, path: str) -> bool:
+        """Whether a file was made, written or given other rights since the ground was laid."""
         try:
-            found = os.stat(path)
+            return os.stat(path).st_ctime > self.laid
         except OSError:
             return False
-        return not self.forged and found.st_ctime > self.laid and found.st_mtime > self.laid
 
     def _below(self, path: str) -> bool:
         while path not in self.added:
@@ -72,6 +75,17 @@ class Changes:
                 return False
             path = parent
         return True
+
+
+def _is_verifiers(path: str) -> bool:
+    """Whether a file is a copy of one of the verifier's, in whatever way and over whatever file it was made."""
+    tail = ""
+    for name in reversed(path.split("/")):
+        tail = name + tail
+        if os.path.isfile("/verifier/" + tail) and _same_bytes(path, "/verifier/" + tail):
+            return True
+        tail = "/" + tail
+    return False
 
 
 def _same_bytes(path: str, other: str) -> bool:
@@ -125,12 +139,12 @@ def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", t
 
 
 def _beside(fullname: str, entry: str) -> "Any":
-    """A module as built in the same folder, behind one that the agent added with another suffix."""
-    if CHANGES.is_agents(entry or os.getcwd()) or os.path.basename(entry) not in ("site-packages", "dist-packages"):
-        return None
+    """A module as built, or a copy of the verifier's, in the same folder behind one of the agent of another suffix."""
+    folder = os.path.abspath(entry)
+    built = os.path.basename(folder) in ("site-packages", "dist-packages") and not CHANGES.is_agents(folder)
     for suffix in extension_suffixes() + SOURCE_SUFFIXES + BYTECODE_SUFFIXES:
-        place = os.path.join(entry, fullname + suffix)
-        if os.path.isfile(place) and not CHANGES.is_agents(place):
+        place = os.path.join(folder, fullname + suffix)
+        if os.path.isfile(place) and not CHANGES.is_agents(place) and (built or _is_verifiers(place)):
             return spec_from_file_location(fullname, place)
     return None
 
@@ -151,16 +165,19 @@ def _is_agents(fullname: str, origin: str) -> bool:
         origin = os.path.abspath(origin) if origin else os.getcwd()
     if CHANGES.is_agents(origin):
         return True
-    return fullname in CHANGES.names and not origin.startswith(_OWN) and CHANGES.is_new(origin)
+    return fullname in CHANGES.names and not origin.startswith(_OWN) and CHANGES.is_touched(origin)
 
 
 _OWN = tuple(prefix.rstrip("/") + "/" for prefix in {sys.prefix, sys.base_prefix, "/verifier", "/tests", GROUND})
 
 
 def _is_agents_program() -> bool:
-    """Whether the verifier started a script of the agent: its own modules and settings are found as usual."""
-    script = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if not script or script.startswith("-"):
+    """Whether the verifier started a script of the agent: its own modules and settings are found as usual.
+
+    The interpreter itself says which file it runs; the words of the command line are whatever a program makes of them.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not script:
         return False
     found = _PROGRAMS.get(script)
     if found is None:
@@ -296,8 +313,26 @@ def _is_named(manager: "Any", conftest: str) -> bool:
         if (os.path.isdir(path) or path.endswith(".py")) and CHANGES.is_agents(path):
             folder = os.path.dirname(os.path.realpath(conftest))
             if path == folder or path.startswith(folder + "/") or folder.startswith(path + "/"):
-                return True
+                return not CHANGES.is_touched(path) if os.path.isfile(path) else not _has_new_tests(path)
     return False
+
+
+def _has_new_tests(folder: str) -> bool:
+    """Whether the verifier put tests into a folder."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    return any(name.endswith(".py") and CHANGES.is_touched(os.path.join(folder, name)) for name in names)
+
+
+def _is_uninvited(path: str, named: "Any") -> bool:
+    """Whether a test of the agent lies among tests that the verifier put there, and is not named itself."""
+    if not CHANGES.is_agents(path) or CHANGES.is_touched(path):
+        return False
+    if os.path.abspath(path) in [os.path.abspath(word) for word in named]:
+        return False
+    return any(_has_new_tests(folder) for folder in {os.path.dirname(path), *named})
 
 
 def _pathlib(module: "Any") -> None:
@@ -337,7 +372,7 @@ def _pathlib(module: "Any") -> None:
 
 
 def _python(module: "Any") -> None:
-    """No code of a folder runs because pytest passes through it."""
+    """No code of a folder runs because pytest passes through it, and no test of the agent among the verifier's."""
     package = module.Package
     setup = package.setup
 
@@ -347,6 +382,14 @@ def _python(module: "Any") -> None:
             setup(self)
 
     package.setup = quiet_setup
+    collect = module.Module.collect
+
+    def collect_invited(self: "Any") -> "Any":
+        words = [str(word).partition("::")[0] for word in getattr(self.config, "args", ())]
+        path = str(getattr(self, "path", None) or self.fspath)
+        return [] if not _is_agents_program() and _is_uninvited(path, words) else collect(self)
+
+    module.Module.collect = collect_invited
 
 
 def _tox(module: "Any") -> None:
