@@ -29,8 +29,8 @@ from benchflow.verifier.ground import Ground
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.services import agent_users, end_agent
-from benchflow.verifier.shared_box import fork_for_verification, ground_of, survival_rules
-from benchflow.verifier.survival import SCOPE, Withheld
+from benchflow.verifier.shared_box import CLOSED, fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.survival import Withheld
 
 MAX_STDOUT: Final = 4 << 20
 MAX_LOG_BYTES: Final = 64 << 20
@@ -184,7 +184,7 @@ class BoxMaker:
     ) -> Box:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
-        user = str(config.user) if config.user is not None else "root"
+        user = self.scope.user
         in_the_open = self.scope.isolation.rung == "open"  # the verifier finds what the agent left, as in Harbor
         ground = None if in_the_open else ground
         files = {**(extra or {}), **(ground.files if ground is not None and is_root(user) else {})}
@@ -218,7 +218,7 @@ class BoxMaker:
         await self._end_agent()
         mounts = asset_mounts(self.scope.view, "verifier")
         network = self.scope.network(network_policy(self.scope.view, "verifier"))
-        forked = await self.sandbox.service(name).fork_beside(mounts=mounts, network=network, closed=SCOPE)
+        forked = await self.sandbox.service(name).fork_beside(mounts=mounts, network=network, closed=CLOSED)
         self._note_forwarding(forked)
         async with stopping(forked):
             yield forked

@@ -206,6 +206,24 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "as-built",
         "System folders and homes are as built; the verifier's commands have the environment's variables.",
     ),
+    Lookup(
+        "apt",
+        "Hooks and sources in `/etc/apt` and `/etc/dpkg`, scripts and triggers of packages in `/var/lib/dpkg`.",
+        "as-built",
+        "Withheld by name at every rung; what is installed stays known.",
+    ),
+    Lookup(
+        "libc",
+        "Accounts and addresses from a daemon whose socket is in `/run/nscd` or at the place of another name service.",
+        "as-built",
+        "Sockets are not forwarded there, and links on the way there are withheld.",
+    ),
+    Lookup(
+        "libc",
+        "The home of the verifier's user in `/etc/passwd`.",
+        "variable",
+        "`HOME` is that of the environment as built, and the settings in it are as built.",
+    ),
 )
 
 

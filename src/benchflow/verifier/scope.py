@@ -74,6 +74,11 @@ class Scope:
         return tuple(name for name, chosen in names.items() if chosen)
 
     @property
+    def user(self) -> str:
+        """Whom the verifier runs as."""
+        return str(self.config.user) if self.config.user is not None else "root"
+
+    @property
     def mount(self) -> str:
         return self.view.verifier_mount or "/verifier"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,14 +18,18 @@ import anyio
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
+from benchflow.sandbox.inside.accounts import UnknownUser, find_account
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier import libraries, repositories
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
 from benchflow.verifier.libraries import Candidate
 from benchflow.verifier.scope import Scope, paths_of, words_of
+from benchflow.verifier.start_files import NAME_SERVICES
 from benchflow.verifier.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
+CLOSED: Final = (*SCOPE, *NAME_SERVICES)
+"""Where no socket of a service is forwarded."""
 _LARGEST_SETTING: Final = 64 << 20
 _PROMPT: Final = "/instruction.md"
 """Put there for the agent when a step begins."""
@@ -48,7 +52,18 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         expected=words_of(scope.prompt),
         named=paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)},
         mounted=tuple(mount.target for mount in spec.mounts),
+        home=home_as_built(built, env, scope.user),
     )
+
+
+def home_as_built(built: AsBuilt, env: Mapping[str, str], user: str) -> str | None:
+    """The home of a user, whatever the agent made of the accounts; None if the environment has no such user."""
+    if "HOME" in env:
+        return env["HOME"].rstrip("/") or "/"
+    try:
+        return find_account(user, built.accounts, "").home.rstrip("/") or "/"
+    except UnknownUser:
+        return None
 
 
 @dataclass(slots=True)
@@ -89,6 +104,7 @@ class Survivors:
         if self.rules.keep_system:
             self.libraries = libraries.candidates(changes, left)
             self.added = PathSet(change.path for change in changes if change.kind == "added")
+            self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
 
 
@@ -109,7 +125,7 @@ async def fork_for_verification(
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
-    forked = await (sandbox.fork_beside(**options, closed=SCOPE) if beside else sandbox.fork(**options))
+    forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:
         if survivors.repositories or survivors.libraries:
             await _settle(environment, forked, survivors)
@@ -191,6 +207,7 @@ walk() {
 walk ""
 look "$WORKDIR"
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
+printf 'accounts %s\0' "$(cat /etc/passwd 2>/dev/null)"
 IFS=:
 set -f
 for pattern in $SITES; do
@@ -235,6 +252,8 @@ class AsBuilt:
     """Names of programs and shared libraries that are looked up."""
     project: bool
     """Whether there is a `pyproject.toml` in the working folder."""
+    accounts: str = field(repr=False)
+    """The text of `/etc/passwd`."""
 
 
 _SKIPPED: Final = (*SYSTEM, "/opt", "/root", "/var/lib")
@@ -257,7 +276,9 @@ def _of_this_machine() -> AsBuilt:
     sites = [str(site.resolve()) for pattern in _SITES for site in Path("/").glob(pattern[1:])]
     folders = (folder for pattern in (*_LIBRARIES, *_PATH) for folder in Path("/").glob(pattern[1:]))
     programs = frozenset(entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
-    return AsBuilt((), tuple(dict.fromkeys(sites)), programs, project=False)
+    accounts = Path("/etc/passwd")
+    text = accounts.read_text(errors="surrogateescape") if accounts.is_file() else ""
+    return AsBuilt((), tuple(dict.fromkeys(sites)), programs, project=False, accounts=text)
 
 
 async def _search(environment: Environment) -> AsBuilt:
@@ -274,7 +295,8 @@ async def _search(environment: Environment) -> AsBuilt:
     found = result.stdout.decode(errors="surrogateescape").split("\0")
     sites = dict.fromkeys(item[len("site ") :] for item in found if item.startswith("site /"))
     programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
-    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found)
+    accounts = next((item[len("accounts ") :] for item in found if item.startswith("accounts ")), "")
+    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found, accounts)
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:

@@ -50,3 +50,50 @@ def reads_by_itself(names: Sequence[str], *, link: bool) -> bool:
     return link and (
         name in _FOLDERS.keys() - {".config", "support"} or name == _SERVICES[0] or tuple(names[-2:]) == _SERVICES
     )
+
+
+NAME_SERVICES: Final = (
+    "/run/nscd", "/var/run/nscd", "/run/nslcd", "/var/run/nslcd", "/run/systemd/resolve", "/run/systemd/userdb",
+    "/run/avahi-daemon", "/var/run/avahi-daemon", "/var/lib/sss", "/run/samba/winbindd", "/var/run/samba/winbindd",
+)  # fmt: skip
+"""Where the C library and its modules ask for the addresses of hosts and for accounts if a socket is there."""
+_SYSTEM_START: Final = re.compile(
+    r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|bash\.bashrc|bashrc|zshenv|inputrc"
+    r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
+    r"|sudoers|sudo\.conf|wgetrc|psqlrc|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|common-session.*)"
+    r"|((ld\.so\.conf|environment|profile|bash_completion|sudoers)\.d|apt|dpkg|zsh|uv|xdg|python[23]?[.\d]*|perl"
+    r"|ruby[.\d]*|r|java[^/]*|maven|alternatives)(/.*)?)"
+    r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
+)
+_TO_SYSTEM_START: Final = re.compile(
+    r"/etc(/(ssl|pki(/tls)?|security|pam\.d))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
+)
+_HOME_START: Final = re.compile(
+    r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
+    r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
+    r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan(/.*)?|sqliterc|psqlrc|my\.cnf|hgrc|condarc|irbrc|pryrc"
+    r"|rspec|bundle/config|octaverc|julia/config(/.*)?|ipython(/.*)?|gdbinit|terraformrc|cargo/config(\.toml)?"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|cache/(pip|uv)(/.*)?"
+    r"|node_(modules|libraries)(/.*)?)"
+)
+_TO_HOME_START: Final = re.compile(r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)")
+
+
+def is_system_start(path: str) -> bool:
+    """Whether programs, loaders, shells, interpreters or package managers read this setting of the system at their
+    start."""
+    return _SYSTEM_START.fullmatch(path) is not None
+
+
+def leads_to_system_start(path: str) -> bool:
+    """Whether such settings are below a folder."""
+    return _TO_SYSTEM_START.fullmatch(path) is not None
+
+
+def of_home_start(path: str) -> bool:
+    """`is_system_start` for a path relative to a home."""
+    return _HOME_START.fullmatch(path) is not None
+
+
+def leads_to_home_start(path: str) -> bool:
+    return _TO_HOME_START.fullmatch(path) is not None

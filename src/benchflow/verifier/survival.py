@@ -15,7 +15,14 @@ from typing import Any, Final, Literal
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change
-from benchflow.verifier.start_files import reads_by_itself
+from benchflow.verifier.start_files import (
+    NAME_SERVICES,
+    is_system_start,
+    leads_to_home_start,
+    leads_to_system_start,
+    of_home_start,
+    reads_by_itself,
+)
 
 PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
 """Files that configure pytest as a whole."""
@@ -93,6 +100,8 @@ class Rules:
     """Absolute paths that the task itself mentions."""
     mounted: tuple[str, ...] = ()
     """Mount points, which appear as changes but are not."""
+    home: str | None = None
+    """The home of the verifier's user as built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +184,14 @@ class _Judge:
         if below(path, *self.programs) or self._redirects(change, self.programs):
             return "path"
         if below(path, workdir):
-            return "home" if _is_home_setting(path, workdir) else None
+            return "home" if _is_home_setting(path, workdir) or self._is_home_start(change, names) else None
         if workdir.startswith(path + "/"):
             return None
         if below(path, *SYSTEM) or (below(path, _STATE) and _DATABASES.intersection(names[2:3])):
             return "system"
         if below(path, _SUITES):
             return None if self.added.covers("/".join(path.split("/")[:3])) else "system"
-        if _is_home_setting(path, _home_of(path)):
+        if _is_home_setting(path, _home_of(path)) or self._is_home_start(change, names):
             return "home"
         return "above" if self._is_above(change, names) else None
 
@@ -205,7 +214,7 @@ class _Judge:
         """Programs and libraries as built, nothing before them, and what they read when they start."""
         path, added = change.path, change.kind == "added"
         places = (*PROGRAMS, *self.programs)
-        if _is_start_setting(path, names) or self._is_python_start(change, names):
+        if self._is_start_setting(change, names) or self._is_python_start(change, names):
             return "startup"
         if self._redirects(change, self.programs):
             return "path"
@@ -216,6 +225,22 @@ class _Judge:
         if path.rpartition("/")[2] in self.rules.programs and change.type != "directory":
             return "path"
         return "path" if self._is_in_library(path, names) else None
+
+    def _is_start_setting(self, change: Change, names: list[str]) -> bool:
+        """What programs read at their start, where they ask for names, and links on the path to either."""
+        path = "/" + "/".join(names)
+        if is_system_start(path) or below(path, *NAME_SERVICES) or self._redirects(change, NAME_SERVICES):
+            return True
+        return (_is_link(change) and leads_to_system_start(path)) or self._is_home_start(change, names)
+
+    def _is_home_start(self, change: Change, names: list[str]) -> bool:
+        """The same in a home: the verifier's, wherever it is, or another one at the usual place."""
+        own, usual = self.rules.home, _home_of(change.path)
+        home = own if own is not None and own != "/" and below(change.path, own) else usual
+        if home != own and not _is_home(home):
+            return False
+        rest = "/".join(names[home.count("/") :])
+        return of_home_start(rest) or (_is_link(change) and leads_to_home_start(rest))
 
     def _is_in_library(self, path: str, names: list[str]) -> bool:
         """Whether a path is in the standard library, or in a package of Python that the environment was built with."""
@@ -286,6 +311,11 @@ def is_home_setting(name: str) -> bool:
     return name.startswith(".") or name in _HOME_FILES
 
 
+def _is_link(change: Change) -> bool:
+    """Whether something stands where a folder could be."""
+    return change.type != "directory" and change.kind != "deleted"
+
+
 def _home_of(path: str) -> str:
     return "/root" if below(path, "/root") else "/".join(path.split("/")[:3])
 
@@ -311,28 +341,6 @@ def _folders_above(workdir: str) -> frozenset[str]:
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
 _STDLIB: Final = re.compile(r"(python|pypy)[23](\.\d+)?t?")
 _PYTHON_START: Final = frozenset({"pyvenv.cfg", "python._pth", "python3._pth"})
-_START_SETTINGS: Final = re.compile(
-    r"/etc/(ld\.so\.(preload|cache|conf)|ld\.so\.conf\.d/.*|ld-musl-[^/]*|environment|environment\.d/.*|profile"
-    r"|profile\.d/.*|bash\.bashrc|bash_completion\.d/.*|bashrc|zshenv|zsh/.*|inputrc|nsswitch\.conf|gitconfig"
-    r"|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|uv/.*|xdg/.*|npmrc|gemrc|sudoers"
-    r"|sudoers\.d/.*|sudo\.conf|python[23]?[.\d]*/.*|perl/.*|ruby[.\d]*/.*|gemrc|r/.*|java[^/]*/.*|maven/.*|alternatives/.*)"
-)
-"""Settings of the system that programs, loaders, shells and interpreters read at their start."""
-_HOME_START: Final = re.compile(
-    r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
-    r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
-    r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan/.*|sqliterc|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|cache/(pip|uv)(/.*)?|node_(modules|libraries)(/.*)?)"
-)
-"""The same, in a home folder."""
-
-
-def _is_start_setting(path: str, names: list[str]) -> bool:
-    if _START_SETTINGS.fullmatch("/" + "/".join(names)):
-        return True
-    home = _home_of(path)
-    rest = "/".join(names[len(home.split("/")) - 1 :])
-    return _is_home(home) and _HOME_START.fullmatch(rest) is not None
 
 
 def as_built_places(rules: Rules) -> tuple[str, ...]:

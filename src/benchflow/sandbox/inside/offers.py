@@ -250,7 +250,7 @@ def _bind_path(opened: socket.socket, offer: Offer, closed: Sequence[str], descr
     try:
         real = os.readlink(f"{descriptors}/{fd}").rstrip("/") + "/"
         if any(real.startswith(place.rstrip("/") + "/") for place in closed):
-            raise OSError(errno.EACCES, f"'{real}' belongs to the verifier")
+            raise OSError(errno.EACCES, f"nothing may be offered in '{real}'")
         with suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                 raise OSError(errno.EEXIST, "another file has its path")
