@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from docstring_parser import DocstringParam
@@ -89,6 +89,8 @@ def _annotation(parameter: inspect.Parameter, hint: Any) -> dict[str, Any]:
     if get_origin(hint) in (Union, types.UnionType):
         return _annotation(parameter, _optional(parameter, hint))
     if get_origin(hint) is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum | BaseModel)):
+        from pydantic import TypeAdapter
+
         return TypeAdapter(hint).json_schema()
     if get_origin(hint) is list and get_args(hint):
         return {"type": "array", "items": _annotation(parameter, get_args(hint)[0])}

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ class ContainerExecError(ContainerError):
     """A command that must succeed failed."""
 
 
-class ContainerConfig(TypedBaseModel):
+class ContainerConfig(TypedBaseModel, defer_build=True):
     """The container that a task needs."""
 
     image: str
@@ -115,7 +114,7 @@ class Container(ABC):
         self.close()
 
 
-class ContainerBackend(TypedBaseModel, ABC):
+class ContainerBackend(TypedBaseModel, ABC, defer_build=True):
     """Launches containers; can be sent as JSON like any other config."""
 
     timeout_seconds: int = 1800
@@ -144,6 +143,8 @@ class ContainerBackend(TypedBaseModel, ABC):
 
 def relocate_if_readonly(container: Container, working_dir: str, new_wd: str, *, extra_setup: str | None = None) -> str:
     """`working_dir` if it can be written to, else `new_wd` with a copy of it; a failed copy is an error."""
+    import shlex
+
     if container.exec(f"test -w {shlex.quote(working_dir)}", timeout=30).exit_code == 0:
         return working_dir
     source, target = shlex.quote(working_dir), shlex.quote(new_wd)

@@ -57,7 +57,7 @@ def _stripped(value: str) -> str:
 NonEmpty = Annotated[str, AfterValidator(_stripped)]
 
 
-class ActionSchema(TypedBaseModel):
+class ActionSchema(TypedBaseModel, defer_build=True):
     """The name and description of an action, and the JSON schema of its arguments."""
 
     model_config = ConfigDict(frozen=True)
@@ -91,7 +91,7 @@ class ActionSchema(TypedBaseModel):
         return True, ""
 
 
-class Action(TypedBaseModel):
+class Action(TypedBaseModel, defer_build=True):
     """A call of an action by name."""
 
     id: str | None = None
@@ -111,7 +111,7 @@ class Action(TypedBaseModel):
         return cls(id=call.get("id") or call.get("call_id"), name=body.get("name"), arguments=arguments)
 
 
-class Content(TypedBaseModel, ABC):
+class Content(TypedBaseModel, ABC, defer_build=True):
     """One piece of an observation."""
 
     tool_call_id: str | None = None
@@ -154,7 +154,7 @@ class Content(TypedBaseModel, ABC):
         raise TypeError(f"Unsupported data type for Content.from_data(): {type(data).__name__}.")
 
 
-class TextContent(Content):
+class TextContent(Content, defer_build=True):
     """Plain text; numbers are converted to text."""
 
     data: str
@@ -171,7 +171,7 @@ class TextContent(Content):
         return self._titled(self.data)
 
 
-class StructuredContent(Content):
+class StructuredContent(Content, defer_build=True):
     """A JSON object or list. A model is stored as its dump."""
 
     data: dict[str, Any] | list[Any]
@@ -218,7 +218,7 @@ def _unbase64(text: str) -> bytes:
         raise ValueError(f"is not valid base64: {error}") from error
 
 
-class ImageContent(Content):
+class ImageContent(Content, defer_build=True):
     """An image (`PIL.Image`, extra `images`), sent as a PNG data URL."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -242,7 +242,7 @@ Base64Bytes = Annotated[
 """Bytes, encoded as base64 text in JSON."""
 
 
-class _Recording(Content):
+class _Recording(Content, defer_build=True):
     """Audio or video as raw bytes, which have no text form for models."""
 
     data: Base64Bytes
@@ -260,19 +260,19 @@ class _Recording(Content):
         return self._summary()
 
 
-class AudioContent(_Recording):
+class AudioContent(_Recording, defer_build=True):
     """An audio recording."""
 
     _kind = "audio"
 
 
-class VideoContent(_Recording):
+class VideoContent(_Recording, defer_build=True):
     """A film."""
 
     _kind = "video"
 
 
-class Observation(TypedBaseModel):
+class Observation(TypedBaseModel, defer_build=True):
     """What the agent sees: contents in order."""
 
     contents: list[SerializeAsAny[Content]] = Field(default_factory=list)
@@ -293,7 +293,7 @@ class Observation(TypedBaseModel):
         return "\n\n".join(content.to_markdown() for content in self.contents)
 
 
-class StepError(TypedBaseModel):
+class StepError(TypedBaseModel, defer_build=True):
     """An exception of a tool, as data."""
 
     error_type: str
@@ -309,7 +309,7 @@ class StepError(TypedBaseModel):
         )
 
 
-class EnvironmentOutput(TypedBaseModel):
+class EnvironmentOutput(TypedBaseModel, defer_build=True):
     """What a step returns."""
 
     obs: SerializeAsAny[Observation]

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -74,6 +72,8 @@ def read_info(folder: Path, task_ids: tuple[str, ...]) -> dict[str, Any]:
 
 def write_info(folder: Path, task_id: str, data: Mapping[str, Any]) -> Path:
     """Write the data of a task atomically, and return its path."""
+    import tempfile
+
     path = info_file(folder, task_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
@@ -90,19 +90,21 @@ def write_info(folder: Path, task_id: str, data: Mapping[str, Any]) -> Path:
     return path
 
 
-logger = logging.getLogger(__name__)
-
 RuntimeContext = dict[str, Any]
 """Shared infrastructure from `Benchmark._setup()`; read-only for tasks once setup is over."""
 
 Score = Callable[[Observation], tuple[float, dict[str, Any]]]
 """Evaluates the state after a step: the reward and its info."""
 
-STOP_ACTION: Final = ActionSchema(name="final_step", description="Stop the task execution.")
+STOP_ACTION: Final = trusted(
+    ActionSchema,
+    {"name": "final_step", "description": "Stop the task execution.", "parameters": {}},
+    {"name", "description"},
+)
 """The action with which an agent ends a task. Offered by the harness; not part of a tool's action set."""
 
 
-class TaskMetadata(TypedBaseModel):
+class TaskMetadata(TypedBaseModel, defer_build=True):
     """The light view of a task: listings, search, subsets. Benchmarks add typed fields by subclassing."""
 
     model_config = ConfigDict(extra="forbid")
@@ -116,7 +118,7 @@ class TaskMetadata(TypedBaseModel):
     container_config: SerializeAsAny[ContainerConfig] | None = None
 
 
-class TaskExecutionInfo(TypedBaseModel):
+class TaskExecutionInfo(TypedBaseModel, defer_build=True):
     """Heavy, lazily loaded data of a task. Benchmarks subclass it with typed fields."""
 
 
@@ -133,7 +135,7 @@ class UnscoredError(Exception):
 TTMetadata = TypeVar("TTMetadata", bound=TaskMetadata, default=TaskMetadata)
 
 
-class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
+class Task(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
     """A live task. Its tool, and its container if it has one, are up once it is constructed.
 
     Implementers provide `reset` and `evaluate` and may override the hooks below; `step` is final.
@@ -166,7 +168,9 @@ class Task(TypedBaseModel, ABC, Generic[TTMetadata]):
             try:
                 self._stop_container()
             except Exception:  # logged; the tool's failure is the one to report
-                logger.exception("Stopping the container of task '%s' failed", self.metadata.id)
+                import logging
+
+                logging.getLogger(__name__).exception("Stopping the container of '%s' failed", self.metadata.id)
             raise
 
     @abstractmethod
@@ -321,7 +325,7 @@ def _actions(actions: Any) -> list[Action]:
     return listed
 
 
-class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata]):
+class TaskConfig(TypedBaseModel, ABC, Generic[TTMetadata], defer_build=True):
     """Everything a worker needs to create a task, without importing the benchmark."""
 
     metadata: SerializeAsAny[TTMetadata]

@@ -7,7 +7,6 @@ them: the result of a method becomes an observation, an exception a `StepError`.
 from __future__ import annotations
 
 import inspect
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -17,8 +16,6 @@ from pydantic import Field, SerializeAsAny
 from cube.container import Container
 from cube.core import Action, ActionSchema, Content, Observation, StepError
 from cube.typed import TypedBaseModel, trusted
-
-logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -70,14 +67,14 @@ class AbstractAsyncTool(ABC):
         """Release the resources of the tool."""
 
 
-class ToolConfig(TypedBaseModel, ABC):
+class ToolConfig(TypedBaseModel, ABC, defer_build=True):
     """The settings of a tool; part of a task config."""
 
     @abstractmethod
     def make(self, container: Container | None = None) -> AbstractTool: ...
 
 
-class AsyncToolConfig(TypedBaseModel, ABC):
+class AsyncToolConfig(TypedBaseModel, ABC, defer_build=True):
     """The settings of an asynchronous tool."""
 
     @abstractmethod
@@ -152,8 +149,18 @@ def _observe(result: Any, action: Action) -> Observation:
 
 
 def _failed(tool: object, action: Action, error: Exception) -> StepError:
-    logger.warning("Action %s of %s failed: %s", action.name, type(tool).__name__, error, exc_info=error)
+    import logging  # here, since only failures are logged
+
+    logging.getLogger(__name__).warning(
+        "Action %s of %s failed: %s", action.name, type(tool).__name__, error, exc_info=error
+    )
     return StepError.from_exception(error)
+
+
+def _closing_failed(tool: object) -> None:
+    import logging
+
+    logging.getLogger(__name__).exception("Closing %s failed", type(tool).__name__)
 
 
 class Tool(_ActionMethods, AbstractTool):
@@ -287,7 +294,7 @@ class AsyncToolbox(AsyncTool):
         _raise(errors)
 
 
-class ToolboxConfig(ToolConfig):
+class ToolboxConfig(ToolConfig, defer_build=True):
     """Makes a toolbox; toolboxes inside it are flattened."""
 
     tool_configs: list[SerializeAsAny[ToolConfig]] = Field(default_factory=list)
@@ -304,12 +311,12 @@ class ToolboxConfig(ToolConfig):
             for tool in tools:
                 try:
                     tool.close()
-                except Exception:  # logged; the first failure is the one to report
-                    logger.exception("Closing %s failed", type(tool).__name__)
+                except Exception:  # noqa: BLE001  # logged; the first failure is the one to report
+                    _closing_failed(tool)
             raise
 
 
-class AsyncToolboxConfig(AsyncToolConfig):
+class AsyncToolboxConfig(AsyncToolConfig, defer_build=True):
     """Makes an asynchronous toolbox; toolboxes inside it are flattened."""
 
     tool_configs: list[SerializeAsAny[AsyncToolConfig]] = Field(default_factory=list)
@@ -326,6 +333,6 @@ class AsyncToolboxConfig(AsyncToolConfig):
             for tool in tools:
                 try:
                     await tool.close()
-                except Exception:  # logged; the first failure is the one to report
-                    logger.exception("Closing %s failed", type(tool).__name__)
+                except Exception:  # noqa: BLE001  # logged; the first failure is the one to report
+                    _closing_failed(tool)
             raise

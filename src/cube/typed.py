@@ -8,12 +8,12 @@ models are declared as `SerializeAsAny[Base]`, or a dump would keep only the bas
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 from typing import Any, Final, Self, TypeVar, cast
 
-from pydantic import BaseModel, ValidationInfo, computed_field, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, computed_field, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
+from pydantic_core import CoreSchema
 
 TYPE_KEY: Final = "_type"
 
@@ -28,6 +28,8 @@ _RESOLVED: dict[tuple[type, str], type[Any]] = {}
 """The class for a pair of expected class and `_type`; cleared whenever a class is defined."""
 _ABSTRACT: set[type] = set()
 """The abstract classes; looking in a set is faster than asking the class."""
+_DEFERRED: list[type[BaseModel]] = []
+"""The classes declared with `defer_build=True`, until any of them is first used: that keeps imports light."""
 
 
 class _FieldNames(dict[type[BaseModel], set[str]]):
@@ -43,7 +45,9 @@ _ALL_FIELDS = _FieldNames()
 class TypedBaseModel(BaseModel):
     """Base class of everything that is sent as JSON."""
 
-    @computed_field(repr=False)  # type: ignore[prop-decorator]  # mypy cannot see through decorated properties
+    model_config = ConfigDict(defer_build=True)
+
+    @computed_field(return_type=str, repr=False)  # type: ignore[prop-decorator]  # mypy: decorated properties
     @property
     def _type(self) -> str:
         return _path_of(type(self))
@@ -51,11 +55,20 @@ class TypedBaseModel(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        if cls.model_config.pop("defer_build", False):  # not inherited: a mistake in a subclass shows where it is made
+            _DEFERRED.append(cls)
         # A plain string instead of the property: the serializer reads it without calling Python.
         type.__setattr__(cls, "_type", _path_of(cls))
         if cls.__abstractmethods__:
             _ABSTRACT.add(cls)
         _RESOLVED.clear()  # the new class may replace another of the same name, as in a notebook
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler, /) -> CoreSchema:
+        # All at once: pydantic before 2.14 cannot serialize an instance of a class that was built only as a field.
+        while _DEFERRED:
+            _DEFERRED.pop().model_rebuild()
+        return handler(source)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -99,6 +112,10 @@ class TypedBaseModel(BaseModel):
             return super().model_validate_json(json_data, **options)
         validated: Self = cls.__pydantic_validator__.validate_json(json_data)
         return validated
+
+
+_DEFERRED.append(TypedBaseModel)
+del TypedBaseModel.model_config["defer_build"]
 
 
 def trusted(cls: type[M], values: dict[str, Any], fields_set: set[str] | None = None) -> M:
@@ -158,6 +175,8 @@ def _abstract(cls: type[TypedBaseModel]) -> ValueError:
 
 def _import(path: str) -> object:
     """The object at an import path; modules of the standard library are never imported for it."""
+    import pkgutil
+
     module_name = path.rpartition(".")[0]
     if path.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"Refusing to deserialize '{path}': it names a module of the standard library.")

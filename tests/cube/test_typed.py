@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, SerializeAsAny, ValidationError, create_model
+from pydantic import BaseModel, PydanticSchemaGenerationError, SerializeAsAny, ValidationError, create_model
 
 from cube.core import Action, TypedBaseModel
 
@@ -230,3 +230,37 @@ def walk(node):
     yield node
     for child in [*node.children, *([node.best] if node.best else [])]:
         yield from walk(child)
+
+
+def _in_new_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_tasks_builds_no_model_until_one_is_used():
+    code = """
+from cube.task import STOP_ACTION, TaskMetadata
+from cube.core import Action
+print(TaskMetadata.__pydantic_complete__, Action.__pydantic_complete__)
+TaskMetadata(id="a")
+print(TaskMetadata.__pydantic_complete__, Action.__pydantic_complete__)
+"""
+    assert _in_new_process(code).splitlines() == ["False False", "True True"]
+
+
+def test_contents_that_no_validator_made_are_dumped_in_a_new_process():
+    code = """
+from pydantic import TypeAdapter
+from cube.core import Content, Observation
+from cube.typed import trusted
+steps = [trusted(Observation, {"contents": [Content.from_data("hello")]})]
+print(TypeAdapter(list[Observation]).dump_json(steps).decode())
+"""
+    assert '"data":"hello","_type":"cube.core.TextContent"' in _in_new_process(code).replace(" ", "")
+
+
+def test_a_mistake_in_a_subclass_shows_where_the_class_is_defined():
+    with pytest.raises(PydanticSchemaGenerationError):
+
+        class Wrong(Action):
+            extra: subprocess.Popen[str]
