@@ -77,6 +77,10 @@ async def begin(environment: Environment, step: StepPlan) -> None:
     await environment.set_network(step.network)
 
 
+_RUN_SETUP: Final = "[ -x setup.sh ] || chmod u+x setup.sh; ./setup.sh"
+"""By the interpreter that the script names."""
+
+
 async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
     """The step's own files go into the working folder, then its `setup.sh` runs there as the agent."""
     folder = step.view.workdir_dir if step.view is not None else None
@@ -88,10 +92,10 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
     await sandbox.upload(folder, workdir, owner=who.stdout.decode().strip() or None)
     if not (folder / "setup.sh").is_file():
         return
-    done = await sandbox.exec(["sh", "setup.sh"], user=user, cwd=workdir, timeout=SETUP_SEC)
+    done = await sandbox.exec(_RUN_SETUP, user=user, cwd=workdir, timeout=SETUP_SEC)
     if not done.ok:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-        how = "took too long" if done.timed_out else f"ended with {done.exit_code}"
+        how = "exceeded its time limit" if done.timed_out else f"ended with exit code {done.exit_code}"
         message = f"steps/{step.name}/workdir/setup.sh {how}. {lines[-1][:300] if lines else ''}".strip()
         raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
 
