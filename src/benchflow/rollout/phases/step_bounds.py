@@ -24,7 +24,6 @@ from benchflow.record import Artifact
 from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.policies import Secrets, hidden_folders
 from benchflow.sandbox.factory import Preparation
-from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.protocol import Mount, Sandbox
 from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
@@ -73,6 +72,8 @@ async def begin(environment: Environment, step: StepPlan) -> None:
         await _set_up(sandbox, step)
         check = healthcheck_of(step.view.config.healthcheck)
         if check is not None:
+            from benchflow.sandbox.healthcheck import wait_healthy
+
             await wait_healthy(sandbox, check, user="root")
     await environment.set_network(step.network)
 
