@@ -94,7 +94,9 @@ ATTACKS = {
     ),
     "start-up code": f"for m in sitecustomize usercustomize; do printf '{EVIL}' > $m.py; done",
     "linked start-up code": f"mkdir s; printf '{EVIL}' > s/__init__.py; ln -s s sitecustomize; ln -s s usercustomize",
-    "a file with the name of a command": f"printf '{EVIL}' > json.py; touch 'python3 -m unittest' ./-m ./-c ./- '<stdin>'",
+    "a file with the name of a command": (
+        f"printf '{EVIL}' > json.py; touch 'python3 -m unittest' ./-m ./-c ./- '<stdin>'"
+    ),
     "times ahead": f"printf '{EVIL}' > json.py; printf '{EVIL}' > pytest.py; touch -d '+1 hour' x json.py",
     "a module that libraries look for on other systems": (
         f"for m in msvcrt _winapi winreg nt org; do printf '{EVIL}' > $m.py; done"

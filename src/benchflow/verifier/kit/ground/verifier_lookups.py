@@ -132,7 +132,9 @@ def _is_unasked(places: "Any") -> bool:
     frame: "Any" = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_code[frame.f_lasti] != _IMPORT_NAME:
+    from opcode import opmap  # when it is needed: few programs come here
+
+    if frame is None or frame.f_code.co_code[frame.f_lasti] != opmap["IMPORT_NAME"]:
         return False
     asking = frame.f_code.co_filename
     if asking.startswith(_STDLIB) and not _is_installed(asking):
@@ -140,7 +142,6 @@ def _is_unasked(places: "Any") -> bool:
     return _is_installed(asking) and not CHANGES.is_agents(asking) and not all(map(_is_installed, places))
 
 
-_IMPORT_NAME = 108 if sys.version_info < (3, 13) else __import__("opcode").opmap["IMPORT_NAME"]
 _IMPORTING = ("<frozen importlib", "<frozen zipimport", os.path.join(GROUND, "python", ""))
 _STDLIB = (os.path.join(os.path.dirname(os.__file__), ""), "<frozen ")
 
