@@ -88,7 +88,7 @@ async def test_files_of_a_step_are_set_up_before_it(run, make_package):
         files(
             **{
                 "steps/two/workdir/seed.txt": "two",
-                "steps/two/workdir/setup.sh": "id -un > ready; cp seed.txt copy.txt\n",
+                "steps/two/workdir/setup.sh": "#!/bin/bash\nset -o pipefail\nid -un > ready; cp seed.txt copy.txt\n",
             }
         ),
     )

@@ -103,7 +103,7 @@ def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result
     """The result and its folder; a refusal before launch is raised, and nothing is written."""
     import anyio
 
-    from benchflow.evaluation.work import rollout_name
+    from benchflow.record.layout import rollout_name
     from benchflow.rollout.rollout import Rollout
 
     folder = out / rollout_name(package.name, config.attempt)

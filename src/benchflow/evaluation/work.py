@@ -5,14 +5,13 @@ Folders and job names do not count, so that a job can be moved and resumed.
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from benchflow.record import Result, RolloutFolder, Settings, TaskId, TaskPart, WorkKey, identify, work_key
+from benchflow.record.layout import rollout_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +52,6 @@ class WorkItem:
     def folder_name(self) -> str:
         """A new name for a try at this item."""
         return rollout_name(self.task.name, self.attempt)
-
-
-def rollout_name(task: str, attempt: int) -> str:
-    """A new name for a rollout's folder: `<task>__<attempt>__<8 hex>`."""
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-.") or "task"
-    return f"{safe[:80]}__{attempt}__{secrets.token_hex(4)}"
 
 
 class Runner(Protocol):

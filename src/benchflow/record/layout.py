@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 RESCORES: Final = "rescores"
+
+
+def rollout_name(task: str, attempt: int) -> str:
+    """A new name for a rollout's folder: `<task>__<attempt>__<8 hex>`."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-.") or "task"
+    return f"{safe[:80]}__{attempt}__{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The policies of a package in one rollout: tools, skills, secrets of each scope, and the audit afterwards.
+"""The policies of a package in one rollout: tools, skills, secrets of each scope, isolation, and the audit afterwards.
 
 Whether package and machine are ready is checked before an agent costs anything: a text with placeholders is not a
 finished task, and a judge without its key cannot score. Networks are `benchflow.sandbox.task_policy`'s.
@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from benchflow.agents.oracle_agent import SCRIPT
 from benchflow.errors import AgentFailure, EnvironmentFailure, Issue, JudgeFailure, PackageError, UnsupportedError
 from benchflow.files.redaction import SHORTEST_DECLARED, secret_values
-from benchflow.record import ToolAudit
+from benchflow.record import Isolation, Rung, ToolAudit
+from benchflow.sandbox.factory import ChosenIsolation
 from benchflow.sandbox.task_policy import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
+from benchflow.task.config.task_config import AUTO, RUNGS
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_scaffold import MARKER
 from benchflow.task.runtime_view import TaskRuntimeView
@@ -25,7 +28,8 @@ from benchflow.task.verifier.declared_strategies import (
     HybridStrategy,
     LLMJudgeStrategy,
 )
-from benchflow.verifier.scope import Scope, scope_of, verifier_variables
+from benchflow.verifier.ladder import OPEN
+from benchflow.verifier.scope import Scope, config_of, scope_of, verifier_variables
 
 if TYPE_CHECKING:
     from benchflow.models import ChatModel
@@ -44,6 +48,9 @@ SEARCH_TOOLS: Final = frozenset(
     )
 )
 """Tools that search outside; forbidden if search is disabled."""
+ISOLATION_KEY: Final = "verifier.isolation"
+Chosen = Mapping[str | None, ChosenIsolation]
+"""The isolation of verifiers by step, where the user or a proof chooses it."""
 _POLICY: Final = "benchflow.agent_policy"
 _MARKER: Final = MARKER.encode()
 _MARKER_LEFT: Final = "marker-left"
@@ -253,3 +260,38 @@ def _rubric_model(scope: Scope, path: str) -> str | None:
         return load_rubric(file, file=path).judge.model if file is not None else None
     except PackageError:
         return None
+
+
+def chosen_without_proof(view: TaskRuntimeView, isolation: str | None) -> Chosen | None:
+    """The isolation of verifiers, by step, where the user chose it (`isolation`) or there is no oracle.
+
+    None where a proof is needed: `find_proof` gives it.
+    """
+    if isolation in RUNGS:
+        rung: Rung = isolation  # type: ignore[assignment] # it is one of them
+        return {step: ChosenIsolation(Isolation(rung, "user", None)) for step in _steps(view)}
+    steps = steps_by_proof(view, isolation)
+    if steps and _has_oracle(view):
+        return None
+    message = "The package has no oracle, so no isolation can be proven; it is verified at 'open'."
+    return dict.fromkeys(steps, unproven("proof-no-oracle", message))
+
+
+def _steps(view: TaskRuntimeView) -> tuple[str | None, ...]:
+    return tuple(step.config.name for step in view.steps) or (None,)
+
+
+def steps_by_proof(view: TaskRuntimeView, isolation: str | None) -> tuple[str | None, ...]:
+    """The steps whose isolation a proof chooses."""
+    asked = isolation == AUTO
+    return tuple(step for step in _steps(view) if asked or config_of(view, step).wanted_isolation == AUTO)
+
+
+def _has_oracle(view: TaskRuntimeView) -> bool:
+    """Whether every step has a solution."""
+    folders = [step.oracle_dir or view.oracle_dir for step in view.steps] or [view.oracle_dir]
+    return all(folder is not None and (folder / SCRIPT).is_file() for folder in folders)
+
+
+def unproven(code: str, message: str) -> ChosenIsolation:
+    return ChosenIsolation(Isolation(OPEN, "default", None), note=Issue(code, "warning", ISOLATION_KEY, message))

@@ -16,7 +16,6 @@ import anyio
 import anyio.to_thread
 
 import benchflow.verifier
-from benchflow.agents.oracle_agent import SCRIPT
 from benchflow.environment import Environment
 from benchflow.errors import Issue
 from benchflow.files.locks import held_lock
@@ -25,44 +24,27 @@ from benchflow.record import Isolation, Proof, ProofKey, Result, Rung, RungOutco
 from benchflow.record.proof import recall_proof, remember_proof
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Scored
+from benchflow.rollout.policies import ISOLATION_KEY, Chosen, steps_by_proof, unproven
 from benchflow.sandbox.factory import ChosenIsolation, Preparation
 from benchflow.sandbox.local.layers.sandbox_store import default_store
 from benchflow.sandbox.protocol import Sandbox
-from benchflow.task.config.task_config import AUTO, RUNGS
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.boxes import stopping
 from benchflow.verifier.ladder import MAX_RUNS, OPEN, SERVICES, Decision, Try, decide
-from benchflow.verifier.scope import config_of, scope_of
+from benchflow.verifier.scope import scope_of
 from benchflow.verifier.separate_box import transfers
 
-Chosen = Mapping[str | None, ChosenIsolation]
 MakeVerifier = Callable[..., Verifier]
 RunOracle = Callable[[MakeVerifier], Awaitable[Result]]
 """Runs the oracle of the package once, at `open`, with a verifier that is made by the function."""
 _STATED: Final = frozenset({"package", "unsupported"})
 """Errors of an oracle run that another one cannot change."""
-_WHERE: Final = "verifier.isolation"
 
 
 def default_folder() -> Path:
     """The folder of proofs in the user's cache."""
     return default_store() / "proofs"
-
-
-def chosen_without_proof(view: TaskRuntimeView, isolation: str | None) -> Chosen | None:
-    """The isolation of verifiers, by step, where the user chose it (`isolation`) or there is no oracle.
-
-    None where a proof is needed: `find_proof` gives it.
-    """
-    if isolation in RUNGS:
-        rung: Rung = isolation  # type: ignore[assignment] # it is one of them
-        return {step: ChosenIsolation(Isolation(rung, "user", None)) for step in _steps(view)}
-    steps = _by_proof(view, isolation)
-    if steps and _has_oracle(view):
-        return None
-    message = "The package has no oracle, so no isolation can be proven; it is verified at 'open'."
-    return dict.fromkeys(steps, _unproven("proof-no-oracle", message))
 
 
 async def find_proof(
@@ -73,24 +55,8 @@ async def find_proof(
     What cannot be proven is `open` with a note: a rollout never ends because of a proof.
     """
     view = preparation.view
-    key = ProofKey(view.content_digest, preparation.digest, sandbox, rules(), _by_proof(view, isolation))
+    key = ProofKey(view.content_digest, preparation.digest, sandbox, rules(), steps_by_proof(view, isolation))
     return await proofs.find(key, view, run)
-
-
-def _steps(view: TaskRuntimeView) -> tuple[str | None, ...]:
-    return tuple(step.config.name for step in view.steps) or (None,)
-
-
-def _by_proof(view: TaskRuntimeView, isolation: str | None) -> tuple[str | None, ...]:
-    """The steps whose isolation a proof chooses."""
-    asked = isolation == AUTO
-    return tuple(step for step in _steps(view) if asked or config_of(view, step).wanted_isolation == AUTO)
-
-
-def _has_oracle(view: TaskRuntimeView) -> bool:
-    """Whether every step has a solution."""
-    folders = [step.oracle_dir or view.oracle_dir for step in view.steps] or [view.oracle_dir]
-    return all(folder is not None and (folder / SCRIPT).is_file() for folder in folders)
 
 
 @cache
@@ -157,7 +123,7 @@ def _chosen(proof: Proof) -> Chosen:
         note = None
         if item.rung == OPEN:
             message = "The package's own oracle scores full at 'open' only, so it is verified there."
-            note = Issue("proof-open-only", "warning", _WHERE, message)
+            note = Issue("proof-open-only", "warning", ISOLATION_KEY, message)
         chosen[item.step] = ChosenIsolation(Isolation(item.rung, "proof", proof.digest), item.full, note)
     return chosen
 
@@ -170,16 +136,12 @@ def _failed(decision: Decision, climb: _Climb, problem: str | None) -> ChosenIso
             f"The package's own oracle scores {best:g} and not the required {climb.required:g}, so no isolation can be "
             "proven; it is verified at 'open'."
         )
-        return _unproven("proof-oracle-fails", message)
+        return unproven("proof-oracle-fails", message)
     if decision.reason == "undecided":
         why = f": {problem}" if problem else "."
         message = f"No isolation could be proven, so it is verified at 'open'; it is tried again next time{why}"
-        return _unproven("proof-undecided", message)
+        return unproven("proof-undecided", message)
     return None
-
-
-def _unproven(code: str, message: str) -> ChosenIsolation:
-    return ChosenIsolation(Isolation(OPEN, "default", None), note=Issue(code, "warning", _WHERE, message))
 
 
 async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.to_thread
@@ -40,14 +40,16 @@ from benchflow.rollout.drivers.turns import TurnContext, make_agent
 from benchflow.rollout.lifecycle import Draft, OnPhase, carry_out
 from benchflow.rollout.phases.step_bounds import for_agents
 from benchflow.rollout.plan import NOP, ORACLE, RolloutPlan, plan_rollout, time_for_agents
-from benchflow.rollout.policies import judges, require_judges
-from benchflow.rollout.proving import Chosen, MakeVerifier, Proofs, chosen_without_proof, find_proof
+from benchflow.rollout.policies import Chosen, chosen_without_proof, judges, require_judges
 from benchflow.sandbox.factory import Preparation, choose_backend, prepare, taken_package, task_package
 from benchflow.sandbox.protocol import Change, Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from benchflow.sandbox.task_policy import asset_mounts, resolve_variables
 from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier import Verifier
 from benchflow.verifier.ladder import OPEN
+
+if TYPE_CHECKING:
+    from benchflow.rollout.proving import MakeVerifier
 
 START_SEC: Final = 900.0
 """Time limit of an environment after its build until it is ready."""
@@ -349,6 +351,8 @@ async def proven_isolation(
     package: TaskPackage, backend: SandboxBackend, config: RolloutConfig, machine: Mapping[str, str]
 ) -> Chosen:
     """The isolation of a package's verifiers on a backend by proof, for which its oracle may have to run."""
+    from benchflow.rollout.proving import Proofs, find_proof  # most packages need no proof
+
     preparation = await prepare(package, backend, base_image=config.base_image, machine=machine)
 
     async def run_oracle(make_verifier: MakeVerifier) -> Result:

@@ -24,7 +24,6 @@ from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Fa
 from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
-from benchflow.verifier import separate_box as separate
 from benchflow.verifier.agent_processes import agent_users, end_agent
 from benchflow.verifier.ground import Ground
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
@@ -248,6 +247,8 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
+        from benchflow.verifier import separate_box as separate
+
         paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(

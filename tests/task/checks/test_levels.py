@@ -151,6 +151,12 @@ def test_a_judge_needs_its_rubric_and_no_script(found):
     ]
 
 
+def test_steps_with_their_own_verifiers_may_share_files_that_score_nothing(found):
+    assert found(STEPS, {"tests/helpers.sh": "true\n"}) == []
+    lacking = {"tests/helpers.sh": "true\n", "steps/two/tests/test.sh": None}
+    assert found(STEPS, lacking) == [("verifier-entrypoint-missing", "tests")]
+
+
 def test_a_separate_verifier_image_may_bring_its_own_entry_point(found):
     changes = {
         "task.toml": '[verifier]\nenvironment_mode = "separate"\n',

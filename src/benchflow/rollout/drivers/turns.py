@@ -14,7 +14,6 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from benchflow.agents.permission_requests import refusal
 from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, TurnResult
 from benchflow.environment import Environment
 from benchflow.files.redaction import Redactor
@@ -163,6 +162,8 @@ class Gatekeeper:
         return asked.answer
 
     async def _answer(self, request: PermissionRequest) -> Asked:
+        from benchflow.agents.permission_requests import refusal  # most agents ask for nothing
+
         offered = {option.id for option in request.options}
         refused = refusal(request, "").option_id
         if self.decisions:

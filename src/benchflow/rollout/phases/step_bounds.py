@@ -24,7 +24,6 @@ from benchflow.record import Artifact
 from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.policies import Secrets, hidden_folders
 from benchflow.sandbox.factory import Preparation
-from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.protocol import Mount, Sandbox
 from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
@@ -73,8 +72,14 @@ async def begin(environment: Environment, step: StepPlan) -> None:
         await _set_up(sandbox, step)
         check = healthcheck_of(step.view.config.healthcheck)
         if check is not None:
+            from benchflow.sandbox.healthcheck import wait_healthy
+
             await wait_healthy(sandbox, check, user="root")
     await environment.set_network(step.network)
+
+
+_RUN_SETUP: Final = "[ -x setup.sh ] || chmod u+x setup.sh; ./setup.sh"
+"""By the interpreter that the script names."""
 
 
 async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
@@ -88,10 +93,10 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
     await sandbox.upload(folder, workdir, owner=who.stdout.decode().strip() or None)
     if not (folder / "setup.sh").is_file():
         return
-    done = await sandbox.exec(["sh", "setup.sh"], user=user, cwd=workdir, timeout=SETUP_SEC)
+    done = await sandbox.exec(_RUN_SETUP, user=user, cwd=workdir, timeout=SETUP_SEC)
     if not done.ok:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-        how = "took too long" if done.timed_out else f"ended with {done.exit_code}"
+        how = "exceeded its time limit" if done.timed_out else f"ended with exit code {done.exit_code}"
         message = f"steps/{step.name}/workdir/setup.sh {how}. {lines[-1][:300] if lines else ''}".strip()
         raise EnvironmentFailure(message, code="setup-failed", file=f"steps/{step.name}/workdir/setup.sh")
 

@@ -66,8 +66,11 @@ def _check_proof(package: TaskPackage) -> Iterator[Issue]:
 
 
 def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
-    """Each step has a folder, an instruction, and its own verifier or that of the package."""
-    shared = package.verifier_dir is not None
+    """Each step has a folder, an instruction, and its own verifier or that of the package.
+
+    Where every step has its own, the package's folder may hold nothing but what they share.
+    """
+    shared, needed = package.verifier_dir is not None, False
     for index, step in enumerate(config.steps or ()):
         folder = f"steps/{step.name}"
         if folder not in package.files.folders:
@@ -83,7 +86,8 @@ def _check_steps(package: TaskPackage, config: TaskConfig) -> Iterator[Issue]:
         own = [name for name in ALIASES[0] if f"{folder}/{name}" in package.files.folders]
         if own or not shared:
             yield from _check_verifier(package, f"{folder}/", package.step_verifiers.get(step.name))
-    if shared:
+        needed = needed or not own
+    if shared and needed:
         yield from _check_verifier(package, "", package.verifier_document)
 
 
