@@ -9,7 +9,7 @@ import pytest
 from benchflow.evaluation.compare import compare
 from benchflow.evaluation.report import comparison_lines, summary_lines
 from benchflow.evaluation.summary import job_summary, superseded_keys
-from benchflow.record import ErrorRecord, Job, Notes, RescoreNote
+from benchflow.record import ErrorRecord, Isolation, Job, NotCarriedOver, Notes, RescoreNote, VerifierPart
 
 AWAY = ErrorRecord("judge", "timeout", "verify", "away")
 
@@ -156,3 +156,16 @@ def test_huge_rewards_are_shown_and_compared_without_infinity(job):
     shown = "\n".join([*summary_lines(job_summary(high)), *comparison_lines(comparison)])
     assert "inf" not in shown
     assert "mean reward 1.700e+308" in shown
+
+
+def test_tasks_that_were_verified_with_different_isolation_are_named(make_result, make_job, tmp_path):
+    def verified(name, rung):
+        nothing = NotCarriedOver(0, ())
+        part = VerifierPart("script", "default", Isolation(rung, "user", None), 0, (), (), nothing)
+        return make_job(tmp_path, name, [make_result("a", verifier=part)])
+
+    first, second = verified("one", "shared"), verified("two", "open")
+    result = compare("one", first, "two", second)
+    assert "verified with different isolation: a (shared and open)" in list(comparison_lines(result))
+    assert result.to_dict()["tasks"][0]["isolation"] == {"first": ["shared"], "second": ["open"]}
+    assert not [line for line in comparison_lines(compare("one", first, "one", first)) if "isolation" in line]

@@ -23,6 +23,8 @@ class Compared:
     second: float
     changed: bool
     """Whether its content differs between the jobs."""
+    isolation: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """The rungs of its verifications in each job."""
 
     @property
     def difference(self) -> float:
@@ -59,7 +61,13 @@ class Comparison:
             "difference": plain(self.difference),
             "verdict": self.verdict,
             "tasks": [
-                {"task": item.task, "first": item.first, "second": item.second, "changed": item.changed}
+                {
+                    "task": item.task,
+                    "first": item.first,
+                    "second": item.second,
+                    "changed": item.changed,
+                    "isolation": {"first": list(item.isolation[0]), "second": list(item.isolation[1])},
+                }
                 for item in self.tasks
             ],
             "only_first": list(self.only_first),
@@ -74,6 +82,7 @@ def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_
     A task whose content differs is kept and marked, or dropped with `same_digest`.
     """
     left, right = _task_means(first), _task_means(second)
+    rungs_left, rungs_right = _rungs(first), _rungs(second)
     order_left, order_right = _in_order_of_path(first), _in_order_of_path(second)
     pairs, alone_left, alone_right = pair(order_left, order_right)
     names_left, names_right = labels(order_left), labels(order_right)
@@ -83,7 +92,8 @@ def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_
     for both in kept:
         if both.first in left and both.second in right:
             name = names_left[both.first]
-            tasks.append(Compared(name, left[both.first], right[both.second], both.changed))
+            rungs = rungs_left.get(both.first, ()), rungs_right.get(both.second, ())
+            tasks.append(Compared(name, left[both.first], right[both.second], both.changed, rungs))
     only_first = [*(both.first for both in kept if both.second not in right), *alone_left]
     only_second = [*(both.second for both in kept if both.first not in left), *alone_right]
     return Comparison(
@@ -112,6 +122,14 @@ def _representable(number: float) -> float:
 def _in_order_of_path(job: Job) -> list[TaskId]:
     parts = sorted((result.task for _, result in job.counted), key=lambda part: part.path)
     return list(dict.fromkeys(part.id for part in parts))
+
+
+def _rungs(job: Job) -> dict[TaskId, tuple[str, ...]]:
+    found: dict[TaskId, set[str]] = defaultdict(set)
+    for _, result in job.counted:
+        if result.rung is not None:
+            found[result.task.id].add(result.rung)
+    return {task: tuple(sorted(rungs)) for task, rungs in found.items()}
 
 
 def _task_means(job: Job) -> dict[TaskId, float]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from benchflow.evaluation.compare import Comparison
+from benchflow.evaluation.compare import Compared, Comparison
 from benchflow.evaluation.statistics import average
 from benchflow.record import Bounds, Counted, Estimate, Result, Statistics, Summary, TaskId, labels
 
@@ -73,8 +73,17 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     for name, only in ((first, comparison.only_first), (second, comparison.only_second)):
         if only:
             yield f"scored only in {name}: {', '.join(only)}"
+    other = [f"{row.task} ({' and '.join(map('/'.join, row.isolation))})" for row in comparison.tasks if _apart(row)]
+    if other:
+        yield f"verified with different isolation: {', '.join(other)}"
     if comparison.dropped:
         yield f"left out, because their content differs: {', '.join(comparison.dropped)}"
+
+
+def _apart(row: Compared) -> bool:
+    """Whether a task was verified at other rungs in the second job, where both are known."""
+    first, second = row.isolation
+    return bool(first and second) and first != second
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

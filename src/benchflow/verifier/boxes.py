@@ -45,8 +45,8 @@ class Box:
     user: str
     env: Mapping[str, str] = field(repr=False)
     live: bool = False
-    hooked: bool = False
-    """Whether interpreters start with the hook of the ground folder."""
+    ground: Ground | None = None
+    """From where interpreters take the hook that they start with."""
 
     async def run(
         self, command: str | Sequence[str], *, cwd: str, timeout: float, env: Mapping[str, str] | None = None
@@ -59,8 +59,8 @@ class Box:
         shell = command if isinstance(command, str) else 'exec "$@"'
         argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
         variables = {**self.env, **(env or {})}
-        if self.hooked:
-            variables = with_hook(variables, self.sandbox.spec)
+        if self.ground is not None:
+            variables = with_hook(variables, self.sandbox.spec, misleads_node=self.ground.misleads_node)
         result = await self.sandbox.exec(
             argv, user=self.user, env=variables, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
         )
@@ -198,7 +198,7 @@ class BoxMaker:
             await ground.lay(sandbox, whole=not is_root(user))
         pinned = git_variables(OWNERS) if in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
-        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, hooked=ground is not None)
+        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, ground=ground)
 
     @asynccontextmanager
     async def _fork(self) -> AsyncIterator[tuple[Sandbox, Ground]]:

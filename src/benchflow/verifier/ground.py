@@ -45,6 +45,8 @@ class Ground:
     """Settings that the agent changed, as built, by path."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What turns off look-ups that the agent's files would answer."""
+    misleads_node: bool = False
+    """Whether a `package.json` of the agent would redirect or break `--require`."""
 
     @property
     def files(self) -> Mapping[str, bytes]:

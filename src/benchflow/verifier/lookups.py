@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -109,6 +110,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Packages in `node_modules` beside the script and above it, and by `name` in the `package.json` above it.",
         "hook",
         "`NODE_OPTIONS` loads a hook: what files other than the agent's require is found in its packages last.",
+    ),
+    Lookup(
+        "node",
+        "The `package.json` of the current folder, when `--require` loads the hook.",
+        "variable",
+        "`NODE_OPTIONS` has `--import` instead, if one of the agent's has a path as its name or cannot be parsed.",
     ),
     Lookup(
         "node",
@@ -251,11 +258,16 @@ HOOK: Final = "/run/verifier-ground/python"
 NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
 
 
+_REQUIRED: Final = re.compile(r"(?<!\S)(?:--require|-r)[= ](\S+)")
+"""An option of Node that loads a module at its start."""
 _LISTS: Final = ("PATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB")
 
 
-def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]:
+def with_hook(variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node: bool = False) -> dict[str, str]:
     """The variables of a command with the hooks of interpreters before the environment's own settings of them.
+
+    `--require` works in every version of Node and leaves the start of programs as it is, but reads the `package.json`
+    of the current folder. Where one of the agent's `misleads_node`, `--import` is used: it reads none, from Node 18.18.
 
     Lists of folders have none that depend on where a command runs, which can be a folder of the agent; such programs
     are found last.
@@ -263,8 +275,17 @@ def with_hook(variables: Mapping[str, str], spec: SandboxSpec) -> dict[str, str]
     image = spec.image.env if spec.image is not None else {}
     own = {**image, **spec.env, **variables}
     modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
-    options = " ".join(filter(None, [f"--require={NODE_HOOK}", own.get("NODE_OPTIONS", "")]))
-    return {**variables, **_absolute(own), "PYTHONPATH": modules, "NODE_OPTIONS": options}
+    node = _node_variables(own.get("NODE_OPTIONS", ""), misled=misleads_node)
+    return {**variables, **_absolute(own), "PYTHONPATH": modules, **node}
+
+
+def _node_variables(own: str, *, misled: bool) -> dict[str, str]:
+    if not misled:
+        return {"NODE_OPTIONS": f"--require={NODE_HOOK} {own}".rstrip()}
+    # Node would load the environment's own modules before the hook, which loads them instead.
+    rest = " ".join(_REQUIRED.sub("", own).split())
+    options = f"--import=file://{NODE_HOOK} {rest}".rstrip()
+    return {"NODE_OPTIONS": options, "VERIFIER_GROUND_REQUIRE": " ".join(_REQUIRED.findall(own))}
 
 
 def _absolute(variables: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolic
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
 from benchflow.verifier.scope import Scope, paths_of, words_of
-from benchflow.verifier.surviving import libraries, repositories
+from benchflow.verifier.surviving import libraries, node_packages, repositories
 from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
@@ -80,6 +80,10 @@ class Survivors:
     variables: dict[str, str] = field(default_factory=dict)
     repositories: list[Change] = field(default_factory=list)
     """Files that may be the settings of a repository."""
+    node_packages: list[str] = field(default_factory=list)
+    """Files that Node may read before it loads its hook."""
+    misleads_node: bool = False
+    """Whether one of them would redirect or break that."""
     libraries: list[Candidate] = field(default_factory=list)
     """Libraries that may stand before the environment's."""
     added: PathSet = field(default_factory=PathSet)
@@ -100,6 +104,7 @@ class Survivors:
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
             self.repositories = repositories.candidates(changes, left)
+            self.node_packages = node_packages.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
         if self.rules.keep_system:
             self.libraries = libraries.candidates(changes, left)
@@ -129,6 +134,8 @@ async def fork_for_verification(
     try:
         if survivors.repositories or survivors.libraries:
             await _settle(environment, forked, survivors)
+        if survivors.node_packages:
+            survivors.misleads_node = await node_packages.mislead(forked, survivors.node_packages)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await forked.stop()
@@ -155,7 +162,7 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
     """What the ground folder of a box with these survivors holds."""
     built = await as_built(environment)
     pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
-    return Ground(survivors.changes, built.sites, pristine, survivors.variables)
+    return Ground(survivors.changes, built.sites, pristine, survivors.variables, survivors.misleads_node)
 
 
 async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict[str, bytes]:

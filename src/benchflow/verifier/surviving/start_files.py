@@ -60,13 +60,13 @@ NAME_SERVICES: Final = (
 _SYSTEM_START: Final = re.compile(
     r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|bash\.bashrc|bashrc|zshenv|inputrc"
     r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
-    r"|sudoers|sudo\.conf|wgetrc|psqlrc|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|common-session.*)"
+    r"|sudoers|sudo\.conf|wgetrc|psqlrc|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|common-session.*)"
     r"|((ld\.so\.conf|environment|profile|bash_completion|sudoers)\.d|apt|dpkg|zsh|uv|xdg|python[23]?[.\d]*|perl"
     r"|ruby[.\d]*|r|java[^/]*|maven|alternatives)(/.*)?)"
     r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
 )
 _TO_SYSTEM_START: Final = re.compile(
-    r"/etc(/(ssl|pki(/tls)?|security|pam\.d))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
+    r"/etc(/(ssl|ssh|pki(/tls)?|security|pam\.d))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
 )
 _HOME_START: Final = re.compile(
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"

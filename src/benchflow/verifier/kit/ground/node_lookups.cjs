@@ -62,11 +62,12 @@ function beside(request, asking) {
 const original = Module._resolveFilename;
 
 Module._resolveFilename = function (request, parent, isMain, options) {
-  const asking = parent && parent.filename;
+  const preloads = parent && parent.id === "internal/preload"; // options of Node, resolved as from the current folder
+  const asking = parent && (preloads ? process.cwd() + "/." : parent.filename);
   if (isMain || options || typeof request !== "string" || /^(\/|#|node:)/.test(request)) return original.apply(this, arguments);
   if (Module.builtinModules.includes(request)) return original.apply(this, arguments);
   if (added === undefined) read();
-  if (added.size + changed.size === 0 || (asking && isOfAgent(asking))) return original.apply(this, arguments);
+  if (added.size + changed.size === 0 || (asking && !preloads && isOfAgent(asking))) return original.apply(this, arguments);
   if (/^\.\.?($|\/)/.test(request)) {
     const found = original.apply(this, arguments);
     return (asking && isOfAgent(found) && beside(request, asking)) || found;
@@ -78,3 +79,10 @@ Module._resolveFilename = function (request, parent, isMain, options) {
   const found = Module._findPath(request, places.filter((place) => !suspect.includes(place)), false);
   return found && !isOfAgent(found) ? found : original.apply(this, arguments);
 };
+
+// Modules that the environment loads at the start of Node, where a `package.json` of the agent could redirect that.
+const folder = new Module("internal/preload", null);
+for (const name of (process.env.VERIFIER_GROUND_REQUIRE || "").split(" ").filter(Boolean)) {
+  folder.paths = Module._nodeModulePaths(process.cwd());
+  (path.isAbsolute(name) ? module : folder).require(name);
+}

@@ -1,0 +1,1 @@
+global.early = 1
