@@ -254,3 +254,14 @@ async def test_a_solution_that_is_a_running_service_proves_services(run, split, 
     folder = split(serve, test, toml="[environment]\nallow_internet = false\n")
     result = await run(folder, "oracle", proofs=proofs)
     assert (result.reward, result.verifier.isolation.rung) == (1.0, "services")
+
+
+async def test_a_kept_proof_counts_only_if_it_reaches_what_the_evidence_requires_now(run, make_package, tmp_path):
+    declared = "verifier: {{isolation: auto}}\nbenchflow: {{evidence: {{oracle_runs: {{required_reward: {}}}}}}}\n"
+    half = "if [ -f /app/answer.txt ]; then echo 0.5; else echo 0; fi > /logs/verifier/reward.txt\n"
+    folder = make_package(declared.format(0.5), verifier=half)
+    first = await run(folder, "nop", proofs=Proofs(tmp_path / "proofs"))
+    assert (first.verifier.isolation.rung, first.verifier.isolation.chosen_by) == ("shared", "proof")
+    make_package(declared.format(1.0), verifier=half)
+    again = await run(folder, "nop", proofs=Proofs(tmp_path / "proofs"), out="again")
+    assert notes(again) == ["proof-oracle-fails"]

@@ -94,8 +94,13 @@ ATTACKS = {
     ),
     "start-up code": f"for m in sitecustomize usercustomize; do printf '{EVIL}' > $m.py; done",
     "linked start-up code": f"mkdir s; printf '{EVIL}' > s/__init__.py; ln -s s sitecustomize; ln -s s usercustomize",
-    "a file with the name of a command": f"printf '{EVIL}' > json.py; touch 'python3 -m unittest' ./-m ./-c ./-",
+    "a file with the name of a command": (
+        f"printf '{EVIL}' > json.py; touch 'python3 -m unittest' ./-m ./-c ./- '<stdin>'"
+    ),
     "times ahead": f"printf '{EVIL}' > json.py; printf '{EVIL}' > pytest.py; touch -d '+1 hour' x json.py",
+    "a module that libraries look for on other systems": (
+        f"for m in msvcrt _winapi winreg nt org; do printf '{EVIL}' > $m.py; done"
+    ),
     "a module beside a file of the test's name": f"printf '{EVIL}' > json.py; touch test_it.py",
 }
 
@@ -279,6 +284,37 @@ async def test_honest_work_is_found_as_in_the_environment_as_built(task, reward,
     command, test, script = HONEST[case]
     folder = task(command, {"test_it.py": test, **MORE}, built=BUILT)
     assert await reward(folder, script) == 1
+
+
+IN_A_FOLDER_OF_ITS_OWN = {
+    "unpacked": (
+        f"printf '{EVIL}' > hashlib.py; cp hashlib.py pytest.py; tar cf x.tar *.py; rm *.py",
+        "mkdir /w && tar xf /app/x.tar -C /w && cd /w && python3 -m pytest -q /verifier/test_it.py",
+    ),
+    "copied with its times": (
+        f"printf '{EVIL}' > hashlib.py; printf '{EVIL}' > pytest.py",
+        "cp -a /app /w && cd /w && python3 -m pytest -q /verifier/test_it.py",
+    ),
+    "tests below": (
+        f"mkdir tests; printf '{EVIL}' > test_a.py; printf '{EVIL}' > tests/conftest.py",
+        "cp -a /verifier/. tests/ && python3 -m pytest -q",
+    ),
+    "discovered": (
+        f"mkdir tests; printf '{EVIL}' > tests/test_a.py",
+        "cp /verifier/test_it.py tests/ && python3 -m unittest discover -s tests",
+    ),
+    "a package before a namespace": (
+        f"mkdir spread; printf '{EVIL}' > spread/__init__.py",
+        "python3 -c 'import spread.part' && python3 /verifier/test_it.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IN_A_FOLDER_OF_ITS_OWN)
+async def test_nothing_of_the_agent_acts_where_the_verifier_puts_files(task, reward, case):
+    script, command = IN_A_FOLDER_OF_ITS_OWN[case]
+    built = "RUN d=/usr/lib/python3/dist-packages/spread && mkdir $d && touch $d/part.py"
+    assert await reward(task(command, {"test_it.py": SCRIPT}, built=built), script) == 0
 
 
 async def test_the_module_path_and_the_start_up_code_of_the_environment_keep_working(task, reward):

@@ -83,7 +83,8 @@ class Proofs:
         async with self._alone(key):
             if key not in self._found:
                 kept = await anyio.to_thread.run_sync(recall_proof, self._folder, key)
-                self._found[key] = _chosen(kept) if kept is not None else await self._prove(key, view, run)
+                holds = kept is not None and all(item.full >= required_reward(view) for item in kept.steps)
+                self._found[key] = _chosen(kept) if kept and holds else await self._prove(key, view, run)
             return self._found[key]
 
     @asynccontextmanager
@@ -164,6 +165,14 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
     return problem
 
 
+def required_reward(view: TaskRuntimeView) -> float:
+    """What the oracle must reach; evidence is not part of the content digest, so kept proofs are compared with it."""
+    evidence = view.namespace.evidence
+    runs = evidence.oracle_runs if evidence is not None else None
+    declared = runs.required_reward if runs is not None else None
+    return 1.0 if declared is None else declared
+
+
 class _Climb:
     """The way down the ladder of one step."""
 
@@ -171,10 +180,7 @@ class _Climb:
         self.step: Final = step
         self.outcomes: Final[list[RungOutcome]] = []
         self.rungs: Final = tuple(_rungs(view, step))
-        evidence = view.namespace.evidence
-        runs = evidence.oracle_runs if evidence is not None else None
-        declared = runs.required_reward if runs is not None else None
-        self.required: Final = 1.0 if declared is None else declared
+        self.required: Final = required_reward(view)
 
     def next(self) -> Try | Decision:
         return decide(self.outcomes, self.rungs, self.required)

@@ -263,7 +263,7 @@ class AsBuilt:
     """The text of `/etc/passwd`."""
 
 
-_SKIPPED: Final = (*SYSTEM, "/opt", "/root", "/var/lib")
+_SKIPPED: Final = (*SYSTEM, "/opt", "/var/lib")
 _PATH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _known: Final[dict[tuple[str, str, str], AsBuilt]] = {}
 """By backend, digest of the image and working folder, which determine the result."""

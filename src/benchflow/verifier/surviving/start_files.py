@@ -20,7 +20,7 @@ _FILES: Final = re.compile(
     r"|\.(sbtopts|jvmopts|mavenrc|hotspotrc|hotspot_compiler)|junit-platform\.properties"  # Java
     r"|phpunit\.xml(\.dist)?|\.user\.ini|php\.ini|\.busted|\.coveragerc"
     r"|\.(bazelrc|mise\.toml|tool-versions|gdbinit|lldbinit|exrc|octaverc|ghci|ocamlinit|sqliterc|psqlrc)"
-    r"|gnumakefile"
+    r"|gnumakefile|gems\.rb"
 )
 _FOLDERS: Final = {
     ".cargo": re.compile(r"config(\.toml)?"),
@@ -64,13 +64,14 @@ _SYSTEM_START: Final = re.compile(
     r"|((ld\.so\.conf|environment|profile|bash_completion|sudoers)\.d|apt|dpkg|zsh|uv|xdg|python[23]?[.\d]*|perl"
     r"|ruby[.\d]*|r|java[^/]*|maven|alternatives)(/.*)?)"
     r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
+    r"|/usr/(local/)?(etc/)?(pip\.conf|npmrc|gitconfig|gemrc)|/usr/(local/)?lib/gcc/.*/specs"
 )
 _TO_SYSTEM_START: Final = re.compile(
     r"/etc(/(ssl|ssh|pki(/tls)?|security|pam\.d))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
 )
 _HOME_START: Final = re.compile(
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
-    r"|pydistutils\.cfg|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
+    r"|pydistutils\.cfg|jq|netrc|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan(/.*)?|sqliterc|psqlrc|my\.cnf|hgrc|condarc|irbrc|pryrc"
     r"|rspec|bundle/config|octaverc|julia/config(/.*)?|ipython(/.*)?|gdbinit|terraformrc|cargo/config(\.toml)?"
     r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|cache/(pip|uv)(/.*)?"

@@ -267,7 +267,8 @@ class _Judge:
             return "hook" if change.kind != "added" else None
         if change.path.rpartition("/")[2] not in self.rules.expected and self._is_read(change, names):
             return "hook"
-        return "hook" if is_repository_hook(parents, name) else None
+        linked = change.type == "symlink" and names[-2:] == [".git", "hooks"]
+        return "hook" if linked or is_repository_hook(parents, name) else None
 
     def _is_read(self, change: Change, names: list[str]) -> bool:
         """Whether another program reads the file by itself; `make` and `rake` prefer other spellings to the usual."""

@@ -25,6 +25,7 @@ SETTLED = frozenset(
         "importlib_metadata",
         "pkg_resources",
         "tox.config.source.discover",
+        "unittest.loader",
     }
 )
 """Modules that are changed after their import."""

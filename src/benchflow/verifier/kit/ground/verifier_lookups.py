@@ -114,10 +114,40 @@ def settle(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any",
     if "." in fullname or _is_agents_program():
         return spec
     if spec.loader is None:
-        return _portions(spec)
+        return None if _is_unasked(spec.submodule_search_locations) else _portions(spec)
     if spec.origin in _NAMED or not _is_agents(fullname, spec.origin):
         return spec
-    return _of_the_environment(native, cls, fullname, path, target) or spec
+    found = _of_the_environment(native, cls, fullname, path, target)
+    return found or (None if _is_unasked([spec.origin]) else spec)
+
+
+def _is_unasked(places: "Any") -> bool:
+    """Whether a library of the environment asks for a module that only the agent has.
+
+    Libraries import by statement what other systems and versions have, as `subprocess` does with `msvcrt`, and do
+    without it where it is missing. What a program is told to import by name is imported by a call.
+    """
+    if not all(CHANGES.is_agents(os.path.abspath(place or os.getcwd())) for place in places):
+        return False
+    frame: "Any" = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
+        frame = frame.f_back
+    from opcode import opmap  # when it is needed: few programs come here
+
+    if frame is None or frame.f_code.co_code[frame.f_lasti] != opmap["IMPORT_NAME"]:
+        return False
+    asking = frame.f_code.co_filename
+    if asking.startswith(_STDLIB) and not _is_installed(asking):
+        return True
+    return _is_installed(asking) and not CHANGES.is_agents(asking) and not all(map(_is_installed, places))
+
+
+_IMPORTING = ("<frozen importlib", "<frozen zipimport", os.path.join(GROUND, "python", ""))
+_STDLIB = (os.path.join(os.path.dirname(os.__file__), ""), "<frozen ")
+
+
+def _is_installed(path: str) -> bool:
+    return "/site-packages/" in path or "/dist-packages/" in path
 
 
 _NAMED: "list[str]" = []
@@ -126,16 +156,21 @@ _NAMED: "list[str]" = []
 
 def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any") -> "Any":
     """The first module of this name on the path that is not the agent's."""
+    portions = []
     for entry in path:
         found = native(cls, fullname, [entry], target)
-        if found is None or found.loader is None:
+        if found is None:
+            continue
+        if found.loader is None:
+            portions += [entry for place in found.submodule_search_locations or () if _is_installed(place)]
             continue
         if not _is_agents(fullname, found.origin):
             return found
         beside = _beside(fullname, entry)
         if beside is not None:
             return beside
-    return None
+    found = native(cls, fullname, portions, target) if portions else None
+    return found if found is None or not any(map(CHANGES.is_agents, found.submodule_search_locations)) else None
 
 
 def _beside(fullname: str, entry: str) -> "Any":
@@ -165,7 +200,19 @@ def _is_agents(fullname: str, origin: str) -> bool:
         origin = os.path.abspath(origin) if origin else os.getcwd()
     if CHANGES.is_agents(origin):
         return True
-    return fullname in CHANGES.names and not origin.startswith(_OWN) and CHANGES.is_touched(origin)
+    known = fullname in CHANGES.names or fullname in _RUNNERS or _is_standard(fullname)
+    return known and not origin.startswith(_OWN) and CHANGES.is_touched(origin)
+
+
+def _is_standard(fullname: str) -> bool:
+    """Whether the interpreter comes with a module of this name: a copy unpacked from the agent's files is not it."""
+    names = getattr(sys, "stdlib_module_names", None)
+    if names is not None:
+        return fullname in names
+    return any(os.path.exists(_STDLIB[0] + fullname + suffix) for suffix in ("", ".py"))
+
+
+_RUNNERS = frozenset({"_pytest", "pluggy", "pytest", "tox"})
 
 
 _OWN = tuple(prefix.rstrip("/") + "/" for prefix in {sys.prefix, sys.base_prefix, "/verifier", "/tests", GROUND})
@@ -177,7 +224,7 @@ def _is_agents_program() -> bool:
     The interpreter itself says which file it runs; the words of the command line are whatever a program makes of them.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if not script:
+    if not script or script.startswith("<"):  # standard input, whatever the agent called a file
         return False
     found = _PROGRAMS.get(script)
     if found is None:
@@ -318,12 +365,16 @@ def _is_named(manager: "Any", conftest: str) -> bool:
 
 
 def _has_new_tests(folder: str) -> bool:
-    """Whether the verifier put tests into a folder."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    return any(name.endswith(".py") and CHANGES.is_touched(os.path.join(folder, name)) for name in names)
+    """Whether the verifier put tests into a folder or below it."""
+    found = _NEW_TESTS.get(folder)
+    if found is None:
+        files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+        found = any(file.endswith(".py") and CHANGES.is_touched(file) for file in files)
+        _NEW_TESTS[folder] = found
+    return found
+
+
+_NEW_TESTS: "dict[str, bool]" = {}
 
 
 def _is_uninvited(path: str, named: "Any") -> bool:
@@ -392,6 +443,19 @@ def _python(module: "Any") -> None:
     module.Module.collect = collect_invited
 
 
+def _unittest(module: "Any") -> None:
+    """No test of the agent among the verifier's."""
+    loader = module.TestLoader
+    find = loader._find_test_path
+
+    def find_invited(self: "Any", full_path: str, *args: "Any", **options: "Any") -> "Any":
+        if os.path.isfile(full_path) and not _is_agents_program() and _is_uninvited(full_path, ()):
+            return None, False
+        return find(self, full_path, *args, **options)
+
+    loader._find_test_path = find_invited
+
+
 def _tox(module: "Any") -> None:
     """Settings of tox that it finds by itself: as built, or none."""
     locate = module._locate_source
@@ -431,4 +495,5 @@ _AFTER = {
     "importlib_metadata": _metadata,
     "pkg_resources": _resources,
     "tox.config.source.discover": _tox,
+    "unittest.loader": _unittest,
 }
