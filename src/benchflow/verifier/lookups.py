@@ -205,7 +205,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "bash",
         "Programs and libraries in the current folder, by a relative entry of `PATH` or `LD_LIBRARY_PATH`.",
         "variable",
-        "Relative entries, the working folder and folders above it come last in `PATH`; relative ones are left out of lists of libraries.",
+        "The working folder, folders above it and relative ones are last in `PATH`; library lists have no relative ones.",
     ),
     Lookup(
         "bash",
