@@ -18,7 +18,10 @@ SMALL = (
     *("bash", "coreutils", "diffutils", "findutils", "grep", "sed", "git", "make", "perl", "python3", "python3-pytest"),
     *("ruby", "ruby-bundler", "nodejs"),
 )
-LARGE = (*SMALL, "tox", "npm", "r-base-core", "default-jdk-headless", "golang-go", "cargo", "gcc", "libc6-dev")
+LARGE = (
+    *(*SMALL, "tox", "npm", "python3-pip", "r-base-core", "default-jdk-headless", "golang-go", "cargo"),
+    *("gcc", "libc6-dev"),
+)
 _KINDS = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
 _UNUSED = ("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/info")
 _MERGED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

@@ -77,6 +77,7 @@ def test_only_settings_that_were_built_are_read_as_built():
         (["/app/pyproject.toml"], False, {"UV_NO_CONFIG", "UV_PROJECT"}),
         (["/app/.venv"], False, {"UV_NO_CONFIG", "UV_PROJECT"}),
         (["/app/.python-version"], True, {"UV_NO_CONFIG"}),
+        (["/uv.toml"], True, {"UV_NO_CONFIG"}),
         (["/app/.venv"], True, {"UV_NO_CONFIG", "UV_PROJECT_ENVIRONMENT"}),
     ],
 )

@@ -109,7 +109,7 @@ _UV_FILES: Final = frozenset({".python-version", ".python-versions", ".venv", "p
 
 
 def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:
-    """How uv leaves alone what the agent added to the working folder; nothing if it added nothing that uv looks for.
+    """How uv leaves alone what the agent added to the working folder and above it; empty if uv looks for none of that.
 
     A `project` that was built there stays uv's, with a virtual environment of its own instead of the agent's. Without
     one uv has a project in the ground folder, so that `uv init`, `uv add` and `uv run` work as in the folder as built.
@@ -117,7 +117,7 @@ def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, 
     added = {
         change.path.rpartition("/")[2]
         for change in changes
-        if change.kind == "added" and change.path.rpartition("/")[0] == workdir and not withheld.covers(change.path)
+        if change.kind == "added" and below(workdir, _parent(change.path)) and not withheld.covers(change.path)
     }
     own = added & _UV_FILES
     if not own:
@@ -128,6 +128,10 @@ def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, 
     elif ".venv" in own:
         variables["UV_PROJECT_ENVIRONMENT"] = f"{GROUND}/uv/.venv"
     return variables
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:

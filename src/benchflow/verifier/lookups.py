@@ -143,6 +143,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Withheld by name.",
     ),
     Lookup(
+        "node",
+        "Keys of runners (`jest`, `mocha` and their like) and `scripts` in the `package.json` of the folder.",
+        "named",
+        "The verifier runs the agent's project; one with tests of its own gives the runner its own `--config`.",
+    ),
+    Lookup(
         "ruby",
         "Gems of a newer version, and `site_ruby`, before the standard library.",
         "as-built",
