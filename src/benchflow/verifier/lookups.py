@@ -211,7 +211,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "bash",
         "Programs and libraries in the current folder, by a relative entry of `PATH` or `LD_LIBRARY_PATH`.",
         "variable",
-        "The working folder, folders above it and relative ones are last in `PATH`; library lists have no relative ones.",
+        "The working folder, folders above it and relative ones are last in `PATH`; libraries are in no relative one.",
     ),
     Lookup(
         "bash",
