@@ -21,7 +21,7 @@ TOOLS = {"dev", "docs", "mutate"}
 """Extras for working on this project; programs of theirs are run and not imported."""
 USED_BY_OTHERS = {"models": {"mcp"}}
 """What is imported by another requirement of the same extra and not declared by it."""
-PART_OF = {"mcp_types": {"mcp"}}
+PART_OF = {"mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "images": ["PIL.Image", "cube.core"],

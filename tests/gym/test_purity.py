@@ -57,7 +57,7 @@ def test_a_split_package_without_processes_is_scored_on_a_copy(gym, make_package
     assert one.task.evaluate()[0] == 0.0
     one.bash("echo hidden > answer.txt")
     reward, info = one.task.evaluate()
-    assert (reward, info["verifier"]["diagnostics"]) == (1.0, [])
+    assert (reward, [note["code"] for note in info["verifier"]["diagnostics"]]) == (1.0, ["proof-no-oracle"])
     assert one.bash("ls / /logs | grep -x -e tests -e verifier; true") == ""
 
 

@@ -44,10 +44,10 @@ def test_without_a_reward_it_ends_with_1_and_says_why(package, workspace):
 
 
 def test_what_was_not_carried_over_is_told(package, workspace):
-    (workspace / "conftest.py").write_text("")
+    (workspace / "sitecustomize.py").write_text("")
     done = run(package(), "--workspace", workspace)
     assert done.returncode == 0
-    assert done.stdout == "reward 1\n  not carried over /app/conftest.py (hook)\n"
+    assert done.stdout == "reward 1\n  isolation shared\n  not carried over /app/sitecustomize.py (startup)\n"
 
 
 @pytest.mark.parametrize("wrong", ["workspace", "out", "strategy", "package"])
@@ -79,7 +79,7 @@ def test_a_step_of_a_package_with_steps_must_be_named(package, workspace):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("choose one with --step: one, two.\n")
     rewards = [run(folder, "--workspace", workspace, "--step", step).stdout for step in ("one", "two")]
-    assert rewards == ["reward 0\n", "reward 1\n"]
+    assert rewards == ["reward 0\n  isolation shared\n", "reward 1\n  isolation shared\n"]
 
 
 def test_a_pending_submission_is_finished_later(package, workspace, tmp_path):

@@ -211,7 +211,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "bash",
         "Programs and libraries in the current folder, by a relative entry of `PATH` or `LD_LIBRARY_PATH`.",
         "variable",
-        "Relative entries come last in `PATH` and are left out of lists of libraries.",
+        "The working folder, folders above it and relative ones are last in `PATH`; libraries are in no relative one.",
     ),
     Lookup(
         "bash",
@@ -282,7 +282,7 @@ def with_hook(variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node:
     own = {**image, **spec.env, **variables}
     modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
     node = _node_variables(own.get("NODE_OPTIONS", ""), misled=misleads_node)
-    return {**variables, **_absolute(own), "PYTHONPATH": modules, **node}
+    return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node}
 
 
 def _node_variables(own: str, *, misled: bool) -> dict[str, str]:
@@ -294,12 +294,20 @@ def _node_variables(own: str, *, misled: bool) -> dict[str, str]:
     return {"NODE_OPTIONS": options, "VERIFIER_GROUND_REQUIRE": " ".join(_REQUIRED.findall(own))}
 
 
-def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
+def _settled_lists(variables: Mapping[str, str], workdir: str) -> dict[str, str]:
+    """Lists of folders without those that depend on where a command runs; in `PATH` these are last, and so are the
+    working folder and folders above it, in which a program of the agent would stand before one of the environment."""
     changed = {}
     for name in _LISTS:
         folders = variables[name].split(":") if variables.get(name) else []
-        kept = [folder for folder in folders if folder.startswith("/")]
-        if len(kept) < len(folders):
-            last = [folder or "." for folder in folders if not folder.startswith("/")] if name == "PATH" else []
-            changed[name] = ":".join([*kept, *last])
+        first = [
+            folder for folder in folders if folder.startswith("/") and not (name == "PATH" and _holds(folder, workdir))
+        ]
+        if len(first) < len(folders):
+            last = [folder or "." for folder in folders if folder not in first] if name == "PATH" else []
+            changed[name] = ":".join([*first, *last])
     return changed
+
+
+def _holds(folder: str, workdir: str) -> bool:
+    return f"{workdir}/".startswith(f"{folder.rstrip('/')}/")

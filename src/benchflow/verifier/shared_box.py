@@ -242,7 +242,12 @@ _LIBRARIES: Final = (
     "/usr/lib64",
     "/lib/*-linux-*",
     "/usr/lib/*-linux-*",
+    "/usr/include",
+    "/usr/include/*-linux-*",
+    "/usr/include/*-linux-*/bits",
+    "/usr/include/*-linux-*/sys",
 )
+"""Where the libraries of a system and their headers are."""
 _PARTS: Final = ("bin", "conda-meta", "lib", "lib64", "pyvenv.cfg")
 """The parts of a root above the working folder that do not belong to the agent."""
 

@@ -125,7 +125,7 @@ def _is_unasked(places: "Any") -> bool:
     """Whether a library of the environment asks for a module that only the agent has.
 
     Libraries import by statement what other systems and versions have, as `subprocess` does with `msvcrt`, and do
-    without it where it is missing. What a program is told to import by name is imported by a call.
+    without it where it is missing. Names that a program gets as arguments are imported by a call.
     """
     if not all(CHANGES.is_agents(os.path.abspath(place or os.getcwd())) for place in places):
         return False
