@@ -1,6 +1,7 @@
 """An image with interpreters, compilers and runners for tests on engines, from the Debian packages of this machine.
 
-`make_image(command, env, large=...)` packs it once, in the user's cache, and imports it into an engine.
+`make_image(command, env, large=...)` packs it once, in the user's cache, imports it into an engine that does not have
+it yet, and returns its name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-IMAGE = "benchcube-test/toolchains:1"
 SMALL = (
     *("base-files", "dash", "debianutils", "libc-bin", "mawk", "tar", "util-linux"),
     *("bash", "coreutils", "diffutils", "findutils", "grep", "sed", "git", "make", "perl", "python3", "python3-pytest"),
@@ -40,22 +40,27 @@ _FOLDERS = {
 }
 
 
-def make_image(command: Sequence[str], env: dict[str, str], *, large: bool) -> None:
-    """Import the image into an engine; it is packed once for the packages that are installed, and kept."""
+def make_image(command: Sequence[str], env: dict[str, str], *, large: bool) -> str:
+    """The image in an engine; it is packed once for the packages that are installed, and kept."""
     installed = subprocess.run(["dpkg-query", "-W"], capture_output=True, check=True).stdout
     key = hashlib.sha256(installed + Path(__file__).read_bytes()).hexdigest()[:16]
-    archive = Path.home() / ".cache/benchcube-tests" / f"toolchains-{'large' if large else 'small'}-{key}.tar"
+    size = "large" if large else "small"
+    image = f"benchcube-test/toolchains:{size}-{key}"
+    if subprocess.run([*command, "image", "inspect", image], env=env, capture_output=True, check=False).returncode == 0:
+        return image
+    archive = Path.home() / ".cache/benchcube-tests" / f"toolchains-{size}-{key}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
-        for old in archive.parent.glob(f"toolchains-{'large' if large else 'small'}-*.tar"):
+        for old in archive.parent.glob(f"toolchains-{size}-*.tar"):
             old.unlink(missing_ok=True)
         unfinished = archive.with_suffix(f".{os.getpid()}")
         _pack(unfinished, LARGE if large else SMALL)
         unfinished.replace(archive)
     change = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     subprocess.run(
-        [*command, "import", "--change", change, str(archive), IMAGE], env=env, capture_output=True, check=True
+        [*command, "import", "--change", change, str(archive), image], env=env, capture_output=True, check=True
     )
+    return image
 
 
 def _pack(target: Path, packages: Sequence[str]) -> None:
