@@ -62,12 +62,13 @@ function beside(request, asking) {
 const original = Module._resolveFilename;
 
 Module._resolveFilename = function (request, parent, isMain, options) {
-  const preloads = parent && parent.id === "internal/preload"; // options of Node, resolved as from the current folder
-  const asking = parent && (preloads ? process.cwd() + "/." : parent.filename);
+  // Code and options on the command line: they ask as from the current folder, which may be the agent's; they are not.
+  const given = parent && /^(\[.*\]|<repl>|internal\/preload)$/.test(parent.id);
+  const asking = parent && (given ? process.cwd() + "/." : parent.filename);
   if (isMain || options || typeof request !== "string" || /^(\/|#|node:)/.test(request)) return original.apply(this, arguments);
   if (Module.builtinModules.includes(request)) return original.apply(this, arguments);
   if (added === undefined) read();
-  if (added.size + changed.size === 0 || (asking && !preloads && isOfAgent(asking))) return original.apply(this, arguments);
+  if (added.size + changed.size === 0 || (asking && !given && isOfAgent(asking))) return original.apply(this, arguments);
   if (/^\.\.?($|\/)/.test(request)) {
     const found = original.apply(this, arguments);
     return (asking && isOfAgent(found) && beside(request, asking)) || found;

@@ -1,2 +1,0 @@
-#!/usr/bin/env node
-console.log(require("path").basename("/a/b"))

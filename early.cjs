@@ -1,1 +1,0 @@
-global.early = 1
