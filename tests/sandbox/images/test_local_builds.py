@@ -1,12 +1,16 @@
 """Real Dockerfiles built in real sandboxes of this machine: on its own userland, and on imported root file systems."""
 
 import asyncio
+import ensurepip
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
@@ -268,10 +272,17 @@ async def test_from_scratch_without_a_shell_says_what_is_missing(backend, docker
 # With the package registries of this machine.
 
 
+def _hosts_of_pip():
+    """The hosts that pip uses by default, as the pip that comes with Python says."""
+    with zipfile.ZipFile(next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))) as wheel:
+        text = wheel.read("pip/_internal/models/index.py").decode()
+    return re.findall(r'(?:PackageIndex\(\s*"https://|file_storage_domain=")([\w.]+)', text)[:2]
+
+
 @pytest.fixture
 def registries(monkeypatch):
     """Lets sandboxes reach the mirrors of this machine, also where it gives them addresses that are not public."""
-    names = [urlsplit(debian_mirror()).hostname, "pypi.org", "files.pythonhosted.org"]
+    names = [urlsplit(debian_mirror()).hostname, *_hosts_of_pip()]
     addresses = {info[4][0] for name in names for info in socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)}
     monkeypatch.setenv(VARIABLE, ",".join(sorted(addresses)))
 
