@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -21,10 +22,25 @@ from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.testing import InMemoryBackend
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from engines import Engines, EngineUnavailable
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """Real engines, started once a session; on a machine where they cannot run, the reason is the failure."""
+    try:
+        started = Engines(tmp_path_factory.mktemp("e"))
+    except EngineUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")

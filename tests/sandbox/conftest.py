@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,17 +22,6 @@ BACKENDS = [
     *(pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")),
     pytest.param("local", marks=pytest.mark.xdist_group("local-conformance")),
 ]
-
-
-@pytest.fixture(scope="session")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    """Real engines, started once a session; on a machine where they cannot run, the reason is the failure."""
-    try:
-        started = Engines(tmp_path_factory.mktemp("e"))
-    except EngineUnavailable as error:
-        pytest.fail(str(error), pytrace=False)
-    yield started
-    started.stop()
 
 
 @dataclass
