@@ -45,11 +45,11 @@ async def test_nop_changes_nothing(opened, sandbox):
 
 
 async def test_a_script_runs_as_the_agent_in_the_working_folder_with_closed_input(opened, script, tmp_path, recorder):
-    agent = script('id -un; pwd; cat; cat "$BENCHFLOW_PROMPT_FILE"; echo; echo "$GREETING" >&2; exit 3\n')
+    agent = script('id -un; pwd; cat; echo "$(cat "$BENCHFLOW_PROMPT_FILE")"; echo "$GREETING" >&2; exit 3\n')
     [result] = await opened(agent, "Do it.", env={"GREETING": "hello"})
     assert (result.stop_reason, result.exit_code, result.timed_out) == ("exited", 3, False)
     kept = (tmp_path / "agent" / "script.txt").read_text()
-    assert sorted(kept.split()) == sorted(["agent", "/app", "Do", "it.", "hello"])
+    assert sorted(kept.splitlines()) == ["/app", "Do it.", "agent", "hello"]
     assert [event["type"] for event in recorder.events] == ["agent_started", "agent_ended"]
 
 
