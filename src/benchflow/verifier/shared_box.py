@@ -19,6 +19,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
@@ -119,6 +120,7 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
+    machine: Mapping[str, str],
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
@@ -127,8 +129,10 @@ async def fork_for_verification(
     """
     rules = await survival_rules(environment, sandbox, scope)
     survivors = Survivors(rules, without_links, project=(await as_built(environment)).project)
-    mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
+    wanted = (*asset_mounts(scope.view, "verifier"), *phase_settings("verify", network.mode, machine).mounts)
+    there = {mount.target for mount in sandbox.spec.mounts}
+    mounts = [mount for mount in wanted if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:

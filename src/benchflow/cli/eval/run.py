@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import click
 
-from benchflow.cli.arguments import isolation_option, json_option, refuse_model
+from benchflow.cli.arguments import isolation_option, json_option, machine_settings_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.preflight import note_judges, note_markers
@@ -53,6 +53,7 @@ building_option = click.option(
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@machine_settings_option
 @isolation_option
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
 @click.option(
