@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,7 +10,6 @@ import click
 
 from benchflow.errors import UsageError
 from benchflow.record.identity import ALWAYS_WIN
-from benchflow.sandbox.machine_settings.allowance import REACHES, VARIABLE
 
 _WITHOUT_MODEL: Final = ALWAYS_WIN | {"debug"}
 
@@ -58,25 +56,6 @@ def isolation_option(command: Command) -> Command:
         metavar="VALUE",
         help=f"What verifiers see of the agent's changes, instead of what packages declare: {', '.join(ISOLATIONS)}.",
     )(command)
-
-
-def machine_settings_option(command: Command) -> Command:
-    """`--machine-settings REACH`: who may use the package mirrors of this machine, for this command and its workers."""
-    return click.option(
-        "--machine-settings",
-        type=click.Choice(REACHES),
-        metavar="REACH",
-        expose_value=False,
-        callback=lambda _ctx, _param, value: _export(value),
-        help="Who may use this machine's settings for pip, uv, npm, apt, certificates and proxies: "
-        f"none, build, verify (builds and verifiers) or all (agents too). Default: ${VARIABLE}, else none.",
-    )(command)
-
-
-def _export(reach: str | None) -> None:
-    """Processes that the command starts read the variable too."""
-    if reach is not None:
-        os.environ[VARIABLE] = reach
 
 
 def refuse_model(agent: str, model: str | None) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from benchflow.cli.arguments import PATH, isolation_option, json_option, machine_settings_option, refuse_model
+from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError

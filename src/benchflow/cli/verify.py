@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchflow.cli.arguments import PATH, isolation_option, json_option, machine_settings_option
+from benchflow.cli.arguments import PATH, isolation_option, json_option
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import require_judges
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style

@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import click
 
-from benchflow.cli.arguments import isolation_option, json_option, machine_settings_option, refuse_model
+from benchflow.cli.arguments import isolation_option, json_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import Watching
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_judges, note_markers
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import UsageError
