@@ -287,10 +287,10 @@ class _Reader:
 
 
 def _copied_names(files: FileMap) -> set[str]:
-    """The hidden files and folders that a Dockerfile of the folder copies by name."""
+    """The hidden files and folders that a Dockerfile of the folder itself copies by name."""
     found: set[str] = set()
     for path in files.files:
-        if not path.rpartition("/")[2].startswith("Dockerfile"):
+        if not path.startswith("Dockerfile") or "/" in path:
             continue
         text = re.sub(r"\\\r?\n", " ", files.read(path).decode("utf-8", "replace"))
         for words in _COPY.findall(text):
