@@ -2,7 +2,7 @@
 
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
-                     python/    the interpreter hook, also started from the site folders of the environment
+                     python/    the interpreter hook, started from the standard libraries of the environment
                      node/      the same for Node
                      uv/        a project for uv, where the agent's would be found
 
@@ -25,13 +25,11 @@ from benchflow.verifier.scope import GROUND
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
 
 _HOOK: Final = Path(__file__).parent / "kit" / "ground"
-_START: Final = (
-    f"import sys; sys.path.insert(0, '{GROUND}/python'); import verifier_ground; verifier_ground.install(); "
-    f"sys.path.remove('{GROUND}/python')\n"
-)
-"""A line for a site folder; unlike a variable it also reaches interpreters that are started without an environment."""
+_START: Final = "start.py"
+_START_PLACE: Final = "encodings/aliases/__init__.py"
+"""Stands before `encodings/aliases.py`, which every interpreter imports before it looks at its options, variables, site
+folders and virtual environment: no way to start Python goes around it, and nothing that was built is changed."""
 _UV_PROJECT: Final = b'[project]\nname = "verifier"\nversion = "0"\n'
-_START_FILE: Final = "verifier-ground.pth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,8 @@ class Ground:
     """What a box has to know of the agent's changes."""
 
     changes: bytes = field(repr=False)
-    sites: tuple[str, ...] = ()
-    """Folders where interpreters of the environment look for code to run at their start."""
+    stdlibs: tuple[str, ...] = ()
+    """The standard libraries of the environment's Python interpreters."""
     pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Settings that the agent changed, as built, by path."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +49,7 @@ class Ground:
     @property
     def files(self) -> Mapping[str, bytes]:
         """The files that are the same for all boxes of an environment, by path."""
-        return _files(self.sites)
+        return _files(self.stdlibs)
 
     async def lay(self, sandbox: Sandbox, *, whole: bool) -> None:
         """Put everything in place, owned by root; `whole` includes the common files."""
@@ -63,10 +61,11 @@ class Ground:
 
 
 @functools.cache
-def _files(sites: Sequence[str]) -> Mapping[str, bytes]:
+def _files(stdlibs: Sequence[str]) -> Mapping[str, bytes]:
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
+    start = hook.pop(f"{GROUND}/python/{_START}")
     hook[f"{GROUND}/node/lookups.cjs"] = (_HOOK / "node_lookups.cjs").read_bytes()
-    starts = {f"{site}/{_START_FILE}": _START.encode() for site in sites}
+    starts = {f"{stdlib}/{_START_PLACE}": start for stdlib in stdlibs}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 
 
