@@ -115,7 +115,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "node",
         "The `package.json` of the current folder, when `--require` loads the hook.",
         "variable",
-        "`NODE_OPTIONS` has `--import` instead, if one of the agent's has a path as its name or cannot be parsed.",
+        "It is required by a name that nobody can know before; by `--import`, if one of the agent's cannot be parsed.",
     ),
     Lookup(
         "node",
@@ -144,7 +144,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "node",
-        "Keys of runners (`jest`, `mocha` and their like) and `scripts` in the `package.json` of the folder.",
+        "Keys of runners (`jest`, `mocha` and their like) in the `package.json` of the folder.",
+        "hook",
+        "An installed program reads only keys that npm defines in one of the agent's; other keys are as built.",
+    ),
+    Lookup(
+        "node",
+        "`scripts` in the `package.json` of the folder; `vite.config.*` and `babel.config.*`.",
         "named",
         "The verifier runs the agent's project; one with tests of its own gives the runner its own `--config`.",
     ),
@@ -314,13 +320,17 @@ _LISTS: Final = ("PATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB")
 
 
 def with_hook(
-    variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node: bool = False, phony: bool = False
+    variables: Mapping[str, str],
+    spec: SandboxSpec,
+    *,
+    node_hook: str = NODE_HOOK,
+    misleads_node: bool = False,
+    phony: bool = False,
 ) -> dict[str, str]:
     """The variables of a command with the hooks of interpreters before the environment's own settings of them.
 
     `--require` works in every version of Node and leaves the start of programs as it is, but reads the `package.json`
     of the current folder. Where one of the agent's `misleads_node`, `--import` is used: it reads none, from Node 18.18.
-    Where files of the agent would stand for targets of make, these are declared `phony`.
 
     Lists of folders have none that depend on where a command runs, which can be a folder of the agent; such programs
     are found last.
@@ -328,15 +338,15 @@ def with_hook(
     image = spec.image.env if spec.image is not None else {}
     own = {**image, **spec.env, **variables}
     modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
-    node = _node_variables(own.get("NODE_OPTIONS", ""), misled=misleads_node)
+    node = _node_variables(own.get("NODE_OPTIONS", ""), node_hook, misled=misleads_node)
     make = {"MAKEFILES": f"{MAKE_HOOK} {own.get('MAKEFILES', '')}".rstrip()} if phony else {}
     ruby = {"RUBYOPT": f"-r{RUBY_HOOK} {own.get('RUBYOPT', '')}".rstrip()}
     return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node, **ruby, **make}
 
 
-def _node_variables(own: str, *, misled: bool) -> dict[str, str]:
+def _node_variables(own: str, hook: str, *, misled: bool) -> dict[str, str]:
     if not misled:
-        return {"NODE_OPTIONS": f"--require={NODE_HOOK} {own}".rstrip()}
+        return {"NODE_OPTIONS": f"--require={hook} {own}".rstrip()}
     # Node would load the environment's own modules before the hook, which loads them instead.
     rest = " ".join(_REQUIRED.sub("", own).split())
     options = f"--import=file://{NODE_HOOK} {rest}".rstrip()
