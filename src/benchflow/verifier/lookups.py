@@ -39,13 +39,34 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "python",
         "Modules in the current folder, the script's folder and `PYTHONPATH`.",
         "hook",
-        "A module that the agent added is found only where the environment has none of that name.",
+        "A module that the agent added, or that came out of its archive, is found only where the environment has none "
+        "of that name. The hook starts in the standard library, whatever the options, variables and virtual environment.",
     ),
+    Lookup(
+        "python",
+        "Modules that it imports before the hook, from `PYTHONPATH`.",
+        "as-built",
+        "`encodings`, and `codecs` before Python 3.11: withheld by name.",
+    ),
+    Lookup(
+        "python",
+        "Modules that a library imports if they exist, by a statement or by a name in its text.",
+        "hook",
+        "One that only the agent has is not found, unless the verifier names it or has imported code of the agent.",
+    ),
+    Lookup(
+        "coverage",
+        "`.coveragerc`, `setup.cfg`, `tox.ini`, `pyproject.toml` in the current folder, which name plugins.",
+        "hook",
+        "As settings of pytest.",
+    ),
+    Lookup("hypothesis", "Examples and tables in `.hypothesis`.", "as-built", "Withheld by name."),
     Lookup(
         "python",
         "`sitecustomize`, `usercustomize` and `.pth` files at its start.",
         "as-built",
-        "Withheld by name; site folders are as built.",
+        "Withheld by name; site folders are as built. In a virtual environment that the verifier makes, `.pth` files "
+        "and modules that the agent left there before do not count.",
     ),
     Lookup("python", "Bytecode in `__pycache__`.", "as-built", "Withheld by name."),
     Lookup(
@@ -65,7 +86,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "pytest",
         "`pytest.ini`, `pytest.toml`, `pyproject.toml`, `tox.ini`, `setup.cfg` in the tests' folder and above it.",
         "hook",
-        "Settings that the agent added or changed act as built, or not at all.",
+        "Settings that the agent added or changed act as built, or not at all. One that appears during verification "
+        "counts if its text is that of the environment's or the verifier's files, or is written out in one of these.",
     ),
     Lookup("pytest", "A file of settings given by `-c`.", "named", "The verifier names it."),
     Lookup(
@@ -120,8 +142,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup(
         "node",
         "Packages that ES modules import, from `node_modules` above them.",
-        "as-built",
-        "Such folders of the environment and above the working folder are as built; others are the agent's.",
+        "hook",
+        "As packages that are required, from Node 18.19.",
     ),
     Lookup(
         "node",

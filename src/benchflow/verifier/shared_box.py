@@ -198,7 +198,7 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
         pristine,
         survivors.variables,
         survivors.misleads_node,
-        survivors.phony,
+        phony=survivors.phony,
     )
 
 
