@@ -18,7 +18,7 @@ from benchflow.errors import EnvironmentFailure
 
 _MAX_JSON: Final = 8 << 20
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-_INDEX_TYPES: Final = (
+INDEX_TYPES: Final = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
@@ -68,7 +68,7 @@ def verify_blob(blob: LayerBlob) -> None:
 def _read_oci(folder: Path) -> OciImage:
     descriptor = _choose(_json_file(folder / "index.json"))
     manifest = _json_blob(folder, descriptor["digest"])
-    if descriptor.get("mediaType") in _INDEX_TYPES or "manifests" in manifest:
+    if descriptor.get("mediaType") in INDEX_TYPES or "manifests" in manifest:
         descriptor = _choose(manifest)
         manifest = _json_blob(folder, descriptor["digest"])
     try:
