@@ -74,11 +74,8 @@ def _read_oci(folder: Path) -> OciImage:
     try:
         configuration = _json_blob(folder, manifest["config"]["digest"])
         layers = tuple(LayerBlob(_blob(folder, item["digest"]), item["digest"]) for item in manifest["layers"])
-        kinds = [str(item.get("mediaType", "")) for item in manifest["layers"]]
     except (KeyError, TypeError) as error:
         raise _invalid(f"its manifest has no {error}") from error
-    if any(kind.endswith("zstd") for kind in kinds):
-        raise _invalid("its layers are compressed with zstd; save it with gzip or uncompressed layers")
     _check_platform(configuration)
     return OciImage(configuration.get("config") or {}, layers)
 

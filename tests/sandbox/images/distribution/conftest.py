@@ -1,6 +1,5 @@
 """A real registry on loopback, images pushed over its HTTP API, and servers in between that misbehave."""
 
-import base64
 import gzip
 import hashlib
 import http.client
@@ -12,8 +11,9 @@ import subprocess
 import tarfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,11 @@ class Served:
     def name(self, repository, tag="1"):
         return f"{self.host}/{repository}:{tag}"
 
+    def forward(self, path, headers):
+        """What the registry answers to a request that another server was sent, for `web`."""
+        status, answered, data = self.request("GET", path, headers={"Accept": headers.get("Accept", "*/*")})
+        return status, {"Content-Type": answered.get("Content-Type", "")}, data
+
     def request(self, method, path, body=None, headers=None):
         kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
         connection = kind("127.0.0.1", self.port, timeout=20, **({"context": self.tls} if self.tls else {}))
@@ -98,9 +103,9 @@ class Served:
         assert status == 201, body
         return {"mediaType": kind, "digest": digest_of(data), "size": len(data)}
 
-    def push(self, repository, *layers, tag="1", form="oci", architecture=None, **config):
+    def push(self, repository, *layers, tag="1", form="oci", architecture=None, kinds=None, **config):
         """An image of compressed layers; gives the descriptor of its manifest. Without a tag it has only a digest."""
-        kinds = FORMATS[form]
+        kinds = {**FORMATS[form], **(kinds or {})}
         values = {"os": "linux", "architecture": architecture or machine_architecture(), "config": config}
         blobs = [{"mediaType": kinds["layer"], **self.blob(repository, data)} for data in layers]
         manifest = {
@@ -189,3 +194,124 @@ def own_machine(tmp_path, monkeypatch):
 @pytest.fixture(name="layer", scope="session")
 def make_layer():
     return layer
+
+
+@contextmanager
+def running(handler_or_forward):
+    """A small server of this process on a port of its own; gives the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=handler_or_forward, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+class Cutter:
+    """Forwards connections to a registry and cuts those that carry a blob after `after` bytes, `times` times."""
+
+    def __init__(self, port, after=100_000, times=2):
+        self.port, self.after, self.times = port, after, times
+        self.only_the_first = False
+        """Whether connections after the first one that is cut carry nothing of a blob."""
+        self.requests = []
+        self._lock = threading.Lock()
+
+    def __call__(self, client):
+        with client, socket.create_connection(("127.0.0.1", self.port)) as upstream, suppress(OSError):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                data = client.recv(65536)
+                if not data or data[:1] == b"\x16":  # the start of TLS
+                    return
+                head += data
+            blob = b"/blobs/" in head.partition(b"\r\n")[0]
+            with self._lock:
+                self.requests.append(head.decode())
+            upstream.sendall(head)
+            passed = 0
+            while data := upstream.recv(16384):
+                if blob and self.times > 0 and passed + len(data) > self.after:
+                    self.times -= 1
+                    self.after = 0 if self.only_the_first else self.after
+                    return
+                client.sendall(data)
+                passed += len(data)
+
+    @property
+    def blobs(self):
+        return [text for text in self.requests if "/blobs/" in text.partition("\r\n")[0]]
+
+
+@pytest.fixture(name="serve", scope="session")
+def serve_fixture():
+    return running
+
+
+@pytest.fixture(name="cutter", scope="session")
+def cutter_fixture():
+    return Cutter
+
+
+@contextmanager
+def web(answer):
+    """An HTTP server whose answers a function gives: `answer(method, path, headers, body) -> status, headers, body`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_any(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, headers, data = answer(self.command, self.path, self.headers, body)
+            self.send_response(status)
+            for name, value in {"Content-Length": len(data), **headers}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = handle_any  # noqa: N815 (the names that the base class calls)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(name="web", scope="session")
+def web_fixture():
+    return web
+
+
+@pytest.fixture(name="running_registry", scope="session")
+def running_registry_fixture():
+    return running_registry
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A key and a certificate for 127.0.0.1 that no machine trusts."""
+    folder = tmp_path_factory.mktemp("certificate")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], cwd=folder, check=True, capture_output=True
+    )
+    return folder
+
+
+@pytest.fixture(name="free_port", scope="session")
+def free_port_fixture():
+    return free_port

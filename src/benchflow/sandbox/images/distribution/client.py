@@ -181,9 +181,9 @@ def _contact(endpoint: Endpoint, opener: urllib.request.OpenerDirector, answers:
         except (*NETWORK_ERRORS, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             reasons.append(_explain(reason, endpoint))
-            if isinstance(reason, ssl.SSLError) and not isinstance(reason, ssl.SSLCertVerificationError):
-                continue  # a server of this machine that does not speak TLS
-            return
+            if isinstance(reason, ssl.SSLCertVerificationError | ConnectionRefusedError):
+                return
+            continue  # perhaps a server of this machine that does not speak TLS
         answers.append(url)
         return
 

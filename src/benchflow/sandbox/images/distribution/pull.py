@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.error import HTTPError
 
 import anyio
@@ -46,13 +46,20 @@ _DOWNLOADS: Final = "downloads"
 ANY_IMAGE: Final = "*"
 
 
+UnavailableReason = Literal["not-pulled", "not-found", "refused", "unreachable", "failed"]
+"""The policy forbids it; the registry does not have it, refuses it, gives no answer, or fails."""
+
+
 class ImageUnavailable(EnvironmentFailure):
     """The image cannot be had, so that what comes next in order may be used in its place.
 
-    Codes: `image-missing` (not in the store, and the policy forbids a pull), `image-not-found`, `registry-refused`,
-    `registry-unreachable`, `registry-failed`. An image that exists and is not what it should be is no such case: that
-    is an `EnvironmentFailure` with the code `image-invalid` or `image-digest-differs`.
+    Its code is `image-missing`. An image that exists and is not what it should be is an `EnvironmentFailure` with
+    another code (`image-invalid`, `image-digest-differs`), and nothing replaces it.
     """
+
+    def __init__(self, message: str, reason: UnavailableReason) -> None:
+        super().__init__(message, code="image-missing", path="environment")
+        self.reason: Final = reason
 
 
 @dataclass(slots=True)
@@ -94,7 +101,7 @@ async def obtain_image(images: ImageRegistry, name: str, *, settings: PullSettin
         return record
     if settings.policy == "never":
         message = f"The image {reference} is not in the store of this machine, and `--pull never` forbids to pull it."
-        raise ImageUnavailable(message, code="image-missing", path="environment")
+        raise ImageUnavailable(message, "not-pulled")
     return await pull_image(images, name, settings=settings)
 
 
@@ -174,7 +181,7 @@ class _Pull:
 
     def _find(self) -> _Answer:
         """The image from the first server that has it."""
-        failures: list[tuple[str, str]] = []
+        failures: list[tuple[UnavailableReason, str]] = []
         endpoints = read_registries().endpoints(self._reference.registry)
         for endpoint in endpoints:
             client = RegistryClient(endpoint, self._reference.repository, partial(self._credentials, endpoint))
@@ -182,21 +189,21 @@ class _Pull:
                 self._reach(client, endpoint)
                 return self._manifest(client, self._reference.target)
             except Unreachable as error:
-                failures.append(("registry-unreachable", f"{endpoint.registry} cannot be reached: {error}"))
+                failures.append(("unreachable", f"{endpoint.registry} cannot be reached: {error}"))
             except Refused as error:
-                failures.append(("registry-refused", str(error)))
+                failures.append(("refused", str(error)))
             except HTTPError as error:
                 error.close()
                 if error.code == 404:
                     self._refuse_other_digest(client)
-                    failures.append(("image-not-found", f"{endpoint.registry} does not have it"))
+                    failures.append(("not-found", f"{endpoint.registry} does not have it"))
                 else:
-                    failures.append(("registry-failed", f"{endpoint.registry} answered {error.code} {error.reason}"))
+                    failures.append(("failed", f"{endpoint.registry} answered {error.code} {error.reason}"))
             except NETWORK_ERRORS as error:
-                failures.append(("registry-failed", f"the connection to {endpoint.registry} broke ({error})"))
+                failures.append(("failed", f"the connection to {endpoint.registry} broke ({error})"))
         reasons = "; ".join(reason for _, reason in failures)
         message = f"The image {self._reference} cannot be pulled: {reasons}."
-        raise ImageUnavailable(message, code=failures[-1][0], path="environment")
+        raise ImageUnavailable(message, failures[-1][0])
 
     def _credentials(self, endpoint: Endpoint) -> Found:
         """The package's for the registry it names; for mirrors only the user's own."""
