@@ -12,7 +12,7 @@ PULL_POLICIES: Final[tuple[PullPolicy, ...]] = ("missing", "always", "never")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a registry is told about the user: a name with a password, or a token."""
+    """How a user identifies to a registry: a name with a password, or a token."""
 
     username: str = ""
     password: str = field(default="", repr=False)

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from benchflow.errors import EnvironmentFailure, UsageError
-from benchflow.sandbox.images.distribution.client import parse_challenge
 from benchflow.sandbox.images.distribution.credentials import find_credentials, parse_secret
 from benchflow.sandbox.images.distribution.manifests import choose_platform, image_manifest, read_manifest
 from benchflow.sandbox.images.distribution.reference import Reference, parse_reference
 from benchflow.sandbox.images.distribution.registries import read_registries
+from benchflow.sandbox.images.distribution.registry_client import parse_challenge
 from benchflow.sandbox.images.image_registry import canonical_name
 from benchflow.sandbox.pulling import Credentials
 
@@ -148,7 +148,7 @@ def test_a_secret_is_a_pair_a_docker_configuration_or_a_token(text, found):
     [
         ("x", "cannot be used"),
         ("[other]\n", "only have tables of the form"),
-        ('[registry."a"]\nmirror = []\n', "unknown key mirror; known are mirrors, ca, plain_http"),
+        ('[registry."a"]\nmirror = []\n', "unknown key mirror; the keys are mirrors, ca, plain_http"),
         ('[registry."a"]\nmirrors = ["a.io"]\n', "list of https:// or http:// addresses"),
         ('[registry."a"]\nca = "gone.pem"\n', "path of a file with certificates"),
         ('[registry."a"]\nplain_http = "yes"\n', "must be true or false"),

@@ -11,8 +11,8 @@ from typing import Final
 from urllib.error import HTTPError
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images.distribution.client import NETWORK_ERRORS, RegistryClient
 from benchflow.sandbox.images.distribution.manifests import Descriptor, invalid
+from benchflow.sandbox.images.distribution.registry_client import NETWORK_ERRORS, RegistryClient
 
 _CHUNK: Final = 1 << 18
 _FRUITLESS: Final = 4

@@ -127,7 +127,7 @@ def _entry(entry: Any) -> Credentials | None:
 
 
 def _ask(helper: str, server: str, given: Mapping[str, str]) -> Found:
-    """Ask a program `docker-credential-NAME`; one that knows nothing of the server says so and ends with 1."""
+    """Ask a program `docker-credential-NAME`; one without credentials for the server says "not found"."""
     program = f"docker-credential-{helper}"
     if os.sep in helper:
         return Found(problem=f"the credential helper {helper!r} is not a name")

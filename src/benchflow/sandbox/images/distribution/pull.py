@@ -20,7 +20,6 @@ import anyio.to_thread
 
 from benchflow.errors import BenchflowError, EnvironmentFailure
 from benchflow.sandbox.images.distribution.blobs import Stopped, download
-from benchflow.sandbox.images.distribution.client import NETWORK_ERRORS, Refused, RegistryClient, Unreachable
 from benchflow.sandbox.images.distribution.credentials import Found, find_credentials
 from benchflow.sandbox.images.distribution.manifests import (
     ACCEPTED,
@@ -35,6 +34,7 @@ from benchflow.sandbox.images.distribution.manifests import (
 )
 from benchflow.sandbox.images.distribution.reference import Reference, parse_reference
 from benchflow.sandbox.images.distribution.registries import Endpoint, read_registries
+from benchflow.sandbox.images.distribution.registry_client import NETWORK_ERRORS, Refused, RegistryClient, Unreachable
 from benchflow.sandbox.images.image_config import ImageConfig
 from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry
 from benchflow.sandbox.images.image_sources import register, tree_size, unpack_blob

@@ -109,7 +109,7 @@ def _entry(path: Path, name: str, table: Any) -> _Entry:
         raise _wrong(path, f"{where} is not a table")
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
-        raise _wrong(path, f"{where} has the unknown key {unknown[0]}; known are {', '.join(_KEYS)}")
+        raise _wrong(path, f"{where} has the unknown key {unknown[0]}; the keys are {', '.join(_KEYS)}")
     mirrors, plain, ca = table.get("mirrors", []), table.get("plain_http", False), table.get("ca")
     if not isinstance(mirrors, list) or not all(_is_url(mirror) for mirror in mirrors):
         raise _wrong(path, f"{where}.mirrors must be a list of https:// or http:// addresses")
