@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images.distribution import ImageUnavailable, PullSettings, client, obtain_image, pull_image
+from benchflow.sandbox.images.distribution import ImageUnavailable, PullSettings, obtain_image, pull_image, registry_client
 from benchflow.sandbox.images.distribution.pull import LEARNED
 from benchflow.sandbox.images.layer_tree import LayerTree
 from benchflow.sandbox.images.oci import machine_architecture
