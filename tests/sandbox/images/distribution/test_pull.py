@@ -10,7 +10,13 @@ import pytest
 import zstandard
 
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.images.distribution import ImageUnavailable, PullSettings, obtain_image, pull_image, registry_client
+from benchflow.sandbox.images.distribution import (
+    ImageUnavailable,
+    PullSettings,
+    obtain_image,
+    pull_image,
+    registry_client,
+)
 from benchflow.sandbox.images.distribution.pull import LEARNED
 from benchflow.sandbox.images.layer_tree import LayerTree
 from benchflow.sandbox.images.oci import machine_architecture
@@ -185,7 +191,7 @@ async def test_a_registry_that_cannot_be_reached_is_asked_once(images, serve):
 
 
 async def test_a_silent_registry_is_given_up_after_the_limit(images, serve, monkeypatch):
-    monkeypatch.setattr(client, "CONTACT_SEC", 0.3)
+    monkeypatch.setattr(registry_client, "CONTACT_SEC", 0.3)
     held = []
     with serve(held.append) as port, pytest.raises(ImageUnavailable, match="no answer within 0.3 s"):
         await pull_image(images, f"127.0.0.1:{port}/a:1")
