@@ -227,12 +227,14 @@ async def _composition(
     file = compose_file(package)
     composition = None
     if file is not None and view.environment_dir is not None:
+        from benchflow.sandbox.composed.composition import compose_variables
+
         image = await _declared_image(view, backend, base_image)
         try:
             composition = await backend.compose(
                 view.environment_dir / file.removeprefix("environment/"),
                 image=image,
-                variables=variables,
+                variables={**variables, **compose_variables(view.environment_dir, view.config.environment)},
                 timeout_sec=view.config.environment.build_timeout_sec,
             )
         except BenchflowError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import BenchflowError, PackageError, UnsupportedError
-from benchflow.sandbox.engine.composed.compose_file import read_compose
+from benchflow.sandbox.composed.compose_file import read_compose
 
 FULL = """
 services:
