@@ -236,6 +236,7 @@ async def _composition(
                 image=image,
                 variables={**variables, **compose_variables(view.environment_dir, view.config.environment)},
                 timeout_sec=view.config.environment.build_timeout_sec,
+                base_image=base_image,
             )
         except BenchflowError as error:
             error.file = f"environment/{error.file}" if error.file else None

@@ -114,6 +114,6 @@ def compose_variables(context: Path, environment: EnvironmentConfig) -> dict[str
         "ENV_AGENT_LOGS_PATH": agent,
         "HOST_ARTIFACTS_PATH": artifacts,
         "ENV_ARTIFACTS_PATH": artifacts,
-        "CPUS": f"{environment.cpus or 0:g}",
-        "MEMORY": f"{environment.memory_mb or 0}M",
+        "CPUS": f"{environment.cpus:g}",
+        "MEMORY": f"{environment.memory_mb}M",
     }

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import RuntimeFailure, UnsupportedError, UsageError
-from benchflow.sandbox.backends import ENGINE
+from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.composed.composition import ServiceComposition, compose
 from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox
 from benchflow.sandbox.engine.container_changes import SnapshotNotes
@@ -41,7 +41,7 @@ _GROUND: Final = (
 class EngineBackend(SandboxBackend):
     """One engine; it is not contacted before it is needed."""
 
-    declared = ENGINE
+    declared = BUILT_IN
 
     def __init__(
         self,
@@ -99,8 +99,10 @@ class EngineBackend(SandboxBackend):
         image: Image | None = None,
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
+        base_image: str | None = None,
     ) -> Composition:
-        return await compose(self, file, image, variables or {}, {"timeout_sec": timeout_sec})
+        options = {"timeout_sec": timeout_sec} | ({"base_image": base_image} if base_image is not None else {})
+        return await compose(self, file, image, variables or {}, options)
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
         """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`)."""

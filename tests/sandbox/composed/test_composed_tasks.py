@@ -1,4 +1,4 @@
-"""Packages with a compose file, from the folder to the verdict. On real engines."""
+"""Packages with a compose file, from the folder to the verdict. On the local sandbox and on real engines."""
 
 import textwrap
 
@@ -11,14 +11,7 @@ from benchflow.rollout.phases.step_bounds import collect
 from benchflow.sandbox.factory import choose_backend, task_package
 from benchflow.verifier import Verifier
 
-ENGINES = [
-    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")
-]
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.slow,
-    pytest.mark.parametrize("bench", ENGINES, indirect=True, scope="module"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BASE = "benchcube-test/base:1"
 COMPOSE = f"""\
@@ -123,6 +116,9 @@ async def test_what_a_compose_file_asks_for_in_vain_is_named_with_its_file(bench
     assert caught.value.file == "environment/docker-compose.yaml"
 
 
+@pytest.mark.parametrize(
+    "bench", [pytest.param("docker", marks=[pytest.mark.engine, pytest.mark.xdist_group("docker")])], indirect=True
+)
 async def test_auto_takes_an_engine_even_with_a_substitute_for_images(bench, composed, engines, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", engines.docker()["DOCKER_HOST"])
     chosen = await choose_backend(task_package(composed(IN_WEB)), "auto", base_image="host")
