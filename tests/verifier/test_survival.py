@@ -444,3 +444,15 @@ def test_a_package_and_a_virtual_environment_that_the_agent_added_are_whole():
     made = [Change(root, "added", "directory"), Change(f"{root}/a.py", "added", "file")]
     venv = [Change("/usr/local/venv", "added", "directory"), Change("/usr/local/venv/pyvenv.cfg", "added", "file")]
     assert reasons([*made, *venv], KEPT_SYSTEM) == {}
+
+
+@pytest.mark.parametrize("path", ["/app/encodings.py", "/app/x/encodings/__init__.py", "/app/Encodings.so"])
+def test_what_python_imports_before_its_hook_does_not_survive(path):
+    rules = Rules("/app", early=frozenset({"encodings"}))
+    assert [item.reason for item in withhold([Change(path, "added", "file")], rules)] == ["startup"]
+    assert withhold([Change(path, "added", "file")], Rules("/app")) == []
+
+
+def test_a_folder_of_that_name_with_other_files_survives():
+    changes = [Change("/app/encodings", "added", "directory"), Change("/app/encodings/faces.npy", "added", "file")]
+    assert withhold(changes, Rules("/app", early=frozenset({"encodings"}))) == []

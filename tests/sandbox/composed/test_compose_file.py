@@ -66,7 +66,7 @@ def test_defaults_fill_in_and_unset_variables_are_errors(tmp_path):
     [
         ("services: {a: {image: x, privileged: true}}", "services.a.privileged"),
         ("services: {a: {image: x, volumes: ['/:/host']}}", "services.a.volumes[0]"),
-        ("services: {main: {volumes: ['./x:/logs/agent']}}", "services.main.volumes[0]"),
+        ("services: {main: {volumes: ['./x:/data']}}", "services.main.volumes[0]"),
         ("services: {a: {image: x, volumes: [v:/a]}, b: {image: x, volumes: [v:/b]}}", "services.b.volumes[0]"),
         ("services: {a: {image: x, deploy: {replicas: 2}}}", "services.a.deploy.replicas"),
         ("services: {a: {image: x}}\nnetworks: {n: {external: true}}", "networks.n.external"),

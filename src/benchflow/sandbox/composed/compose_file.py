@@ -73,6 +73,8 @@ class Service:
     labels: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     """Further names that other services know it by."""
+    empty_folders: tuple[str, ...] = ()
+    """Of `main`: where the file mounts folders from outside the package, which nothing in a sandbox gets to see."""
 
 
 def read_compose(file: Path, variables: Mapping[str, str]) -> dict[str, Service]:
@@ -139,7 +141,6 @@ class _Reader:
         self.only(data, _SERVICE, path)
         if name != MAIN_SERVICE and not (data.get("image") or data.get("build")):
             raise self.wrong(path, "has neither an image nor a build")
-        self.volumes(data.get("volumes"), f"{path}.volumes", name)
         command = self.words(data.get("command"), f"{path}.command")
         if name == MAIN_SERVICE and (
             data.get("entrypoint") is not None or (command and not _KEEPS_ALIVE.fullmatch(" ".join(command)))
@@ -161,6 +162,7 @@ class _Reader:
             depends_on=self.dependencies(data.get("depends_on"), f"{path}.depends_on"),
             healthcheck=self.healthcheck(data.get("healthcheck"), f"{path}.healthcheck"),
             limits=self.limits(data, path),
+            empty_folders=self.volumes(data.get("volumes"), f"{path}.volumes", name),
             labels=self.pairs(data.get("labels"), f"{path}.labels"),
             aliases=(
                 *(str(data[key]) for key in ("hostname", "container_name") if data.get(key)),
@@ -178,27 +180,37 @@ class _Reader:
             found += map(str, data.get("aliases") or ())
         return tuple(found)
 
-    def volumes(self, value: object, path: str, service: str) -> None:
-        """Check that each is a folder of this service alone; nothing has to be made for it."""
-        if value is None:
-            return
-        if not isinstance(value, list):
+    def volumes(self, value: object, path: str, service: str) -> tuple[str, ...]:
+        """Check that each is a folder of this service alone, for which nothing has to be made; the mounts of `main`
+        from outside the package are returned."""
+        if value is not None and not isinstance(value, list):
             raise self.wrong(path, "is not a list")
-        for index, item in enumerate(value):
+        outside: list[str] = []
+        for index, item in enumerate(value or ()):
             place = f"{path}[{index}]"
-            if isinstance(item, str):
-                *sources, target = item.removesuffix(":rw").removesuffix(":ro").rsplit(":", 1)
-                source = sources[0] if sources else ""
-            else:
-                data = self.mapping(item, place)
-                self.only(data, _MOUNT, place)
-                source, target = str(data.get("source") or ""), str(data.get("target") or "")
+            source, target = self.volume(item, place)
             if source.startswith((".", "/", "~")):
-                if not (service == MAIN_SERVICE and source == target and target in LOG_FOLDERS):
-                    raise self.unsupported(place, "mounts files of the machine, which a sandbox does not have")
+                if service != MAIN_SERVICE or self._is_inside(source):
+                    raise self.unsupported(place, "mounts files of the machine; copy them in a Dockerfile instead")
+                outside += [target] if target not in LOG_FOLDERS else []
             elif source and self._volumes.setdefault(source, service) != service:
                 other = self._volumes[source]
                 raise self.unsupported(place, f"is a volume that '{other}' has too, and services share no files")
+        return tuple(outside)
+
+    def volume(self, item: object, path: str) -> tuple[str, str]:
+        """Source and target; an anonymous volume has no source."""
+        if isinstance(item, str):
+            *sources, target = item.removesuffix(":rw").removesuffix(":ro").rsplit(":", 1)
+            return (sources[0] if sources else ""), target
+        data = self.mapping(item, path)
+        self.only(data, _MOUNT, path)
+        return str(data.get("source") or ""), str(data.get("target") or "")
+
+    def _is_inside(self, source: str) -> bool:
+        """Whether a path is part of the package."""
+        home = self._file.parent.resolve()
+        return (home / source).resolve().is_relative_to(home)
 
     def filled(self, value: object, path: str) -> object:
         """The value with `${NAME}` and `${NAME:-default}` filled in; `$$` is a dollar."""

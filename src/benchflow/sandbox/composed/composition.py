@@ -75,8 +75,11 @@ async def compose(
     main = services.pop(MAIN_SERVICE, Service(MAIN_SERVICE))
     if main.image is None and main.build is None and await anyio.Path(file.parent / "Dockerfile").is_file():
         main = replace(main, build=Build(file.parent))
+    found = image or await _image_of(backend, main, build_options)
+    lacks = tuple(f"{folder} of the machine, an empty folder here" for folder in main.empty_folders)
     return ServiceComposition(
-        image=image or await _image_of(backend, main, build_options),
+        image=replace(found, lacks=(*found.lacks, *lacks)),
+        empty_folders=main.empty_folders,
         services=tuple(services),
         env=main.env,
         workdir=main.workdir,
@@ -94,7 +97,8 @@ async def _image_of(backend: SandboxBackend, service: Service, options: Mapping[
     build = service.build
     if build is not None:
         own = {"build_args": build.args, "target": build.target}
-        return await backend.build(build.context, dockerfile=build.dockerfile, **own, **options)
+        built = await backend.build(build.context, dockerfile=build.dockerfile, **own, **options)
+        return replace(built, fidelity="built") if built.fidelity == "exact" else built
     if service.image is None:
         message = "Neither the compose file nor the package gives `main` an image."
         raise EnvironmentFailure(message, code="image-missing")

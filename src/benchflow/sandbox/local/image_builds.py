@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from benchflow.errors import UsageError
-from benchflow.sandbox.images.build.bases import missing_image
+from benchflow.sandbox.images.build.bases import HOST, Bases, registered
 from benchflow.sandbox.images.build.builder import BuildOptions, DockerfileBuilder
 from benchflow.sandbox.images.build.run_step import RunStep
 from benchflow.sandbox.images.filework import FileWork
-from benchflow.sandbox.images.image_registry import ImageRegistry
+from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import LayerStore
-from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, is_opaque
+from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, LayerTree, is_opaque
+from benchflow.sandbox.images.substitutes import lacking
 from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
 
 if TYPE_CHECKING:
@@ -54,11 +55,22 @@ class LocalImages:
     async def resolve(self, name: str) -> Image:
         """A registered image, or an `EnvironmentFailure` that says how to register it."""
         registry = await self.registry()
-        record = registry.get(name)
-        if record is None:
-            raise missing_image(name)
+        record = await registered(registry, name)
         await registry.require_whole(record)
         return registry.image(record)
+
+    async def substitute(self, name: str, base_image: str | None) -> Image | None:
+        """What replaces an image that is not available, with what it lacks; None if nothing does."""
+        registry = await self.registry()
+        stage = await Bases(registry, base_image).substitute(name)
+        if stage is None:
+            return None
+        host = await self._host_branches() if stage.on_host else ()
+        branches: list[Branch | Path] = [*host, *(registry.store.path(key) for key in stage.layers)]
+        lacks = await registry.store.work.look(lacking, name, (), LayerTree(branches))
+        image = make_image(registry.store, stage.layers, stage.config, base=stage.base)
+        digest = HOST if stage.on_host else image.digest
+        return replace(image, digest=digest, fidelity="substituted", instead_of=stage.instead_of, lacks=lacks)
 
     async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:
         """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
@@ -73,7 +85,8 @@ class LocalImages:
     async def _host_branches(self) -> Sequence[Branch]:
         from benchflow.sandbox.local.beside import host_profile as hostprofile
 
-        environment = await self.backend.environment(SandboxSpec(), "root", prepared=False)
+        spec = SandboxSpec(image=Image(HOST, HOST))
+        environment = await self.backend.environment(spec, "root", prepared=False)
         layer = self.backend.store.path(environment.host or "")
         return [LayerBranch(layer), *(FolderBranch(path, Path(path)) for path in hostprofile.IN_PLACE)]
 

@@ -39,7 +39,7 @@ _HOME_FILES: Final = frozenset({"bin"})
 _LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
 """Where R looks for packages first, in a home folder."""
 
-Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "bytecode", "link", "special"]
+Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "option", "bytecode", "link", "special"]
 
 REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
@@ -49,6 +49,7 @@ REASONS: Final[dict[Reason, str]] = {
     "above": "is in a folder above the working folder, where tools look for their settings",
     "startup": "is code or a setting that programs read when they start",
     "hook": "controls a test runner or a repository",
+    "option": "has a name that programs take for an option",
     "bytecode": "is bytecode",
     "link": "is a link to a place outside the working folder",
     "special": "is neither a file, a folder nor a link",
@@ -102,6 +103,8 @@ class Rules:
     """Mount points, which appear as changes but are not."""
     home: str | None = None
     """The home of the verifier's user as built."""
+    early: frozenset[str] = frozenset()
+    """Modules that interpreters of the environment import before their hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ class _Judge:
         names = [plain(name) for name in path.split("/")[1:]]
         if _BYTECODE in names:
             return "bytecode"
-        if is_startup(names[-1]):
+        if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
@@ -177,6 +180,15 @@ class _Judge:
         if reason is None and change.type == "symlink" and change.kind != "deleted":
             reason = self._of_link(change)
         return reason
+
+    def _is_early(self, change: Change, names: list[str]) -> bool:
+        """Whether Python would import this before its hook, from a folder that a verifier has in `PYTHONPATH`."""
+        name = names[-1]
+        if name in self.rules.expected or self.rules.keep_hooks:
+            return False
+        module = module_name(name)
+        found = names[-2] if module == "__init__" and len(names) > 1 else module
+        return found in self.rules.early or (change.type == "symlink" and name in self.rules.early)
 
     def _of_place(self, change: Change, names: list[str]) -> Reason | None:
         """Where the system, its interpreters and their settings are, everything is as built; elsewhere is data."""
@@ -263,6 +275,8 @@ class _Judge:
         *parents, name = names
         if module_name(name) == "__main__" and not below(change.path, self.rules.workdir):
             return None if name in self.rules.expected else "startup"  # running a script of its folder's name runs it
+        if name.startswith("-") and change.kind == "added" and name not in self.rules.expected:
+            return "option"  # a shell passes it on where a verifier writes `*`
         if name in PYTEST_FILES:
             return "hook" if change.kind != "added" else None
         if change.path.rpartition("/")[2] not in self.rules.expected and self._is_read(change, names):
