@@ -17,6 +17,7 @@ import anyio.to_thread
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError, UsageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.task_policy import (
     asset_mounts,
@@ -181,14 +182,16 @@ async def prepare(
         if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":
             env = {selection.key: view.name, **env}
     user = view.config.agent.user
+    network = network_policy(view, "environment")
+    given = phase_settings("agent", network.mode, variables)
     spec = SandboxSpec(
         image=image,
         limits=sandbox_limits(environment, capabilities),
-        network=network_policy(view, "environment"),
-        env=env,
+        network=network,
+        env={**given.env, **env},
         workdir=working_folder(environment.workdir, image.workdir if image is not None else None),
         user=str(user) if user is not None else None,
-        mounts=mounts,
+        mounts=(*mounts, *given.mounts),
         labels={"benchflow.task": view.name, "benchflow.digest": view.digest},
     )
     check = healthcheck_of(environment.healthcheck) or (image.healthcheck if image is not None else None)

@@ -20,6 +20,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
@@ -136,6 +137,7 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
+    machine: Mapping[str, str],
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
@@ -148,6 +150,9 @@ async def fork_for_verification(
     survivors = Survivors(rules, without_links, project=built.project, actions=targets)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
+    there = {mount.target for mount in sandbox.spec.mounts}
+    given = phase_settings("verify", network.mode, machine).mounts
+    mounts += [mount for mount in given if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:

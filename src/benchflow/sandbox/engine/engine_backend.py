@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from benchflow.errors import RuntimeFailure, UnsupportedError, UsageError
+from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
 from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.composed.composition import ServiceComposition, compose
 from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox

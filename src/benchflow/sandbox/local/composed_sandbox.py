@@ -21,7 +21,7 @@ from benchflow.sandbox.local.commands import task_group
 from benchflow.sandbox.local.layers.layer_stack import Layer
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.local.service_sandbox import ServiceSandbox
-from benchflow.sandbox.protocol import FailedRequest, Mount, NetworkPolicy, Revert, Sandbox, SandboxSpec, Snapshot
+from benchflow.sandbox.protocol import Mount, NetworkPolicy, Revert, Sandbox, SandboxSpec, Snapshot
 from benchflow.task.config.task_config import MAIN_SERVICE
 
 if TYPE_CHECKING:
@@ -93,9 +93,6 @@ class ComposedSandbox(LocalSandbox):
         await self._holder.set_network(policy)
         for sandbox in (self, *self._services.values()):
             await sandbox.renew_resolver()
-
-    async def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return await self._holder.failed_requests()
 
     async def dial(self, port: int) -> socket.socket:
         return await self._holder.dial(port)

@@ -42,17 +42,18 @@ class Attempt:
         return asdict(self)
 
 
-def unreached(attempts: Iterable[Attempt]) -> tuple[FailedRequest, ...]:
+def unreached(attempts: Iterable[Attempt], *, numeric: bool = False) -> tuple[FailedRequest, ...]:
     """The hosts whose newest attempt was refused or failed, each with its port; None where only the name was asked for.
 
-    Names without a domain and refused numeric addresses are left out: programs look for their own machine by the one
-    and for that of a cloud by the other, and download from neither.
+    Names without a domain and, unless `numeric`, refused addresses without a name are left out: programs look for their
+    own machine by the one and for that of a cloud by the other, and download from neither.
     """
     newest = {(attempt.host, attempt.port): attempt for attempt in attempts if "." in attempt.host}
     return tuple(
         FailedRequest(attempt.host, attempt.port, attempt.reason or attempt.verdict)
         for attempt in newest.values()
-        if attempt.verdict == "failed" or (attempt.verdict == "refused" and as_address(attempt.host) is None)
+        if attempt.verdict == "failed"
+        or (attempt.verdict == "refused" and (numeric or as_address(attempt.host) is None))
     )
 
 
