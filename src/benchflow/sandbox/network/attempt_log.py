@@ -114,4 +114,6 @@ class AuditLog:
     def silent(self) -> frozenset[tuple[str, int | None]]:
         """Hosts and ports that were asked and have not answered, for longer than a farewell takes."""
         late = time.monotonic() - _PATIENCE_SEC
-        return frozenset({*self._silent, *((host, port) for host, port, since in self._waiting.values() if since <= late)})
+        return frozenset(
+            {*self._silent, *((host, port) for host, port, since in self._waiting.values() if since <= late)}
+        )
