@@ -251,7 +251,8 @@ class BoxMaker:
 
     def _has_services(self) -> bool:
         """Whether something keeps running that the verifier may use."""
-        composed = self.sandbox.spec.composition is not None
+        composition = self.sandbox.spec.composition
+        composed = composition is not None and bool(composition.services)
         return composed or self._has_manifest_services() or self.scope.isolation.rung == "services"
 
     def _note_forwarding(self, forked: Sandbox) -> None:
