@@ -40,7 +40,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Modules in the current folder, the script's folder and `PYTHONPATH`.",
         "hook",
         "A module that the agent added, or that came out of its archive, is found only where the environment has none "
-        "of that name. The hook starts in the standard library, whatever the options, variables and virtual environment.",
+        "of that name. The hook starts in the standard library, whatever the options and variables.",
     ),
     Lookup(
         "python",
