@@ -62,7 +62,14 @@ class Box:
         variables = {**self.env, **(env or {})}
         if self.ground is not None:
             phony = bool(self.ground.phony)
-            variables = with_hook(variables, self.sandbox.spec, misleads_node=self.ground.misleads_node, phony=phony)
+            ground = self.ground
+            variables = with_hook(
+                variables,
+                self.sandbox.spec,
+                node_hook=ground.node_hook,
+                misleads_node=ground.misleads_node,
+                phony=phony,
+            )
         result = await self.sandbox.exec(
             argv, user=self.user, env=variables, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
         )
