@@ -266,6 +266,17 @@ def test_a_server_that_reports_an_error_of_its_own_is_not_reached(serve, origin)
     assert (failed.host, failed.port, failed.reason) == ("good.test", origin.port, "answered with status 503")
 
 
+def test_a_server_that_takes_a_connection_and_never_answers_is_not_reached(serve, monkeypatch):
+    monkeypatch.setattr("benchflow.sandbox.network.attempt_log._PATIENCE_SEC", 0.0)
+    served = serve("good.test")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        assert curl(served, f"https://good.test:{port}/", "--max-time", "1").returncode == 28
+        assert [(item.host, item.port, item.reason) for item in served.egress.failed_requests] == [
+            ("good.test", port, "no answer")
+        ]
+
+
 def test_a_server_that_speaks_nonsense_or_is_down_is_a_bad_gateway(serve, origin):
     served = serve("good.test", "nowhere.example")
     assert curl(served, f"http://good.test:{origin.port}/nonsense", "-w", "%{http_code}").stdout.endswith("502")
