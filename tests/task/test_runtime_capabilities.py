@@ -123,11 +123,8 @@ def test_what_the_backends_honour_passes(sandbox: str) -> None:
         ({"environment": {"workdir": "/a/../b"}}, "environment.workdir"),
         ({"environment": {"bugswarm_image_tag": "x"}}, "environment.bugswarm_image_tag"),
         ({"sandbox": {"gpus": 2}}, "sandbox.gpus"),
-        ({"verifier": {"service": "db"}}, "verifier.service"),
         ({"verifier": {"environment": {"gpus": 2}}}, "verifier.environment.gpus"),
         ({"verifier": {"memory": {"expected_skills": ["x"]}}}, "verifier.memory.expected_skills"),
-        ({"artifacts": [{"source": "/x", "service": "db"}]}, "artifacts[0].service"),
-        ({"steps": [{"name": "a", "verifier": {"service": "db"}}]}, "steps[0].verifier.service"),
         ({"reward": {"x": 1}}, "reward"),
         ({"user": {"model": "gpt-5", "tools": ["bash"]}}, "user.tools"),
         ({"benchflow": {"interaction": {"mode": "arena-concurrent"}}}, "benchflow.interaction.mode"),
@@ -159,9 +156,15 @@ def test_what_cannot_be_honoured_is_refused_by_its_path(frontmatter: dict[str, A
     assert path in refused(**frontmatter)
 
 
-def test_compose_services_need_an_engine() -> None:
-    assert refused("docker", verifier={"service": "db"}) == {}
-    assert "compose" in refused("local", verifier={"service": "db"})["verifier.service"]
+def test_services_beside_main_need_compose() -> None:
+    declared = [
+        ({"verifier": {"service": "db"}}, "verifier.service"),
+        ({"artifacts": [{"source": "/x", "service": "db"}]}, "artifacts[0].service"),
+        ({"steps": [{"name": "a", "verifier": {"service": "db"}}]}, "steps[0].verifier.service"),
+    ]
+    for frontmatter, path in declared:
+        assert refused("docker", **frontmatter) == refused("local", **frontmatter) == {}
+        assert "compose" in refused("folder", **frontmatter)[path]
 
 
 def test_an_unknown_sandbox_fails(make_package) -> None:
@@ -178,13 +181,14 @@ def test_a_configuration_alone_can_be_judged() -> None:
 def test_the_layout_of_a_package_is_judged(make_package) -> None:
     folder = make_package({"environment/docker-compose.yaml": "services: {}\n"})
     package = load_package(folder)
-    assert [feature.path for feature in validate_task_runtime_support(package, sandbox="local")] == [
-        "environment/docker-compose.yaml"
-    ]
+    refusing = [feature.path for feature in validate_task_runtime_support(package, sandbox="folder")]
+    assert "environment/docker-compose.yaml" in refusing
+    assert validate_task_runtime_support(package, sandbox="local") == []
     assert validate_task_runtime_support(package, sandbox="docker") == []
     config = package.config
     assert config is not None
-    assert len(validate_task_runtime_support(config, sandbox="local", task_dir=folder)) == 1
+    judged = validate_task_runtime_support(config, sandbox="folder", task_dir=folder)
+    assert [feature.path for feature in judged] == refusing
 
 
 def test_only_the_selected_strategy_and_its_parts_count(make_package) -> None:
@@ -270,7 +274,6 @@ def test_what_is_refused_is_shown_in_the_file_that_declares_it(make_package) -> 
     }
     issues = check_folder(make_package(files), sandbox="local").issues
     assert [(issue.path, issue.file, issue.line) for issue in issues if issue.code == "unsupported-feature"] == [
-        ("environment/compose.yaml", "environment/compose.yaml", None),
         ("environment.isolation", "environment.toml", None),
         ("verifier.strategies.peer.type", "verifier/verifier.md", 4),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from benchflow.sandbox.inside.offers import Offer, read_offers
+from benchflow.sandbox.inside.offers import MOST, Offer, read_offers
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 
 pytestmark = pytest.mark.anyio
@@ -93,9 +93,9 @@ kept = [socket.create_connection(("127.0.0.1", 8001), 20) for _ in range(240)]
 print(len(kept), flush=True)
 time.sleep(60)
 """
-MANY_PORTS = """
+MANY_PORTS = f"""
 import socket, time
-kept = [socket.create_server(("127.0.0.1", 9000 + number)) for number in range(140)]
+kept = [socket.create_server(("127.0.0.1", 9000 + number)) for number in range({MOST + 12})]
 open("/tmp/up", "w").close()
 time.sleep(600)
 """

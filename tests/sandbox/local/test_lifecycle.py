@@ -264,7 +264,7 @@ async def test_status_is_found_by_trying(backend: LocalBackend, identity: Identi
     } <= status.capabilities
     assert ("users" in status.capabilities) == (identity != "single")
     missing = {item.capability: item.how for item in status.missing}
-    assert {"gpu", "windows", "compose"} <= set(missing)
+    assert {"gpu", "windows"} <= set(missing)
     assert all(missing.values())
     assert not set(missing) & status.capabilities
 

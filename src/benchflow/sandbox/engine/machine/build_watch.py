@@ -1,8 +1,8 @@
 """Runs `podman build` and leaves nothing of it behind when its caller goes away; uses the standard library only.
 
 Podman ends at once on a signal and leaves the command of the RUN running and its working container in the storage. This
-program is told to stop by the end of its standard input, which also comes when its caller is killed. It then kills
-everything below it, and removes the working containers that have the marker of this build among their volumes.
+program stops at the end of its standard input, which also comes when its caller is killed. It then kills everything
+below it, and removes the working containers that have the marker of this build among their volumes.
 
     python build_watch.py MARKER ENGINE_WORDS BUILD_ARGUMENT...
 
