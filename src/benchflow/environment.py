@@ -109,7 +109,9 @@ class Environment:
 
     def record(self) -> SandboxPart:
         """The `sandbox` part of a result: backend, base, and whether that is the declared one."""
-        return SandboxPart(self.backend.name, self.preparation.base, self.preparation.fidelity)
+        found, image = self.preparation, self.preparation.spec.image
+        replaced, lacks = (image.instead_of, image.lacks) if image is not None else ((), ())
+        return SandboxPart(self.backend.name, found.base, found.fidelity, replaced, lacks)
 
     async def stop(self) -> None:
         """End services and sandbox, and the backend when it was made for this environment; idempotent."""

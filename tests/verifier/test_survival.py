@@ -505,3 +505,15 @@ def test_a_link_in_place_of_the_hooks_of_a_repository_is_withheld():
 def test_a_name_like_an_option_that_the_task_speaks_of_survives():
     rules = Rules("/app", expected=frozenset({"-notes-"}))
     assert reasons([Change("/app/-notes-", "added", "file")], rules) == {}
+
+
+@pytest.mark.parametrize("path", ["/app/encodings.py", "/app/x/encodings/__init__.py", "/app/Encodings.so"])
+def test_what_python_imports_before_its_hook_does_not_survive(path):
+    rules = Rules("/app", early=frozenset({"encodings"}))
+    assert [item.reason for item in withhold([Change(path, "added", "file")], rules)] == ["startup"]
+    assert withhold([Change(path, "added", "file")], Rules("/app")) == []
+
+
+def test_a_folder_of_that_name_with_other_files_survives():
+    changes = [Change("/app/encodings", "added", "directory"), Change("/app/encodings/faces.npy", "added", "file")]
+    assert withhold(changes, Rules("/app", early=frozenset({"encodings"}))) == []

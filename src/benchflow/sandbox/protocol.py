@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self, TypedDict
@@ -116,6 +116,10 @@ class Image:
     healthcheck: Healthcheck | None = None
     base: str = "host"
     fidelity: Fidelity = "exact"
+    instead_of: tuple[str, ...] = ()
+    """Of a substitute: the images that the package names, as it names them."""
+    lacks: tuple[str, ...] = ()
+    """What a substitute does not have of them, one phrase each, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +485,17 @@ class SandboxBackend(ABC):
     async def resolve(self, image: str) -> Image:
         """A named image, or an `EnvironmentFailure` that says which command provides it."""
         raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
+
+    async def substitute(self, image: str, base_image: str | None) -> Image | None:
+        """What replaces a named image that is not available: `base_image`, if given; None if nothing does."""
+        if base_image is None:
+            return None
+        if base_image == "host":
+            message = (
+                f"The sandbox '{self.name}' cannot use this machine's userland; `--base-image host` needs `local`."
+            )
+            raise UnsupportedError(message, path="base_image")
+        return replace(await self.resolve(base_image), fidelity="substituted", instead_of=(image,))
 
     async def compose(
         self,

@@ -34,7 +34,8 @@ def test_curl_reaches_an_allowed_host_over_http(serve, origin):
 def test_curl_is_told_why_another_host_is_refused(serve, origin):
     served = serve("good.test")
     done = curl(served, f"http://evil.test:{origin.port}/", "-w", "%{http_code}")
-    assert done.stdout == f"egress to evil.test port {origin.port} refused: not on the allowlist\n403"
+    reason = "not on the allowlist; `allowed_hosts` of the package permits hosts"
+    assert done.stdout == f"egress to evil.test port {origin.port} refused: {reason}\n403"
     assert origin.requests == []
     assert served.verdicts == [("proxy", "evil.test", "refused")]
 
@@ -295,6 +296,13 @@ def test_allowed_names_do_not_lead_to_private_addresses(serve, url):
     done = curl(served, url, "-w", "%{http_code}")
     assert done.stdout.endswith("403")
     assert served.verdicts[0][2] == "refused"
+
+
+def test_a_refused_address_is_named_with_the_setting_that_permits_it(serve):
+    answer = serve(mode="public", permitted=()).exchange(b"CONNECT 10.0.0.1:443 HTTP/1.1\r\nHost: 10.0.0.1:443\r\n\r\n")
+    line = answer.splitlines()[0].decode()
+    assert line.startswith("HTTP/1.1 403 Forbidden (egress to 10.0.0.1 port 443 refused: 10.0.0.1 is a private address")
+    assert "permit it with BENCHCUBE_PERMITTED_NETWORKS" in line
 
 
 def test_this_machine_is_out_of_reach_unless_the_operator_permits_it(serve, origin):

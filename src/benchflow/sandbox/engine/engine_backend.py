@@ -133,8 +133,16 @@ class EngineBackend(SandboxBackend):
         return await self.resolve(service.image)
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`)."""
-        return await self._builder.build(context, dockerfile, _build_options(options))
+        """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`). No engine replaces a base
+        image: `base_image` is refused where it is needed.
+        """
+        try:
+            return await self._builder.build(context, dockerfile, _build_options(options))
+        except EnvironmentFailure as error:
+            if options.get("base_image") is None or error.code != "image-missing":
+                raise
+            message = f"{error} Only the sandbox `local` can replace a base image of a Dockerfile (`--base-image`)."
+            raise UnsupportedError(message, path="base_image") from error
 
     async def resolve(self, image: str) -> Image:
         return await resolve_image(self._client, image)
@@ -157,11 +165,6 @@ class EngineBackend(SandboxBackend):
 def _build_options(options: Mapping[str, object]) -> BuildOptions:
     timeout, network, target = (options.get(key) for key in ("timeout_sec", "network", "target"))
     arguments = options.get("build_args") or {}
-    if options.get("base_image") is not None:
-        raise UnsupportedError(
-            "A container engine builds on the base image that the Dockerfile names; only `local` can replace it.",
-            path="base_image",
-        )
     unknown = set(options) - {"timeout_sec", "build_args", "network", "target", "base_image"}
     if unknown:
         raise UsageError(f"Unknown build options: {', '.join(sorted(unknown))}.")

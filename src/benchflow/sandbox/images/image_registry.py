@@ -6,6 +6,7 @@ engines: `debian`, `debian:latest` and `docker.io/library/debian:latest` are the
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ class ImageRecord:
     added_at: str
     size: int
     """Bytes of its files."""
+    stands_for: tuple[str, ...] = ()
+    """Patterns of names (`python:3.*`) of images that it replaces where they are not available."""
 
     @property
     def digest(self) -> str:
@@ -51,6 +54,7 @@ class ImageRecord:
             "size": self.size,
             "layers": list(self.layers),
             "config": self.config.to_oci(),
+            **({"stands_for": list(self.stands_for)} if self.stands_for else {}),
         }
 
 
@@ -107,6 +111,17 @@ class ImageRegistry:
         paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         return sorted((_read(path.read_text(encoding="utf-8"), path) for path in paths), key=lambda r: r.name)
 
+    def stand_in(self, name: str) -> ImageRecord | None:
+        """The image that replaces one of that name; of several, the one with the longest pattern."""
+        wanted = canonical_name(name).partition("@")[0]
+        fitting = [
+            (len(pattern), record.added_at, record.name, record)
+            for record in self.all()
+            for pattern in record.stands_for
+            if fnmatch.fnmatchcase(wanted, pattern) or fnmatch.fnmatchcase(wanted, f"*/{pattern}")
+        ]
+        return max(fitting)[-1] if fitting else None
+
     async def remove(self, name: str) -> ImageRecord | None:
         """Remove an image and the layers that only it needs; None if there is no such image."""
         record = self.get(name)
@@ -142,6 +157,7 @@ def _read(text: str, path: Path) -> ImageRecord:
             source=values["source"],
             added_at=values["added_at"],
             size=values["size"],
+            stands_for=tuple(values.get("stands_for", ())),
         )
     except (ValueError, KeyError, TypeError) as error:
         message = f"The image record {path} cannot be read; remove it and add the image again."

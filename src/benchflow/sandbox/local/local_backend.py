@@ -157,7 +157,9 @@ class LocalBackend(SandboxBackend):
         as_root = user.partition(":")[0] in _ROOT_NAMES
         host = folders = None
         if image is None or image.base == "host":
-            host = await self._host_layer()
+            # Without a layer of its own an image gets no user, so the profile has to bring it.
+            bare = image is not None and (as_root or bool(image.layers))
+            host = await self._host_layer(bare=bare)
             if as_root and (await self.runtime()).launcher.identity in ("range", "single"):
                 folders = await self._host_layer(folders=True)
         layers = tuple(self.store.location(path) for path in reversed(image.layers)) if image else ()
@@ -166,16 +168,16 @@ class LocalBackend(SandboxBackend):
             return environment
         return replace(environment, layers=(await self._prepared_layer(spec, environment, user), *layers))
 
-    async def _host_layer(self, *, folders: bool = False) -> str:
+    async def _host_layer(self, *, folders: bool = False, bare: bool = False) -> str:
         """The location of a layer of the host profile, composed when it is new or out of date."""
         runtime = await self.runtime()
-        key = hostprofile.profile_key() + ("-folders" if folders else "")
+        key = hostprofile.profile_key() + ("-folders" if folders else "-bare" if bare else "")
         async with self._preparing.setdefault(key, anyio.Lock()):
             if not await self._is_whole(key):
                 unfinished = runtime.owner.location(f"profile-{secrets.token_hex(4)}")
                 target = f"store:layers/{key}"
-                message = {"op": "compose-host", "folders": folders, "target": target, "unfinished": unfinished}
-                await runtime.launcher.task(message)
+                message = {"op": "compose-host", "folders": folders, "bare": bare, "target": target}
+                await runtime.launcher.task({**message, "unfinished": unfinished})
         return f"store:layers/{key}"
 
     async def _is_whole(self, key: str) -> bool:
@@ -250,6 +252,11 @@ class LocalBackend(SandboxBackend):
         from benchflow.sandbox.local.image_builds import LocalImages
 
         return await LocalImages(self).resolve(image)
+
+    async def substitute(self, image: str, base_image: str | None) -> Image | None:
+        from benchflow.sandbox.local.image_builds import LocalImages
+
+        return await LocalImages(self).substitute(image, base_image)
 
     async def discard(self, snapshot: Snapshot) -> None:
         layers, _ = self._snapshots.pop(snapshot.reference, ((), None))

@@ -24,6 +24,7 @@ from benchflow.sandbox.local.commands import LocalProcess, run_command, task_gro
 from benchflow.sandbox.local.inside.messages import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.network.attempt_log import Attempt, unreached
 from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
@@ -238,7 +239,11 @@ class LocalSandbox(Sandbox):
         return ("processes",) if self.groups.forks_refused() else ()
 
     async def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return self._uplink.failed_requests
+        return unreached(self._uplink.attempts)
+
+    def unreached_addresses(self) -> tuple[FailedRequest, ...]:
+        """All that was asked for and not reached, addresses without a name too: for commands that only download."""
+        return unreached(self._uplink.attempts, numeric=True)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         link = await self._quiet_link()
@@ -410,8 +415,9 @@ class Uplink:
         return self._plan.environment or {}
 
     @property
-    def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return self._egress.failed_requests if self._egress is not None else ()
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The newest attempts to get out, oldest first."""
+        return self._egress.attempts if self._egress is not None else ()
 
     async def open(self, link: Link) -> None:
         """Apply the policy inside; the sandbox has no other network."""

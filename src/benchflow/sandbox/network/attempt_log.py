@@ -46,19 +46,20 @@ class Attempt:
 
 
 def unreached(
-    attempts: Iterable[Attempt], silent: Collection[tuple[str, int | None]] = ()
+    attempts: Iterable[Attempt], silent: Collection[tuple[str, int | None]] = (), *, numeric: bool = False
 ) -> tuple[FailedRequest, ...]:
     """The hosts whose newest attempt was refused or failed, each with its port; None where only the name was asked for.
 
-    So are those that are `silent`, by host and port: they were asked for something and did not answer.
-    Names without a domain and refused numeric addresses are left out: programs look for their own machine by the one
-    and for that of a cloud by the other, and download from neither.
+    So are those that are `silent`, by host and port: they were asked for something and did not answer. Names without a
+    domain and, unless `numeric`, refused addresses without a name are left out: programs look for their own machine by
+    the one and for that of a cloud by the other, and download from neither.
     """
     newest = {(attempt.host, attempt.port): attempt for attempt in attempts if "." in attempt.host}
     failed = {
         place: FailedRequest(attempt.host, attempt.port, attempt.reason or attempt.verdict)
         for place, attempt in newest.items()
-        if attempt.verdict == "failed" or (attempt.verdict == "refused" and as_address(attempt.host) is None)
+        if attempt.verdict == "failed"
+        or (attempt.verdict == "refused" and (numeric or as_address(attempt.host) is None))
     }
     quiet = {(host, port): FailedRequest(host, port, "no answer") for host, port in silent if "." in host}
     return tuple((quiet | failed).values())

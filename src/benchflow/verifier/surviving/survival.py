@@ -107,6 +107,8 @@ class Rules:
     """Mount points, which appear as changes but are not."""
     home: str | None = None
     """The home of the verifier's user as built."""
+    early: frozenset[str] = frozenset()
+    """Modules that interpreters of the environment import before their hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class _Judge:
         names = [plain(name) for name in path.split("/")[1:]]
         if _BYTECODE in names:
             return "bytecode"
-        if is_startup(names[-1]):
+        if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
@@ -184,6 +186,15 @@ class _Judge:
         if reason is None and change.type == "symlink" and change.kind != "deleted":
             reason = self._of_link(change)
         return reason
+
+    def _is_early(self, change: Change, names: list[str]) -> bool:
+        """Whether Python would import this before its hook, from a folder that a verifier has in `PYTHONPATH`."""
+        name = names[-1]
+        if name in self.rules.expected or self.rules.keep_hooks:
+            return False
+        module = module_name(name)
+        found = names[-2] if module == "__init__" and len(names) > 1 else module
+        return found in self.rules.early or (change.type == "symlink" and name in self.rules.early)
 
     def _of_place(self, change: Change, names: list[str]) -> Reason | None:
         """Where the system, its interpreters and their settings are, everything is as built; elsewhere is data."""

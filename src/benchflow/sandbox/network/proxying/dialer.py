@@ -14,7 +14,7 @@ from functools import cache
 from ipaddress import IPv4Address, ip_address
 from typing import Final
 
-from benchflow.sandbox.network.addresses import refusal
+from benchflow.sandbox.network.addresses import VARIABLE, refusal
 from benchflow.sandbox.network.attempt_log import AuditLog, Channel
 from benchflow.sandbox.network.host_rules import Address, HostRules, Network, as_address
 from benchflow.sandbox.network.proxying.connection import Stream
@@ -63,7 +63,7 @@ class Dialer:
         fit = [address for address, reason in reasons.items() if reason is None]
         if not fit:
             address, reason = next(iter(reasons.items()))
-            raise RefusedError(f"{address} is {reason}")
+            raise RefusedError(f"{address} is {reason}; permit it with {VARIABLE}")
         return fit[:_MAX_TRIED]
 
     async def _resolve(self, host: str) -> Sequence[Address]:
@@ -141,7 +141,7 @@ class Outbound:
     async def connect(self, channel: Channel, target: Target) -> Stream:
         """A connection to `target`; `RefusedError` or `UnreachableError` otherwise. Logged in every case."""
         if not self.admits(target.host):
-            raise self.refused(channel, target, "not on the allowlist")
+            raise self.refused(channel, target, "not on the allowlist; `allowed_hosts` of the package permits hosts")
         dialling = object()
         self._audit.asked(dialling, target.host, target.port)
         try:
