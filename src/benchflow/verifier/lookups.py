@@ -244,12 +244,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "git",
         "Hooks of a repository, also where a file, a link or a common folder leads to it.",
         "as-built",
-        "Those that the agent added are removed from the verifier's copy, so that they run without variables neither.",
+        "Those that the agent added are removed from the verifier's copy, so that none runs without variables either.",
     ),
     Lookup("git", "Settings of the user and the system.", "as-built", "System folders and homes are as built."),
     Lookup(
         "libraries",
-        "Files in a package or standard library of Go, Ruby, Node, R, Rust or Python, and jars that Java loads by itself.",
+        "Files in a package or standard library of Go, Ruby, Node, R, Rust or Python, and extensions of Java.",
         "as-built",
         "Where system changes are kept, nothing is added to those that the environment was built with.",
     ),
@@ -294,7 +294,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "libc",
-        "Accounts, addresses and services of the system behind sockets in `/run/nscd`, `/run/systemd`, `/run/dbus`, `/dev`.",
+        "Accounts, addresses and services behind sockets in `/run/nscd`, `/run/systemd`, `/run/dbus` and `/dev`.",
         "as-built",
         "Sockets are not forwarded there, and links on the way there are withheld.",
     ),

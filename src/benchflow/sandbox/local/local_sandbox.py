@@ -239,7 +239,7 @@ class LocalSandbox(Sandbox):
         return ("processes",) if self.groups.forks_refused() else ()
 
     async def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return unreached(self._uplink.attempts)
+        return unreached(self._uplink.attempts, self._uplink.silent)
 
     def unreached_addresses(self) -> tuple[FailedRequest, ...]:
         """All that was asked for and not reached, addresses without a name too: for commands that only download."""
@@ -418,6 +418,11 @@ class Uplink:
     def attempts(self) -> tuple[Attempt, ...]:
         """The newest attempts to get out, oldest first."""
         return self._egress.attempts if self._egress is not None else ()
+
+    @property
+    def silent(self) -> frozenset[tuple[str, int | None]]:
+        """Hosts and ports that were asked and have not answered."""
+        return self._egress.silent if self._egress is not None else frozenset()
 
     async def open(self, link: Link) -> None:
         """Apply the policy inside; the sandbox has no other network."""
