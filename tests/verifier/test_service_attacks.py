@@ -54,6 +54,31 @@ async def test_the_daemon_would_reach_a_verifier_in_its_own_box(bench, package):
         await it.agent("[ -e /tmp/seen ]")
 
 
+SERVES = """\
+    #!/bin/sh
+    mkdir /tmp/own && echo real > /tmp/own/page
+    python3 -m http.server 8123 --bind %s --directory /tmp/own >/dev/null 2>&1 &
+    for try in $(seq 100); do
+      [ "$(curl -sf http://127.0.0.1:8123/page)" = real ] && break
+      sleep 0.1
+    done
+    [ "$(curl -sf http://127.0.0.1:8124/page)" = forged ] && echo 1 > /tmp/other
+    [ "$(curl -sf http://127.0.0.1:8123/page)" = real ] && [ -e /tmp/other ] && r=1 || r=0
+    echo $r > /logs/verifier/reward.txt
+    """
+
+
+@pytest.mark.parametrize("address", ["::"])
+async def test_what_a_verifier_serves_itself_stands_before_a_service_of_the_agent(bench, package, address):
+    async with bench(package(SERVICES, {"verifier/test.sh": SERVES % address})) as it:
+        page = "mkdir /tmp/web; echo forged > /tmp/web/page; "
+        serve = "setsid nohup python3 -m http.server %d --directory /tmp/web >/dev/null 2>&1 </dev/null & "
+        await it.agent(page + serve % 8123 + serve % 8124)
+        await it.agent("until curl -sf 127.0.0.1:8123/page && curl -sf 127.0.0.1:8124/page; do sleep 0.05; done")
+        found = await it.verify()
+        assert found.verdict.reward == 1, (it.output / "test-stdout.txt").read_text()
+
+
 SPLIT = {
     "task.toml": '[task]\nname = "acme/split"\n[verifier]\nisolation = "services"\n',
     "instruction.md": "Say the word.\n",

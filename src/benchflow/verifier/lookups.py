@@ -268,7 +268,32 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "variable",
         "`GIT_CONFIG_COUNT` sets `core.hooksPath` and `core.fsmonitor` for every command.",
     ),
+    Lookup(
+        "git",
+        "Hooks of a repository, also where a file, a link or a common folder leads to it.",
+        "as-built",
+        "Those that the agent added are removed from the verifier's copy, so that none runs without variables either.",
+    ),
     Lookup("git", "Settings of the user and the system.", "as-built", "System folders and homes are as built."),
+    Lookup(
+        "libraries",
+        "Files in a package or standard library of Go, Ruby, Node, R, Rust or Python, and extensions of Java.",
+        "as-built",
+        "Where system changes are kept, nothing is added to those that the environment was built with.",
+    ),
+    Lookup(
+        "gcc",
+        "Headers in `/usr/local/include` and beside the compiler before those of the system.",
+        "as-built",
+        "Where system changes are kept, a header that the environment has is withheld.",
+    ),
+    Lookup(
+        "any",
+        "Its settings in `/etc` and in homes.",
+        "as-built",
+        "As built; where system changes are kept, those in homes and those named after a program of the environment, "
+        "unless the task mentions them.",
+    ),
     Lookup("go", "Files of the package that is built.", "named", "The verifier names the folder."),
     Lookup("cargo", "`build.rs` and targets of the package that is built.", "named", "The verifier names the package."),
     Lookup(
@@ -297,7 +322,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "libc",
-        "Accounts and addresses from a daemon whose socket is in `/run/nscd` or at the place of another name service.",
+        "Accounts, addresses and services behind sockets in `/run/nscd`, `/run/systemd`, `/run/dbus` and `/dev`.",
         "as-built",
         "Sockets are not forwarded there, and links on the way there are withheld.",
     ),

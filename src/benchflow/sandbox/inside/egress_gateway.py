@@ -125,7 +125,7 @@ def _open(listener: Listener) -> socket.socket:
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if datagram else socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((listener.host, listener.port))
+        sc.bind_socket(opened, (listener.host, listener.port))
         if not datagram:
             opened.listen(_BACKLOG)
     except OSError:

@@ -21,7 +21,7 @@ from benchflow.sandbox.inside import syscalls as sc
 Kind = Literal["tcp", "udp", "stream", "packet", "datagram"]
 """Of the internet: `tcp`, `udp`. Of the Unix domain: `stream`, `packet` (both accept connections), `datagram`."""
 
-MOST: Final = 512
+MOST: Final = 128
 """How many offers of a box are forwarded."""
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - addresses that programs of a box listen on
 OWN_DESCRIPTORS: Final = "/proc/self/fd"
@@ -131,11 +131,11 @@ def listen(offer: Offer, closed: Sequence[str] = (), descriptors: str = OWN_DESC
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if offer.domain == socket.AF_INET6:
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, offer.alone)
-            opened.bind((offer.place, offer.port))
+            sc.bind_socket(opened, (offer.place, offer.port))
         elif offer.place.startswith("\0"):
             if any(offer.place.startswith(place) for place in closed if place.startswith("\0")):
                 raise OSError(errno.EACCES, "nothing may be offered at such a name")
-            opened.bind(os.fsencode(offer.place))
+            sc.bind_socket(opened, offer.place)
         else:
             _bind_path(opened, offer, closed, descriptors)
         if offer.kind not in ("udp", "datagram"):
@@ -184,7 +184,7 @@ def _alone(offer: Offer, plain: set[tuple[Kind, int]]) -> bool:
         return not offer.place.startswith("::ffff:")
     with socket.socket(socket.AF_INET, _TYPES[offer.kind]) as probe:
         try:
-            probe.bind((WILDCARDS[0], offer.port))
+            sc.bind_socket(probe, (WILDCARDS[0], offer.port))
         except OSError:
             return False
     return True
@@ -260,7 +260,7 @@ def _bind_path(opened: socket.socket, offer: Offer, closed: Sequence[str], descr
             if not stat.S_ISSOCK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                 raise OSError(errno.EEXIST, "another file has its path")
             os.unlink(name, dir_fd=fd)
-        opened.bind(f"{descriptors}/{fd}/{name}")
+        sc.bind_socket(opened, f"{descriptors}/{fd}/{name}")
         mode, uid, gid = offer.rights
         with suppress(OSError):  # an id that this box does not have; then it is root's
             os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import socket
 import struct
 from typing import Final
 
@@ -69,16 +70,16 @@ MACHINE: Final = os.uname().machine
 
 _NUMBERS: Final[dict[str, dict[str, int]]] = {
     "x86_64": {
-        "write": 1, "rt_sigaction": 13, "clone": 56, "execve": 59, "exit": 60, "kill": 62, "chdir": 80, "umask": 95,
-        "setsid": 112, "setgroups": 116, "setresuid": 117, "setresgid": 119, "capget": 125, "capset": 126,
+        "write": 1, "rt_sigaction": 13, "bind": 49, "clone": 56, "execve": 59, "exit": 60, "kill": 62, "chdir": 80,
+        "umask": 95, "setsid": 112, "setgroups": 116, "setresuid": 117, "setresgid": 119, "capget": 125, "capset": 126,
         "pivot_root": 155, "prctl": 157, "sched_setaffinity": 203, "openat": 257, "unshare": 272, "prlimit64": 302,
         "seccomp": 317,
     },
     "aarch64": {
         "pivot_root": 41, "chdir": 49, "openat": 56, "write": 64, "capget": 90, "capset": 91, "exit": 93, "unshare": 97,
         "sched_setaffinity": 122, "rt_sigaction": 134, "setresuid": 147, "setresgid": 149, "setsid": 157,
-        "setgroups": 159, "umask": 166, "prctl": 167, "kill": 129, "clone": 220, "execve": 221, "prlimit64": 261,
-        "seccomp": 277,
+        "setgroups": 159, "umask": 166, "prctl": 167, "kill": 129, "bind": 200, "clone": 220, "execve": 221,
+        "prlimit64": 261, "seccomp": 277,
     },
 }  # fmt: skip
 NUMBER: Final = {
@@ -228,6 +229,25 @@ def kill_with(pid: int, number: int, first: int, second: int) -> None:
     """`kill` with two more words, which the kernel ignores and a filter can see."""
     words = (ctypes.c_long(0), ctypes.c_ulong(first), ctypes.c_ulong(second))
     _call("kill", ctypes.c_long(pid), ctypes.c_long(number), *words)
+
+
+PASS: Final = struct.unpack("<4I", os.urandom(16))
+"""What calls of this process carry in arguments that they do not have, so that a filter can tell them from others."""
+
+
+def bind_socket(opened: socket.socket, address: tuple[str, int] | str | bytes) -> None:
+    """`opened.bind(address)` with two more words, which the kernel ignores and a filter can see."""
+    family = struct.pack("=H", opened.family)
+    if not isinstance(address, tuple):
+        name = os.fsencode(address)
+        packed = family + name + (b"" if name.startswith(b"\0") else b"\0")
+    elif opened.family == socket.AF_INET:
+        packed = family + struct.pack(">H4s8x", address[1], socket.inet_pton(socket.AF_INET, address[0]))
+    else:
+        packed = family + struct.pack(">HI16sI", address[1], 0, socket.inet_pton(socket.AF_INET6, address[0]), 0)
+    first, second, third, fourth = PASS
+    words = (ctypes.c_long(len(packed)), ctypes.c_ulong(first | second << 32), ctypes.c_ulong(third | fourth << 32))
+    _call("bind", ctypes.c_long(opened.fileno()), packed, *words)
 
 
 def install_listener(program: bytes) -> int:

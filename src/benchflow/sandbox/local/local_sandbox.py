@@ -274,7 +274,8 @@ class LocalSandbox(Sandbox):
         return ("processes",) if self.groups.forks_refused() else ()
 
     async def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return unreached((self._network_of or self)._uplink.attempts)
+        uplink = (self._network_of or self)._uplink
+        return unreached(uplink.attempts, uplink.silent)
 
     def unreached_addresses(self) -> tuple[FailedRequest, ...]:
         """All that was asked for and not reached, addresses without a name too: for commands that only download."""
@@ -477,6 +478,11 @@ class Uplink:
     def attempts(self) -> tuple[Attempt, ...]:
         """The newest attempts to get out, oldest first."""
         return self._egress.attempts if self._egress is not None else ()
+
+    @property
+    def silent(self) -> frozenset[tuple[str, int | None]]:
+        """Hosts and ports that were asked and have not answered."""
+        return self._egress.silent if self._egress is not None else frozenset()
 
     async def open(self, link: Link) -> None:
         """Apply the policy inside; the sandbox has no other network."""

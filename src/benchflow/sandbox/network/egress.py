@@ -101,6 +101,11 @@ class Egress:
         return unreached(self._audit.attempts, self._audit.silent)
 
     @property
+    def silent(self) -> frozenset[tuple[str, int | None]]:
+        """Hosts and ports that were asked and have not answered."""
+        return self._audit.silent
+
+    @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The newest attempts to get out, oldest first."""
         return self._audit.attempts

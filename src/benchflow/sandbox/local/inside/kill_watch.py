@@ -9,14 +9,22 @@ What is announced: signals that are sent, and everything that makes the kernel s
 child, timers, files, processor time, tracing). A signal number that lies in memory, where it could be changed after a
 look at it, counts as SIGKILL. What was noted holds until no process is left: a call may take effect long after it was
 announced. In doubt the kill came from inside, so an agent gains nothing by killing itself.
+
+The same filter announces that a process binds an address: where a service of another sandbox is forwarded to that port,
+the forwarding gives way, so that what a verifier serves itself stands before what an agent serves.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import signal
+import socket
 import struct
+import time
+from collections.abc import Iterable
 from typing import Final
 
 from benchflow.sandbox.inside import syscalls as sc
@@ -30,15 +38,21 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _NOTICE: Final = struct.Struct("<QIIiIQ6Q")
 _ANSWER: Final = struct.Struct("<QqiI")
 _CONTINUE: Final = 1
+_INTERNET: Final = (16, 28)
+"""The sizes of addresses of the internet."""
+_FAMILIES: Final = tuple(struct.pack("=H", family) for family in (socket.AF_INET, socket.AF_INET6))
+_GIVE_WAY_SEC: Final = 2.0
+_PAUSE_SEC: Final = 0.005
 
 NUMBERS: Final[dict[str, dict[str, int]]] = {
     "x86_64": {
-        "clone": 56, "kill": 62, "fcntl": 72, "ptrace": 101, "rt_sigqueueinfo": 129, "prctl": 157, "setrlimit": 160,
-        "tkill": 200, "timer_create": 222, "tgkill": 234, "mq_notify": 244, "rt_tgsigqueueinfo": 297, "prlimit64": 302,
+        "bind": 49, "clone": 56, "kill": 62, "fcntl": 72, "ptrace": 101, "rt_sigqueueinfo": 129, "prctl": 157,
+        "setrlimit": 160, "tkill": 200, "timer_create": 222, "tgkill": 234, "mq_notify": 244, "rt_tgsigqueueinfo": 297,
+        "prlimit64": 302,
     },
     "aarch64": {
         "fcntl": 25, "timer_create": 107, "ptrace": 117, "kill": 129, "tkill": 130, "tgkill": 131,
-        "rt_sigqueueinfo": 138, "setrlimit": 164, "prctl": 167, "mq_notify": 184, "clone": 220,
+        "rt_sigqueueinfo": 138, "setrlimit": 164, "prctl": 167, "mq_notify": 184, "bind": 200, "clone": 220,
         "rt_tgsigqueueinfo": 240, "prlimit64": 261,
     },
 }  # fmt: skip
@@ -49,8 +63,6 @@ _SENDING: Final = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueuei
 """Calls whose first argument is whom they end: a process, or a thread, which stands for its own."""
 _OWN: Final = ("prctl", "timer_create", "mq_notify", "clone", "setrlimit", "prlimit64")
 """Calls that can end only the caller's own process, now or later."""
-_PASS: Final = struct.unpack("<4I", os.urandom(16))
-"""What the supervisor's own calls carry in arguments that `kill` does not have: they are not announced to itself."""
 
 
 def watch_program() -> bytes:
@@ -66,7 +78,7 @@ def build_watch(machine: str | None = None) -> bytes:
     kills = (_KILL,)
     program = Program()
     program.load_number()
-    own = tuple(Condition(3 + word // 2, (value,), high=bool(word % 2)) for word, value in enumerate(_PASS))
+    own = tuple(Condition(3 + word // 2, (value,), high=bool(word % 2)) for word, value in enumerate(sc.PASS))
     program.choose(numbers["kill"], (own, ALLOW), ((Condition(1, kills),), ANNOUNCE))
     for name, argument in _SENDERS:
         program.choose(numbers[name], ((Condition(argument, kills),), ANNOUNCE))
@@ -83,6 +95,7 @@ def build_watch(machine: str | None = None) -> bytes:
         ("mq_notify", 1),
     ):  # the signal's number lies behind a pointer, or is fixed
         program.choose(numbers[name], (_is_null(argument), ALLOW), ((), ANNOUNCE))
+    program.choose(numbers["bind"], (own, ALLOW), ((Condition(2, _INTERNET),), ANNOUNCE))
     program.answer_rest(ALLOW)
     return bytes(program.code)
 
@@ -93,7 +106,7 @@ def _is_null(argument: int) -> tuple[Condition, Condition]:
 
 def kill(pid: int) -> None:
     """SIGKILL by the supervisor itself."""
-    first, second, third, fourth = _PASS
+    first, second, third, fourth = sc.PASS
     sc.kill_with(pid, _KILL, first | second << 32, third | fourth << 32)
 
 
@@ -107,6 +120,8 @@ class KillWatch:
         """Processes that a process inside, or the supervisor, may have killed."""
         self._any = False
         """Whether that may be any process."""
+        self._forwarded: dict[int, list[socket.socket]] = {}
+        """By port, sockets that stand for services of another sandbox."""
 
     @classmethod
     def install(cls, program: bytes) -> KillWatch | None:
@@ -132,6 +147,23 @@ class KillWatch:
         else:
             self._targets.add(pid)
 
+    def forward(self, opened: Iterable[socket.socket]) -> None:
+        """Let these listening sockets give way to processes inside that bind their ports themselves."""
+        for item in opened:
+            if item.family in (socket.AF_INET, socket.AF_INET6) and item.type == socket.SOCK_STREAM:
+                self._forwarded.setdefault(item.getsockname()[1], []).append(item.dup())
+
+    def _give_way(self, port: int) -> None:
+        """Stop the sockets at a port, and wait until the driver has closed them too, but not for ever."""
+        deadline = time.monotonic() + _GIVE_WAY_SEC
+        for item in self._forwarded.pop(port, ()):
+            with item:
+                family, address = item.family, item.getsockname()[:2]
+                with contextlib.suppress(OSError):
+                    item.shutdown(socket.SHUT_RDWR)
+            while not _is_free(family, address) and time.monotonic() < deadline:
+                time.sleep(_PAUSE_SEC)
+
     def serve(self) -> None:
         """Note the waiting call and let it continue."""
         notice = bytearray(_NOTICE.size)
@@ -140,11 +172,38 @@ class KillWatch:
         except OSError:  # the caller has ended meanwhile
             return
         number, caller, _, call, _, _, *arguments = _NOTICE.unpack(notice)
-        self.expect(_target(call, arguments, caller))
+        if call == NUMBERS[sc.MACHINE]["bind"]:
+            self._give_way(_port(caller, arguments[1]))
+        else:
+            self.expect(_target(call, arguments, caller))
         try:
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
         except OSError:
             return
+
+
+def _port(caller: int, place: int) -> int:
+    """The port of the address that a process binds; 0 for what is none, or cannot be read."""
+    try:
+        fd = os.open(f"/proc/{caller}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        data = os.pread(fd, 4, place)
+    except (OSError, OverflowError):
+        return 0
+    finally:
+        os.close(fd)
+    return int.from_bytes(data[2:], "big") if data[:2] in _FAMILIES else 0
+
+
+def _is_free(family: socket.AddressFamily, address: tuple[str, int]) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            sc.bind_socket(probe, address)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
 
 
 def _target(call: int, arguments: list[int], caller: int) -> int | None:

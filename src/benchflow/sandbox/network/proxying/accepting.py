@@ -6,6 +6,7 @@ Closing ends every connection at once: no connection outlives the policy under w
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -62,10 +63,18 @@ class ConnectionServer:
                 accepted, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return None
-            except OSError:  # out of descriptors or memory: the sandbox waits, the driver continues
-                return self._pause()
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # it was shut down from inside the sandbox
+                    return self._drop(sock)
+                return self._pause()  # out of descriptors or memory: the sandbox waits, the driver continues
             self._handle(Stream(accepted, timeout=self._timeout), self._listening[sock])
         return None
+
+    def _drop(self, sock: socket.socket) -> None:
+        """Close a listening socket; its connections continue."""
+        self._loop.remove_reader(sock)
+        del self._listening[sock]
+        sock.close()
 
     def _handle(self, client: Stream, handler: Handler) -> None:
         async def run() -> None:
