@@ -10,6 +10,7 @@ import click
 from benchflow.cli.arguments import PATH, isolation_option, json_option
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.preflight import require_judges
+from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import UsageError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--step", metavar="NAME", help="Step of a multi-step task to score.")
 @click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Sandbox to verify in.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@pull_option
 @isolation_option
 @click.option(
     "--record", metavar="FILE", type=PATH, help="Answer of an external scorer; completes the submission in --out."
@@ -79,6 +81,7 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
     from benchflow.environment import Environment
     from benchflow.rollout.config import RolloutConfig
     from benchflow.rollout.rollout import chosen_isolation
+    from benchflow.sandbox.pulling import PullSettings
     from benchflow.verifier import Verifier
 
     config = RolloutConfig(package, "oracle", base_image=options["base_image"], isolation=options["isolation"])
@@ -86,6 +89,7 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
         package,
         sandbox=options["sandbox"],
         base_image=options["base_image"],
+        pull=PullSettings(options["pull"], on_progress=PullLines().show),
         choose_isolation=lambda backend: chosen_isolation(package, backend, config),
     )
     async with environment:

@@ -47,6 +47,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.sandbox.pulling import PullSettings
 
 _ROOT_NAMES: Final = ("root", "0")
 _ALWAYS: Final = frozenset(
@@ -243,15 +244,15 @@ class LocalBackend(SandboxBackend):
         return share(self._snapshots[snapshot.reference][0])
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        """Options are the fields of `benchflow.sandbox.images.BuildOptions`."""
+        """Options are the fields of `benchflow.sandbox.images.BuildOptions`, and `pull` as for `resolve`."""
         from benchflow.sandbox.local.image_builds import LocalImages
 
         return await LocalImages(self).build(context, dockerfile, options)
 
-    async def resolve(self, image: str) -> Image:
+    async def resolve(self, image: str, *, pull: PullSettings | None = None) -> Image:
         from benchflow.sandbox.local.image_builds import LocalImages
 
-        return await LocalImages(self).resolve(image)
+        return await LocalImages(self).resolve(image, pull)
 
     async def substitute(self, image: str, base_image: str | None) -> Image | None:
         from benchflow.sandbox.local.image_builds import LocalImages
