@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,7 @@ def pull(names: tuple[str, ...], platform: str | None, as_json: bool) -> int:
     pulled, failed = [], []
     for name in names:
         try:
-            record = _registered(lambda registry, name=name: pull_image(registry, name, settings=settings))
+            record = _registered(partial(pull_image, name=name, settings=settings))
         except EnvironmentFailure as error:
             failed.append({"name": name, **error.issue().to_dict()})
             if not as_json:

@@ -33,7 +33,7 @@ def pull_option(command: Command) -> Command:
 
 
 class PullLines:
-    """Shows pulls on stderr: one line when one begins and one when it ends; with `live`, on a terminal, also between."""
+    """Shows pulls on stderr: a line when one begins and when it ends; with `live`, on a terminal, also between."""
 
     def __init__(self, *, live: bool = True) -> None:
         self._live: Final = live and is_terminal(sys.stderr)

@@ -49,7 +49,8 @@ class PullSettings:
     pins: Mapping[str, str] = field(default_factory=dict)
     """Image names with the digest that is required, as the package wrote them."""
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Values of secrets for single images (`USER:PASSWORD`, the content of a Docker `config.json`, or a token); the name `*` is for all others. Where there are none, the user's own are used."""
+    """Values of secrets by image (`USER:PASSWORD`, the content of a Docker `config.json`, or a token); the name `*` is
+    for all others. Where there are none, the user's own are used."""
     unset: tuple[str, ...] = ()
     """Variables of the machine from which the package takes credentials, and which are not set."""
     on_progress: OnPull | None = field(default=None, compare=False)

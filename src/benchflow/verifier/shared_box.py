@@ -20,6 +20,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
@@ -29,8 +30,8 @@ from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
-CLOSED: Final = (*SCOPE, *NAME_SERVICES)
-"""Where no socket of a service is forwarded."""
+CLOSED: Final = (*SCOPE, *NAME_SERVICES, "/dev", "\0/")
+"""Where no socket of a service is forwarded. Abstract names with a path are those of services of a system."""
 _LARGEST_SETTING: Final = 64 << 20
 _FROZEN: Final = 11
 """The first Python 3 whose `codecs` no file can replace."""
@@ -91,6 +92,8 @@ class Survivors:
     variables: dict[str, str] = field(default_factory=dict)
     repositories: list[Change] = field(default_factory=list)
     """Files that may be the settings of a repository."""
+    elsewhere: list[str] = field(default_factory=list)
+    """What leads git to a repository in another place."""
     node_packages: list[str] = field(default_factory=list)
     """Files that Node may read before it loads its hook."""
     misleads_node: bool = False
@@ -119,13 +122,15 @@ class Survivors:
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
             self.repositories = repositories.candidates(changes, left)
+            self.elsewhere = repositories.elsewhere(changes, left)
             self.node_packages = node_packages.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
             own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
             self.phony = self.actions.intersection(own)
+        if self.rules.keep_system or self.elsewhere:
+            self.added = PathSet(change.path for change in changes if change.kind == "added")
         if self.rules.keep_system:
             self.libraries = libraries.candidates(changes, left)
-            self.added = PathSet(change.path for change in changes if change.kind == "added")
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
 
@@ -136,6 +141,7 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
+    machine: Mapping[str, str],
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
@@ -148,10 +154,13 @@ async def fork_for_verification(
     survivors = Survivors(rules, without_links, project=built.project, actions=targets)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
+    there = {mount.target for mount in sandbox.spec.mounts}
+    given = phase_settings("verify", network.mode, machine).mounts
+    mounts += [mount for mount in given if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:
-        if survivors.repositories or survivors.libraries:
+        if survivors.repositories or survivors.libraries or survivors.elsewhere:
             await _settle(environment, forked, survivors)
         if survivors.node_packages:
             survivors.misleads_node = await node_packages.mislead(forked, survivors.node_packages)
@@ -173,6 +182,8 @@ async def _settle(environment: Environment, forked: Sandbox, survivors: Survivor
         kinds = {change.path: change.kind for change in survivors.repositories}
         changed = await repositories.settle(forked, survivors.repositories, survivors.rules.workdir, pristine)
         survivors.withheld += [Withheld(path, kinds[path], "hook") for path in changed]
+    hooks = await repositories.settle_hooks(forked, survivors.elsewhere, survivors.added)
+    survivors.withheld += [Withheld(path, "added", "hook") for path in hooks]
     removed = await libraries.settle(forked, survivors.libraries, survivors.added)
     survivors.withheld += [Withheld(path, "added", "path") for path in removed]
 

@@ -38,12 +38,12 @@ class ImageRecord:
     added_at: str
     size: int
     """Bytes of its files."""
+    stands_for: tuple[str, ...] = ()
+    """Patterns of names (`python:3.*`) of images that it replaces where they are not available."""
     manifests: tuple[str, ...] = ()
     """Digests by which a registry knows it: of its index, if it has one, and of its manifest. The first pins it."""
     platform: str | None = None
     """What it is for, where a registry said so: `linux/amd64`."""
-    stands_for: tuple[str, ...] = ()
-    """Patterns of names (`python:3.*`) of images that it replaces where they are not available."""
 
     @property
     def digest(self) -> str:

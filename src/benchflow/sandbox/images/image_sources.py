@@ -229,7 +229,9 @@ def register(
 ) -> ImageRecord:
     """Give layers of the store a name, which replaces an image of that name."""
     added_at = datetime.now(UTC).isoformat(timespec="seconds")
-    record = ImageRecord(canonical_name(name), tuple(layers), config, source, added_at, size, manifests, platform)
+    record = ImageRecord(
+        canonical_name(name), tuple(layers), config, source, added_at, size, manifests=manifests, platform=platform
+    )
     registry.save(record)
     return record
 
