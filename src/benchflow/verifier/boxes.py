@@ -62,7 +62,14 @@ class Box:
         variables = {**self.env, **(env or {})}
         if self.ground is not None:
             phony = bool(self.ground.phony)
-            variables = with_hook(variables, self.sandbox.spec, misleads_node=self.ground.misleads_node, phony=phony)
+            ground = self.ground
+            variables = with_hook(
+                variables,
+                self.sandbox.spec,
+                node_hook=ground.node_hook,
+                misleads_node=ground.misleads_node,
+                phony=phony,
+            )
         result = await self.sandbox.exec(
             argv, user=self.user, env=variables, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
         )
@@ -243,7 +250,8 @@ class BoxMaker:
         if not self._has_manifest_services():
             await self.sandbox.kill_processes()
             return
-        note = await end_agent(self.sandbox, agent_users(self.sandbox, self.scope.view))
+        users = agent_users(self.sandbox, self.scope.view)
+        note = await end_agent(self.sandbox, users, self.environment.services)
         self.findings.add(*([note] if note is not None else []))
 
     def _has_manifest_services(self) -> bool:
@@ -262,6 +270,7 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
+        from benchflow.sandbox.entrypoint import start_entrypoint
         from benchflow.verifier import separate_box as separate
 
         paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
@@ -283,6 +292,7 @@ class BoxMaker:
             fresh = self.environment.backend.create(spec)
             await fresh.start()
             async with stopping(fresh):
+                await start_entrypoint(fresh, spec.image)
                 built = survivors.rules.built
                 notes = await separate.carry_over(source, fresh, paths, services=self.sandbox, built=built)
                 self.findings.add(*notes)

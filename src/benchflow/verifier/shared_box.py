@@ -28,7 +28,16 @@ from benchflow.verifier.scope import Scope, paths_of, words_of
 from benchflow.verifier.surviving import libraries, makefiles, node_packages, repositories
 from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
-from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.surviving.survival import (
+    SCOPE,
+    SETTINGS,
+    SYSTEM,
+    Rules,
+    Withheld,
+    below,
+    lookup_folders,
+    withhold,
+)
 
 CLOSED: Final = (*SCOPE, *NAME_SERVICES, "/dev", "\0/")
 """Where no socket of a service is forwarded. Abstract names with a path are those of services of a system."""
@@ -196,10 +205,11 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
         survivors.changes,
         built.stdlibs,
         built.gems,
+        built.settings,
         pristine,
         survivors.variables,
         survivors.misleads_node,
-        survivors.phony,
+        phony=survivors.phony,
     )
 
 
@@ -222,8 +232,11 @@ _WALK: Final = r"""
 stdlib() {
   [ ! -f "$1/encodings/aliases.py" ] || (cd -P "$1" && printf 'stdlib %s\0' "$(pwd -P)")
 }
+setting() {
+  case $SETTINGS in *":${1##*/}:"*) [ ! -s "$1" ] || printf '%s\0' "$1" >&3;; esac
+}
 look() {
-  [ -d "$1" ] || return 0
+  [ -d "$1" ] || { setting "$1"; return 0; }
   found=
   case $1 in */node_modules) found=yes;; esac
   [ -d "$1/conda-meta" ] && found=yes
@@ -250,8 +263,12 @@ walk() {
     case $SKIPPED in *":$entry:"*) ;; *) look "$entry";; esac
   done
 }
+mkdir -p /tmp
+list=/tmp/settings.$$
+exec 3>"$list"
 walk ""
 look "$WORKDIR"
+xargs -0 sha256sum <"$list" 2>/dev/null | while read -r digest name; do printf 'setting %s\0' "${digest#\\}"; done
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
 find "$WORKDIR" -maxdepth 4 -type f -size -512 \( -iname '*makefile*' -o -name '*.mk' \) \
   -exec printf 'makefile ' \; -exec cat {} \; -exec printf '\0' \; 2>/dev/null | head -c 4000000
@@ -271,7 +288,7 @@ for folder in $FOLDERS:$PATH; do
 done
 """
 """Prints roots of tools and the home of virtual environments (a link to such a root is one too), standard libraries of
-Python, and the names of programs and shared libraries."""
+Python, digests of settings, and the names of programs and shared libraries."""
 
 _STDLIBS: Final = ("/usr/lib*/py*3*", "/usr/local/lib*/py*3*", "/opt/*/lib*/py*3*", "/opt/*/*/lib*/py*3*")
 """Where interpreters of a system have their standard libraries."""
@@ -313,6 +330,8 @@ class AsBuilt:
     """Whether there is a `pyproject.toml` in the working folder."""
     accounts: str = field(repr=False)
     """The text of `/etc/passwd`."""
+    settings: frozenset[str] = frozenset()
+    """Digests of the settings of programs of Python, outside the folders of tools and of the system."""
     gems: tuple[str, ...] = ()
     """Folders with RubyGems, which can start code of the ground folder."""
     actions: frozenset[str] = frozenset()
@@ -351,6 +370,7 @@ async def _search(environment: Environment) -> AsBuilt:
     declared = environment.preparation.spec
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
     lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "STDLIBS": ":".join(_STDLIBS), "FOLDERS": ":".join(_LIBRARIES)}
+    lists |= {"SETTINGS": f":{':'.join(sorted(SETTINGS))}:__init__.py:"}
     lists |= {"GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
     async with environment.backend.create(spec) as pristine:
         words = {"WORKDIR": spec.workdir, **lists}
@@ -366,8 +386,9 @@ async def _search(environment: Environment) -> AsBuilt:
     gems = tuple(item[len("gems ") :] for item in found if item.startswith("gems "))
     texts = (item[len("makefile ") :] for item in found if item.startswith("makefile "))
     targets = frozenset(name for text in texts for name in makefiles.actions(text))
+    settings = frozenset(item[len("setting ") :] for item in found if item.startswith("setting "))
     return AsBuilt(
-        outermost(found, spec.workdir), tuple(stdlibs), programs, "project" in found, accounts, gems, targets
+        outermost(found, spec.workdir), tuple(stdlibs), programs, "project" in found, accounts, settings, gems, targets
     )
 
 

@@ -37,6 +37,8 @@ _FOLDERS: Final = {
     "testthat": re.compile(r"(helper|setup|teardown).*\.r"),
 }
 """Files that are read in a folder of this name; the folder itself can be a link to another."""
+_CACHE: Final = ".hypothesis"
+"""From where examples of a test and tables of characters are loaded."""
 _SERVICES: Final = ("meta-inf", "services")
 _OF_JAVA: Final = ("java.", "javax.", "jdk.", "sun.", "com.sun.", "org.junit.")
 """Services that programs of Java load from the class path, which is the folder they run in by default."""
@@ -46,7 +48,7 @@ def reads_by_itself(names: Sequence[str], *, link: bool) -> bool:
     """Whether a program reads the file at this path without being told to; a `link` can stand for a whole folder."""
     *parents, name = names
     parent = parents[-1] if parents else ""
-    if _FILES.fullmatch(name):
+    if _FILES.fullmatch(name) or _CACHE in names:
         return True
     if parent in _FOLDERS and _FOLDERS[parent].fullmatch(name):
         return True

@@ -28,7 +28,7 @@ from benchflow.verifier.surviving.start_files import (
 PYTEST_FILES: Final = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
 """Files that configure pytest as a whole."""
 
-SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "entry_points.txt"}
+SETTINGS: Final = PYTEST_FILES | {"pyproject.toml", "setup.cfg", "tox.ini", "entry_points.txt", ".coveragerc"}
 """Files that the interpreter hook settles: they stay visible, and act as the environment was built."""
 
 _STARTUP_MODULES: Final = frozenset({"sitecustomize", "usercustomize"})
