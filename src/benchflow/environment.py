@@ -14,6 +14,7 @@ from benchflow.errors import EnvironmentFailure
 from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import AUTO, ChosenIsolation, Preparation, choose_backend, prepare, taken_package
 from benchflow.sandbox.protocol import Change, Image, NetworkPolicy, Sandbox, SandboxBackend, Snapshot
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
@@ -58,19 +59,23 @@ class Environment:
         *,
         sandbox: str | SandboxBackend = AUTO,
         base_image: str | None = None,
+        pull: PullSettings | None = None,
         machine: Mapping[str, str] | None = None,
         choose_isolation: ChooseIsolation | None = None,
     ) -> Self:
         """The started environment of a task package.
 
         `sandbox` is the name of a backend, `auto`, or a backend that the caller keeps. `base_image` is the
-        substitute for a base image that is not available: `host` or a registered image. Refuses unsupported features,
-        by `UnsupportedTaskFeatureError`, before anything starts; after an error nothing is left running.
+        substitute for a base image that is not available: `host` or a registered image. `pull` says how a backend that
+        is chosen here pulls images. Refuses unsupported features, by `UnsupportedTaskFeatureError`, before anything
+        starts; after an error nothing is left running.
         `choose_isolation` gives the isolation of its verifiers where the package does not.
         """
         package = await taken_package(task)
         owned = isinstance(sandbox, str)
-        backend = await choose_backend(package, sandbox, base_image=base_image) if isinstance(sandbox, str) else sandbox
+        backend = sandbox
+        if isinstance(backend, str):
+            backend = await choose_backend(package, backend, base_image=base_image, pull=pull)
         try:
             preparation = await prepare(package, backend, base_image=base_image, machine=machine)
             if choose_isolation is not None:
@@ -150,8 +155,11 @@ class Environment:
     def record(self) -> SandboxPart:
         """The `sandbox` part of a result: backend, base, and whether that is the declared one."""
         found, image = self.preparation, self.preparation.spec.image
-        replaced, lacks = (image.instead_of, image.lacks) if image is not None else ((), ())
-        return SandboxPart(self.backend.name, found.base, found.fidelity, replaced, lacks)
+        if image is None:
+            return SandboxPart(self.backend.name, found.base, found.fidelity)
+        return SandboxPart(
+            self.backend.name, found.base, found.fidelity, image.base_digest, image.instead_of, image.lacks
+        )
 
     async def stop(self) -> None:
         """End services, entry point and sandbox, and the backend when it was made for this environment; idempotent."""

@@ -141,7 +141,6 @@ def test_what_the_backends_honour_passes(sandbox: str) -> None:
             {"benchflow": {"runtime_policy": {"persistent_state": {"required": True}}}},
             "benchflow.runtime_policy.persistent_state",
         ),
-        ({"benchflow": {"secrets": [{"name": "x", "scope": "image-pull"}]}}, "benchflow.secrets[0].scope"),
         (
             {"benchflow": {"secrets": [{"name": "x", "scope": "agent", "never_persist": False}]}},
             "benchflow.secrets[0].never_persist",

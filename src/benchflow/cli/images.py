@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from benchflow.cli.arguments import PATH, json_option
-from benchflow.cli.failures import GOOD
-from benchflow.cli.terminal import emit, emit_json, printable
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.pull_lines import PullLines, size
+from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.errors import EnvironmentFailure, InfrastructureFailure, UsageError
 from benchflow.sandbox.backends import ENGINES
 
 if TYPE_CHECKING:
@@ -23,10 +26,43 @@ Add = Callable[["ImageRegistry"], Awaitable["ImageRecord"]]
 
 @click.group()
 def images() -> None:
-    """Register, list and remove images of the local sandbox.
+    """Pull, register, list and remove images of the local sandbox.
 
-    A Dockerfile's FROM and a package's docker_image refer to them by name. No registry is contacted.
+    A Dockerfile's FROM and a package's docker_image refer to them by name.
     """
+
+
+@images.command()
+@click.argument("names", metavar="NAME[@DIGEST]...", nargs=-1, required=True)
+@click.option("--platform", metavar="linux/ARCH", help="Platform of the images; default: that of this machine.")
+@json_option
+def pull(names: tuple[str, ...], platform: str | None, as_json: bool) -> int:
+    """Pull images from their registries, replacing images of the same names.
+
+    Names are those of Docker: `debian:12`, `ghcr.io/acme/base@sha256:...`. Exits with 1 if an image cannot be pulled.
+    """
+    from benchflow.sandbox.images.distribution import PullSettings, parse_reference, pull_image
+
+    for name in names:
+        parse_reference(name)
+    if platform is not None and not re.fullmatch(r"linux(/[a-z0-9_]+){1,2}", platform):
+        raise UsageError(f"{platform!r} is not a platform: linux/ARCHITECTURE, such as linux/arm64.", code="platform")
+    settings = PullSettings("always", platform, on_progress=PullLines().show)
+    pulled, failed = [], []
+    for name in names:
+        try:
+            record = _registered(partial(pull_image, name=name, settings=settings))
+        except EnvironmentFailure as error:
+            failed.append({"name": name, **error.issue().to_dict()})
+            if not as_json:
+                note(f"error: {printable(str(error))}")
+            continue
+        pulled.append(record)
+        if not as_json:
+            emit(f"{record.name}  {record.pin}  {size(record.size)}, {_layers(record)}")
+    if as_json:
+        emit_json({"images": [record.to_dict() for record in pulled], "failed": failed})
+    return FAILED if failed else GOOD
 
 
 @images.command()
@@ -53,7 +89,7 @@ def add(
     if as_json:
         emit_json(record.to_dict())
     else:
-        emit(f"{record.name}  {record.digest}  {_size(record.size)}, {_layers(record)}")
+        emit(f"{record.name}  {record.digest}  {size(record.size)}, {_layers(record)}")
     return GOOD
 
 
@@ -123,9 +159,9 @@ def list_images(as_json: bool) -> int:
         return GOOD
     width = max((len(record.name) for record in records), default=0)
     for record in records:
-        emit(f"{record.name:<{width}}  {_size(record.size):>9}  {_layers(record)}  {printable(record.source)}")
+        emit(f"{record.name:<{width}}  {size(record.size):>9}  {_layers(record)}  {printable(record.source)}")
     if not records:
-        emit("No images are registered; see `bench images add --help`.")
+        emit("No images are registered; see `bench images --help`.")
     return GOOD
 
 
@@ -146,14 +182,6 @@ def remove(names: tuple[str, ...]) -> int:
         anyio.run(registry.remove, name)
         emit(f"removed {name}")
     return GOOD
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def _layers(record: ImageRecord) -> str:

@@ -14,6 +14,7 @@ from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
+from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError
 
@@ -41,6 +42,7 @@ _SAID: Final = {
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@pull_option
 @machine_settings_option
 @isolation_option
 @click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
@@ -84,6 +86,7 @@ def _require_place(out: Path) -> None:
 def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
     from benchflow.agents.protocol import AgentLimits
     from benchflow.rollout.config import RolloutConfig
+    from benchflow.sandbox.pulling import PullSettings
 
     return RolloutConfig(
         task=package,
@@ -91,6 +94,7 @@ def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
         model=options["model"],
         sandbox=options["sandbox"],
         base_image=options["base_image"],
+        pull=PullSettings(options["pull"], on_progress=PullLines().show),
         isolation=options["isolation"],
         prompts=options["prompts"] or None,
         timeout_sec=options["timeout"],

@@ -11,6 +11,7 @@ from benchflow.cli.arguments import PATH, isolation_option, json_option
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import require_judges
+from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 from benchflow.errors import UsageError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--step", metavar="NAME", help="Step of a multi-step task to score.")
 @click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Sandbox to verify in.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@pull_option
 @machine_settings_option
 @isolation_option
 @click.option(
@@ -81,6 +83,7 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
     from benchflow.environment import Environment
     from benchflow.rollout.config import RolloutConfig
     from benchflow.rollout.rollout import chosen_isolation
+    from benchflow.sandbox.pulling import PullSettings
     from benchflow.verifier import Verifier
 
     config = RolloutConfig(package, "oracle", base_image=options["base_image"], isolation=options["isolation"])
@@ -88,6 +91,7 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
         package,
         sandbox=options["sandbox"],
         base_image=options["base_image"],
+        pull=PullSettings(options["pull"], on_progress=PullLines().show),
         choose_isolation=lambda backend: chosen_isolation(package, backend, config),
     )
     async with environment:

@@ -25,6 +25,7 @@ from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
+from benchflow.sandbox.pulling import OnPull
 from benchflow.task.package import TaskPackage
 
 
@@ -33,9 +34,9 @@ def default_name(now: datetime | None = None) -> str:
     return (now or datetime.now(UTC)).strftime("%Y-%m-%d__%H-%M-%S")
 
 
-def plan_job(request: JobRequest) -> tuple[Sources, list[TaskRef]]:
-    """The tasks of a request; an empty request is wrong usage."""
-    sources = Sources(request)
+def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sources, list[TaskRef]]:
+    """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled."""
+    sources = Sources(request, on_pull)
     tasks = sources.tasks()
     if not tasks:
         raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")

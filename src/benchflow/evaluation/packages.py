@@ -26,6 +26,7 @@ from benchflow.rewards import attribute
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
+from benchflow.sandbox.pulling import OnPull, PullSettings, pull_policy
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
 class PackageRunner:
     """Runs packages below paths as they were given. An invalid one is run too: its rollout reports why."""
 
-    def __init__(self, paths: Sequence[Path], request: JobRequest) -> None:
+    def __init__(self, paths: Sequence[Path], request: JobRequest, on_pull: OnPull | None = None) -> None:
         self._given: Final[dict[Path, Path]] = {}
         """The paths as given, by where they are; of two spellings the first."""
         for path in paths:
             self._given.setdefault(Path(request.directory, path), path)
         self._request: Final = request
+        self._pull: Final = PullSettings(pull_policy(request.pull), on_progress=on_pull)
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
@@ -167,7 +169,12 @@ class PackageRunner:
         kind = self._kind(package)
         async with self._choosing:
             if kind not in self._backends:
-                chosen = await choose_backend(package, self._request.sandbox, base_image=self._request.base_image)
+                chosen = await choose_backend(
+                    package,
+                    self._request.sandbox,
+                    base_image=self._request.base_image,
+                    pull=self._pull,
+                )
                 known = next((backend for backend in self._backends.values() if backend.name == chosen.name), None)
                 if known is not None:
                     await chosen.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.record import JobRequest, Result, RolloutFolder
+from benchflow.sandbox.pulling import OnPull
 
 if TYPE_CHECKING:
     from benchflow.evaluation.cubes import CubeRunner
@@ -19,11 +20,11 @@ CUBE_PREFIX: Final = "cube:"
 class Sources:
     """The sources of a job as one runner; `async with` releases their resources."""
 
-    def __init__(self, request: JobRequest) -> None:
+    def __init__(self, request: JobRequest, on_pull: OnPull | None = None) -> None:
         sources = dict.fromkeys(request.sources)
         cubes = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
         paths = [Path(source) for source in sources if not source.startswith(CUBE_PREFIX)]
-        self._runners: Final[list[PackageRunner | CubeRunner]] = [PackageRunner(paths, request)]
+        self._runners: Final[list[PackageRunner | CubeRunner]] = [PackageRunner(paths, request, on_pull)]
         if cubes:
             from benchflow.evaluation.cubes import CubeRunner  # brings in the gym layer, which packages do not need
 

@@ -13,6 +13,7 @@ from benchflow.gym.shared import PACKAGES
 from benchflow.gym.task import PackageTaskConfig, PackageTaskMetadata
 from benchflow.record import identify, labels
 from benchflow.sandbox.factory import AUTO, task_package
+from benchflow.sandbox.pulling import PullPolicy
 from benchflow.task.discovery import find_packages
 from benchflow.task.package import TaskPackage
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata
@@ -36,6 +37,7 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
     benchmark_name: str = "packages"
     sandbox: str = AUTO
     base_image: str | None = None
+    pull: PullPolicy = "missing"
     validate_per_step: bool = False
     skip_invalid: bool = False
 
@@ -65,6 +67,7 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
         settings = {
             "sandbox": self.sandbox,
             "base_image": self.base_image,
+            "pull": self.pull,
             "validate_per_step": self.validate_per_step,
         }
         for config in super().get_task_configs():

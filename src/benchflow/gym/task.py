@@ -16,6 +16,7 @@ from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
 from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
 from benchflow.sandbox.factory import AUTO
+from benchflow.sandbox.pulling import PullPolicy, PullSettings
 from benchflow.task.package import TaskPackage
 from benchflow.task.taken import COPIES
 from cube.container import ContainerBackend
@@ -50,6 +51,8 @@ class PackageTask(Task[PackageTaskMetadata]):
 
     sandbox: str = AUTO
     base_image: str | None = None
+    pull: PullPolicy = "missing"
+    """When images are pulled."""
 
     _driver: ActionDriver | None = PrivateAttr(default=None)
 
@@ -69,7 +72,7 @@ class PackageTask(Task[PackageTaskMetadata]):
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
         self._stop()
         package = _package(self.metadata)
-        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image)))
+        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image, self.pull)))
         self.tool.reset()
         info = {"sandbox": plain(self.environment.record())}
         return Observation.from_text(self.driver.prompt), info
@@ -153,6 +156,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
 
     sandbox: str = AUTO
     base_image: str | None = None
+    pull: PullPolicy = "missing"
     validate_per_step: bool = False
 
     def verify_installed(self) -> None:
@@ -172,6 +176,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
             container_backend=container_backend,
             sandbox=self.sandbox,
             base_image=self.base_image,
+            pull=self.pull,
             validate_per_step=self.validate_per_step,
         )
 
@@ -180,5 +185,7 @@ def _package(metadata: PackageTaskMetadata) -> TaskPackage:
     return PACKAGES.get(Path(metadata.path), metadata.digest)
 
 
-async def _start(package: TaskPackage, sandbox: str, base_image: str | None) -> ActionDriver:
-    return await ActionDriver.start(package, await BACKENDS.get(package, sandbox, base_image), base_image=base_image)
+async def _start(package: TaskPackage, sandbox: str, base_image: str | None, pull: PullPolicy) -> ActionDriver:
+    backend = await BACKENDS.get(package, sandbox, base_image)
+    backend.pulling = PullSettings(pull)
+    return await ActionDriver.start(package, backend, base_image=base_image)

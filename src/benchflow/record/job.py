@@ -35,6 +35,8 @@ class JobRequest:
     attempts: int = 1
     sandbox: str = "auto"
     base_image: str | None = None
+    pull: str = "missing"
+    """When images are pulled: `missing`, `always` or `never`; it does not change what the work is."""
     max_steps: int | None = None
     max_cost_usd: float | None = None
     agent_timeout_sec: float | None = None

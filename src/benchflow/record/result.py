@@ -69,6 +69,8 @@ class SandboxPart:
     fidelity: Fidelity | None
     """`exact`: the image that the package names, or the machine where it names none; `built`: from its Dockerfile;
     `substituted`: on another image."""
+    base_digest: str | None = None
+    """The digest by which a registry knows the base image: `BASE@DIGEST` is that very image."""
     instead_of: tuple[str, ...] = ()
     """Of a substitute: the images that the package names."""
     lacks: tuple[str, ...] = ()

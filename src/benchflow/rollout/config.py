@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchflow.agents.protocol import Agent, AgentLimits, PermissionHandler
 from benchflow.errors import UsageError
 from benchflow.record import Settings, TaskId, WorkKey, work_key
+from benchflow.sandbox.pulling import PullSettings
 
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations
@@ -90,6 +91,8 @@ class RolloutConfig:
     sandbox: str | SandboxBackend = "auto"
     """A name, or a backend that the caller keeps and closes."""
     base_image: str | None = None
+    pull: PullSettings = field(default_factory=PullSettings, repr=False)
+    """How a backend that the rollout chooses itself pulls images; it does not change what the work is."""
     attempt: int = 1
     key: WorkKey | None = None
     """What the work is, by content; made from task, settings and attempt when left out."""

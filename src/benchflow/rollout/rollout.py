@@ -126,7 +126,9 @@ class Rollout:
                 self._on_phase("proof")
             backend = config.sandbox
             if isinstance(backend, str):
-                backend = self._early = await choose_backend(package, backend, base_image=config.base_image)
+                backend = self._early = await choose_backend(
+                    package, backend, base_image=config.base_image, pull=config.pull
+                )
             chosen = await proven_isolation(package, backend, config, self._machine)
         self._chosen = chosen
 
@@ -235,7 +237,7 @@ class Rollout:
         backend, self._early = self._early, None
         if backend is None:
             with self._draft.timed("plan"), attributed("infrastructure", "plan"):
-                backend = await choose_backend(package, given, base_image=self.config.base_image)
+                backend = await choose_backend(package, given, base_image=self.config.base_image, pull=self.config.pull)
         try:
             yield backend
         finally:

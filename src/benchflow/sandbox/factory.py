@@ -19,11 +19,13 @@ from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
 from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.sandbox.task_policy import (
     asset_mounts,
     healthcheck_of,
     needed_capabilities,
     network_policy,
+    package_pulls,
     resolve_variables,
     sandbox_limits,
     working_folder,
@@ -132,11 +134,24 @@ def compose_file(package: TaskPackage) -> str | None:
     return next((f"environment/{name}" for name in COMPOSE_FILES if f"environment/{name}" in package.files), None)
 
 
-async def choose_backend(package: TaskPackage, sandbox: str = AUTO, *, base_image: str | None = None) -> SandboxBackend:
+async def choose_backend(
+    package: TaskPackage,
+    sandbox: str = AUTO,
+    *,
+    base_image: str | None = None,
+    pull: PullSettings | None = None,
+) -> SandboxBackend:
     """The backend called `sandbox`; `auto` takes a running engine for a package with an image, else `local`.
 
-    With a substitute for the base image (`base_image`) `auto` stays local.
+    With a substitute for the base image (`base_image`) `auto` stays local. The backend pulls images as `pull` says.
     """
+    backend = await _backend(package, sandbox, base_image)
+    if pull is not None:
+        backend.pulling = pull
+    return backend
+
+
+async def _backend(package: TaskPackage, sandbox: str, base_image: str | None) -> SandboxBackend:
     if sandbox != AUTO:
         return load_backend(sandbox)
     if needs_image(package) and base_image is None:
@@ -171,8 +186,9 @@ async def prepare(
     mounts = asset_mounts(view, "agent")
     if base_image not in (None, HOST):
         await _require_base_image(base_image, backend)
-    composition = await _composition(package, view, backend, base_image, {**variables, **env})
-    image = composition.image if composition is not None else await _image(package, view, backend, base_image)
+    pull = package_pulls(view, backend.pulling, variables)
+    composition = await _composition(package, view, backend, base_image, {**variables, **env}, pull)
+    image = composition.image if composition is not None else await _image(package, view, backend, base_image, pull)
     services = None
     if view.manifest is not None:
         from benchflow.sandbox.services import plan_services
@@ -229,6 +245,7 @@ async def _composition(
     backend: SandboxBackend,
     base_image: str | None,
     variables: Mapping[str, str],
+    pull: PullSettings,
 ) -> Composition | None:
     """The services of the package's compose file; every service that the package names is among them."""
     file = compose_file(package)
@@ -239,7 +256,7 @@ async def _composition(
         named, has_dockerfile = _declared_image(view), DOCKERFILE in package.files
         image = None
         if named is not None:
-            image = await _named_image(backend, named, base_image, has_dockerfile=has_dockerfile)
+            image = await _named_image(backend, named, base_image, pull, has_dockerfile=has_dockerfile)
         try:
             composition = await backend.compose(
                 view.environment_dir / file.removeprefix("environment/"),
@@ -247,6 +264,7 @@ async def _composition(
                 variables={**variables, **compose_variables(view.environment_dir, view.config.environment)},
                 timeout_sec=view.config.environment.build_timeout_sec,
                 base_image=base_image,
+                **_pulling(backend, pull),
             )
         except BenchflowError as error:
             error.file = f"environment/{error.file}" if error.file else None
@@ -266,13 +284,15 @@ async def _require_base_image(name: str, backend: SandboxBackend) -> None:
 
 
 async def _image(
-    package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None
+    package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None, pull: PullSettings
 ) -> Image | None:
     """The image of a task; None for this machine's userland, which a package without image asks for."""
     context = view.environment_dir if DOCKERFILE in package.files else None
     timeout = view.config.environment.build_timeout_sec
     try:
-        return await find_image(backend, _declared_image(view), context, timeout_sec=timeout, base_image=base_image)
+        return await find_image(
+            backend, _declared_image(view), context, timeout_sec=timeout, base_image=base_image, pull=pull
+        )
     except EnvironmentFailure as error:
         error.file = f"environment/{error.file}" if error.file else None
         raise
@@ -286,21 +306,28 @@ def _declared_image(view: TaskRuntimeView) -> str | None:
 
 
 async def find_image(
-    backend: SandboxBackend, name: str | None, context: Path | None, *, timeout_sec: float, base_image: str | None
+    backend: SandboxBackend,
+    name: str | None,
+    context: Path | None,
+    *,
+    timeout_sec: float,
+    base_image: str | None,
+    pull: PullSettings,
 ) -> Image | None:
     """The image called `name`, else the one that the Dockerfile in `context` builds, else a substitute.
 
     None if there is neither a name nor a Dockerfile. An `EnvironmentFailure` says why none of them is available.
     """
     if name is not None:
-        named = await _named_image(backend, name, base_image, has_dockerfile=context is not None)
+        named = await _named_image(backend, name, base_image, pull, has_dockerfile=context is not None)
         if named is not None:
             return named
     if context is None:
         return None
-    substitute = {"base_image": base_image} if base_image is not None else {}
+    options: dict[str, object] = {"base_image": base_image} if base_image is not None else {}
+    options |= _pulling(backend, pull)
     try:
-        built = await backend.build(context, dockerfile="Dockerfile", timeout_sec=timeout_sec, **substitute)
+        built = await backend.build(context, dockerfile="Dockerfile", timeout_sec=timeout_sec, **options)
     except EnvironmentFailure as error:
         if name is None or error.code != IMAGE_MISSING:
             raise
@@ -314,11 +341,11 @@ async def find_image(
 
 
 async def _named_image(
-    backend: SandboxBackend, name: str, base_image: str | None, *, has_dockerfile: bool
+    backend: SandboxBackend, name: str, base_image: str | None, pull: PullSettings, *, has_dockerfile: bool
 ) -> Image | None:
     """The image of that name, or its substitute; None if there is a Dockerfile to build instead."""
     try:
-        return await backend.resolve(name)
+        return await backend.resolve(name, **_pulling(backend, pull))
     except EnvironmentFailure as error:
         # Public packages name the image that was built from their Dockerfile: who lacks it builds it.
         if error.code != IMAGE_MISSING:
@@ -329,6 +356,11 @@ async def _named_image(
         if found is None:
             raise
         return found
+
+
+def _pulling(backend: SandboxBackend, pull: PullSettings) -> dict[str, PullSettings]:
+    """What a package adds to how a command pulls; nothing is passed where it adds nothing, as for most packages."""
+    return {"pull": pull} if pull != backend.pulling else {}
 
 
 def _composed(spec: SandboxSpec, composition: Composition, *, workdir: str | None) -> SandboxSpec:

@@ -18,6 +18,7 @@ from typing import Final, Literal, Self, TypedDict
 
 from benchflow.errors import UnsupportedError
 from benchflow.record import Fidelity
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.config.task_config import MAIN_SERVICE
 
 NetworkMode = Literal["none", "public", "allowlist"]
@@ -118,6 +119,8 @@ class Image:
     fidelity: Fidelity = "exact"
     instead_of: tuple[str, ...] = ()
     """Of a substitute: the images that the package names, as it names them."""
+    base_digest: str | None = None
+    """The digest by which a registry knows the base image, where it is known."""
     lacks: tuple[str, ...] = ()
     """What a substitute does not have of them, one phrase each, as far as that is known."""
 
@@ -460,6 +463,8 @@ class SandboxBackend(ABC):
 
     name: str
     """What `--sandbox` takes; of a plugin the name of its entry point."""
+    pulling: PullSettings = PullSettings()
+    """How images are pulled where a package adds nothing to it: the policy of the command."""
 
     @property
     @abstractmethod
@@ -484,8 +489,9 @@ class SandboxBackend(ABC):
         file = (context / dockerfile).name
         raise UnsupportedError(f"The sandbox '{self.name}' builds no images.", path="build.dockerfile", file=file)
 
-    async def resolve(self, image: str) -> Image:
-        """A named image, or an `EnvironmentFailure` that says which command provides it."""
+    async def resolve(self, image: str, *, pull: PullSettings | None = None) -> Image:
+        """A named image, pulled as `pull` or else `pulling` says; an `EnvironmentFailure` says how to provide it."""
+        del pull
         raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
 
     async def substitute(self, image: str, base_image: str | None) -> Image | None:
@@ -507,13 +513,14 @@ class SandboxBackend(ABC):
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
         base_image: str | None = None,
+        pull: PullSettings | None = None,
     ) -> Composition:
         """The services of a compose file, with images built or found; `image` replaces the file's image of `main`.
 
         `variables` fill `${NAME}` in the file; `timeout_sec` is for each build, `base_image` the substitute for a base
-        image that is not available.
+        image that is not available; `pull` is as for `resolve`.
         """
-        del image, variables, timeout_sec, base_image
+        del image, variables, timeout_sec, base_image, pull
         raise UnsupportedError(
             f"The sandbox '{self.name}' does not support compose files.", path="compose", file=file.name
         )

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from benchflow.errors import UsageError
+
 PullPolicy = Literal["missing", "always", "never"]
+ANY_IMAGE: Final = "*"
 PULL_POLICIES: Final[tuple[PullPolicy, ...]] = ("missing", "always", "never")
 
 
@@ -33,6 +36,9 @@ class PullProgress:
     finished: bool = False
 
 
+OnPull = Callable[[PullProgress], None]
+
+
 @dataclass(frozen=True, slots=True)
 class PullSettings:
     """How a command pulls images, and for one package: with which credentials and pins."""
@@ -42,6 +48,17 @@ class PullSettings:
     """`linux/ARCHITECTURE`; None is this machine's."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Image names with the digest that is required, as the package wrote them."""
-    credentials: Mapping[str, Credentials] = field(default_factory=dict)
-    """Of single images; the name `*` is for all others. Without any, the user's own are used."""
-    on_progress: Callable[[PullProgress], None] | None = field(default=None, compare=False)
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Values of secrets by image (`USER:PASSWORD`, the content of a Docker `config.json`, or a token); the name `*` is
+    for all others. Where there are none, the user's own are used."""
+    unset: tuple[str, ...] = ()
+    """Variables of the machine from which the package takes credentials, and which are not set."""
+    on_progress: OnPull | None = field(default=None, compare=False)
+
+
+def pull_policy(name: str) -> PullPolicy:
+    """The policy of that name; any other name is a `UsageError`."""
+    for policy in PULL_POLICIES:
+        if policy == name:
+            return policy
+    raise UsageError(f"{name!r} is not a pull policy: {', '.join(PULL_POLICIES)}.", code="pull-policy")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.inside.beneath import is_name
 from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
+from benchflow.sandbox.pulling import ANY_IMAGE, PullSettings
 
 if TYPE_CHECKING:
     from benchflow.task.config.task_config import EnvironmentConfig, HealthcheckConfig
@@ -225,3 +226,35 @@ def forward_variables(
 ) -> dict[str, str]:
     """The named variables of the machine; one that is not set is an `EnvironmentFailure`."""
     return resolve_variables({name: f"${{{name}}}" for name in names}, machine, path=path)
+
+
+def package_pulls(view: TaskRuntimeView, pulling: PullSettings, variables: Mapping[str, str]) -> PullSettings:
+    """How the images of a package are pulled: with the digests it pins and the secrets it declares for that.
+
+    A secret of scope `image-pull` is for the images that refer to it, or for all of them if none does. One whose
+    variable is not set matters only where a registry demands credentials.
+    """
+    provenance = view.namespace.provenance
+    images = provenance.images if provenance is not None else ()
+    secrets = {secret.name: secret for secret in view.namespace.secrets if secret.scope == "image-pull"}
+    if not images and not secrets:
+        return pulling
+    uses: list[tuple[str, str]] = []
+    for index, image in enumerate(images):
+        name = image.credential_secret_ref
+        if name is None:
+            continue
+        if name not in secrets:
+            path = f"benchflow.provenance.images[{index}].credential_secret_ref"
+            message = f"{path} names '{name[:60]}', which is not a secret of scope image-pull in benchflow.secrets."
+            raise EnvironmentFailure(message, code="undeclared-secret", path=path)
+        uses.append((image.reference, name))
+    referred = {name for _, name in uses}
+    uses += [(ANY_IMAGE, name) for name in secrets if name not in referred]
+    values = {image: variables.get(secrets[name].env or name, "") for image, name in uses}
+    return replace(
+        pulling,
+        pins={image.reference: image.digest for image in images if image.digest is not None},
+        credentials={image: value for image, value in values.items() if value},
+        unset=tuple(sorted({secrets[name].env or name for image, name in uses if not values[image]})),
+    )

@@ -229,18 +229,14 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     },
     n.SecretDeclaration: rows(
         ENGINE,
-        "name visibility env required",
-        scope=judged(
-            "image-pull is refused",
-            lambda value: [Refused("images are not pulled with credentials")] if value == "image-pull" else [],
-        ),
+        "name visibility env required scope",
         never_persist=only((True,), "secrets are never written down"),
     ),
     n.BuildSource: rows(NOTE, "path sha256"),
     n.ImageProvenance: rows(
-        NOTE,
-        "field_ reference digest registry provider build_source",
-        credential_secret_ref=refused("images are not pulled with credentials"),
+        ENGINE,
+        "reference digest credential_secret_ref",
+        **rows(NOTE, "field_ registry provider build_source"),
         never_persist_credentials=only((True,), "credentials are never written down"),
     ),
     n.SourceProvenance: rows(NOTE, "url revision path license sha256 description"),

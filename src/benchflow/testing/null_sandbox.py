@@ -20,6 +20,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.sandbox.pulling import PullSettings
 
 _DONE = ExecResult(0, b"", b"", 0.0)
 
@@ -98,7 +99,8 @@ class NullBackend(SandboxBackend):
         del options
         return Image(reference=str(context / dockerfile), digest="null")
 
-    async def resolve(self, image: str) -> Image:
+    async def resolve(self, image: str, *, pull: PullSettings | None = None) -> Image:
+        del pull
         return Image(reference=image, digest="null")
 
     async def discard(self, snapshot: Snapshot) -> None: ...

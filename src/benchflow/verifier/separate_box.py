@@ -22,9 +22,11 @@ from benchflow.files.scratch import scratch
 from benchflow.sandbox.factory import find_image
 from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Image, NetworkPolicy, Sandbox, SandboxSpec
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.sandbox.task_policy import (
     asset_mounts,
     network_policy,
+    package_pulls,
     resolve_variables,
     sandbox_limits,
     working_folder,
@@ -216,7 +218,8 @@ async def verifier_spec(
     """The specification of the verifier's own sandbox."""
     spec = environment.preparation.spec
     own = scope.config.environment
-    image = await _image(environment, scope, own, base_image)
+    pull = package_pulls(scope.view, environment.backend.pulling, machine)
+    image = await _image(environment, scope, own, base_image, pull)
     fallback = network_policy(scope.view, "verifier")
     if own is not None and "network_mode" in own.declared:
         fallback = _declared_network(own)
@@ -253,7 +256,11 @@ def _declared_network(own: EnvironmentConfig) -> NetworkPolicy:
 
 
 async def _image(
-    environment: Environment, scope: Scope, own: EnvironmentConfig | None, base_image: str | None
+    environment: Environment,
+    scope: Scope,
+    own: EnvironmentConfig | None,
+    base_image: str | None,
+    pull: PullSettings,
 ) -> Image | None:
     """The image that the verifier names, the one its Dockerfile builds, or else the task's own."""
     dockerfile = scope.file("Dockerfile")
@@ -263,5 +270,6 @@ async def _image(
         dockerfile.parent if dockerfile is not None else None,
         timeout_sec=(own or scope.view.config.environment).build_timeout_sec,
         base_image=base_image,
+        pull=pull,
     )
     return found if found is not None else environment.preparation.spec.image

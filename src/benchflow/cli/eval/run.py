@@ -13,6 +13,7 @@ from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_judges, note_markers
+from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
@@ -54,6 +55,7 @@ building_option = click.option(
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@pull_option
 @machine_settings_option
 @isolation_option
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
@@ -103,7 +105,7 @@ def run_command(
     """
     request = JobRequest(sources=sources, **options)
     _refuse_unused(request)
-    planned, tasks = plan_job(request)
+    planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
     _look_ahead(tasks, request.agent)
     store = create_job(jobs_dir, name or default_name(), request, tasks)
     return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
@@ -119,7 +121,7 @@ def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir:
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
-    planned, tasks = plan_job(request)
+    planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
     return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
 
 
@@ -130,6 +132,7 @@ def _refuse_unused(request: JobRequest) -> None:
         given = {
             "--sandbox": request.sandbox != "auto",
             "--base-image": request.base_image,
+            "--pull": request.pull != "missing",
             "--isolation": request.isolation,
         }
         for option, value in given.items():

@@ -13,6 +13,7 @@ import anyio.to_thread
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.composed.compose_file import LOG_FOLDERS, Build, Condition, Service, read_compose
 from benchflow.sandbox.protocol import Composition, Image, SandboxBackend
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.config.task_config import MAIN_SERVICE
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ async def compose(
     image: Image | None,
     variables: Mapping[str, str],
     build_options: Mapping[str, object],
+    pull: PullSettings | None,
 ) -> ServiceComposition:
     """Read a compose file, and build or find the image of each service; `image` replaces that of `main`.
 
@@ -75,7 +77,8 @@ async def compose(
     main = services.pop(MAIN_SERVICE, Service(MAIN_SERVICE))
     if main.image is None and main.build is None and await anyio.Path(file.parent / "Dockerfile").is_file():
         main = replace(main, build=Build(file.parent))
-    found = image or await _image_of(backend, main, build_options)
+    pulling = {"pull": pull} if pull is not None else {}
+    found = image or await _image_of(backend, main, build_options, pulling)
     lacks = tuple(f"{folder} of the machine, an empty folder here" for folder in main.empty_folders)
     return ServiceComposition(
         image=replace(found, lacks=(*found.lacks, *lacks)),
@@ -87,22 +90,24 @@ async def compose(
         limits=main.limits,
         healthcheck=main.healthcheck,
         labels=main.labels,
-        parts=tuple([Part(each, await _image_of(backend, each, build_options)) for each in services.values()]),
+        parts=tuple([Part(each, await _image_of(backend, each, build_options, pulling)) for each in services.values()]),
         needed=main.depends_on,
         aliases=main.aliases,
     )
 
 
-async def _image_of(backend: SandboxBackend, service: Service, options: Mapping[str, object]) -> Image:
+async def _image_of(
+    backend: SandboxBackend, service: Service, options: Mapping[str, object], pulling: Mapping[str, PullSettings]
+) -> Image:
     build = service.build
     if build is not None:
         own = {"build_args": build.args, "target": build.target}
-        built = await backend.build(build.context, dockerfile=build.dockerfile, **own, **options)
+        built = await backend.build(build.context, dockerfile=build.dockerfile, **own, **options, **pulling)
         return replace(built, fidelity="built") if built.fidelity == "exact" else built
     if service.image is None:
         message = "Neither the compose file nor the package gives `main` an image."
         raise EnvironmentFailure(message, code="image-missing")
-    return await backend.resolve(service.image)
+    return await backend.resolve(service.image, **pulling)
 
 
 def compose_variables(context: Path, environment: EnvironmentConfig) -> dict[str, str]:

@@ -19,7 +19,7 @@ from benchflow.sandbox.engine.machine.dialect import DIALECTS
 from benchflow.sandbox.engine.machine.engine_build import Builder, BuildOptions
 from benchflow.sandbox.engine.machine.engine_client import EngineClient
 from benchflow.sandbox.engine.machine.engine_host import EngineHost, find_facts
-from benchflow.sandbox.engine.machine.engine_images import resolve_image
+from benchflow.sandbox.engine.machine.engine_images import EngineImages
 from benchflow.sandbox.engine.machine.gate import EngineGate, GateLimits
 from benchflow.sandbox.engine.machine.ownership import default_state
 from benchflow.sandbox.protocol import (
@@ -31,6 +31,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.sandbox.pulling import PullSettings
 
 _GROUND: Final = (
     "A verifier has a container, files and a network of its own, but the same user ids as the agent's container: the "
@@ -59,7 +60,8 @@ class EngineBackend(SandboxBackend):
         self._client: Final = EngineClient(DIALECTS[name], command, env)
         self._state: Final = state or default_state()
         self._gate: Final = EngineGate(name, limits)
-        self._builder: Final = Builder(self._client, self._state)
+        self._images: Final = EngineImages(self._client)
+        self._builder: Final = Builder(self._client, self._images, self._state)
         self._connecting: Final = anyio.Lock()
         self._host: EngineHost | None = None
         self._status: BackendStatus | None = None
@@ -100,24 +102,25 @@ class EngineBackend(SandboxBackend):
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
         base_image: str | None = None,
+        pull: PullSettings | None = None,
     ) -> Composition:
         options = {"timeout_sec": timeout_sec} | ({"base_image": base_image} if base_image is not None else {})
-        return await compose(self, file, image, variables or {}, options)
+        return await compose(self, file, image, variables or {}, options, pull)
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`). No engine replaces a base
-        image: `base_image` is refused where it is needed.
+        """Options: `timeout_sec`, `build_args`, `network`, `target`, `pull` (see `BuildOptions`). No engine replaces a
+        base image: `base_image` is refused where it is needed.
         """
         try:
-            return await self._builder.build(context, dockerfile, _build_options(options))
+            return await self._builder.build(context, dockerfile, _build_options({"pull": self.pulling, **options}))
         except EnvironmentFailure as error:
             if options.get("base_image") is None or error.code != "image-missing":
                 raise
             message = f"{error} Only the sandbox `local` can replace a base image of a Dockerfile (`--base-image`)."
             raise UnsupportedError(message, path="base_image") from error
 
-    async def resolve(self, image: str) -> Image:
-        return await resolve_image(self._client, image)
+    async def resolve(self, image: str, *, pull: PullSettings | None = None) -> Image:
+        return await self._images.resolve(image, pull or self.pulling)
 
     async def discard(self, snapshot: Snapshot) -> None:
         host = await self.connect()
@@ -137,7 +140,8 @@ class EngineBackend(SandboxBackend):
 def _build_options(options: Mapping[str, object]) -> BuildOptions:
     timeout, network, target = (options.get(key) for key in ("timeout_sec", "network", "target"))
     arguments = options.get("build_args") or {}
-    unknown = set(options) - {"timeout_sec", "build_args", "network", "target", "base_image"}
+    pull = options.get("pull")
+    unknown = set(options) - {"timeout_sec", "build_args", "network", "target", "base_image", "pull"}
     if unknown:
         raise UsageError(f"Unknown build options: {', '.join(sorted(unknown))}.")
     if not isinstance(arguments, Mapping):
@@ -147,4 +151,5 @@ def _build_options(options: Mapping[str, object]) -> BuildOptions:
         build_args={str(key): str(value) for key, value in arguments.items()},
         network=str(network) if network is not None else None,
         target=str(target) if target is not None else None,
+        pull=pull if isinstance(pull, PullSettings) else PullSettings(),
     )

@@ -10,7 +10,7 @@ import fnmatch
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -48,6 +48,11 @@ class ImageRecord:
     @property
     def digest(self) -> str:
         return image_digest(self.layers, self.config)
+
+    @property
+    def pin(self) -> str | None:
+        """The digest by which a registry knows it."""
+        return self.manifests[0] if self.manifests else None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -153,7 +158,8 @@ class ImageRegistry:
 
     def image(self, record: ImageRecord) -> Image:
         """The record as backends take it."""
-        return make_image(self.store, record.layers, record.config, base=record.name)
+        image = make_image(self.store, record.layers, record.config, base=record.name)
+        return replace(image, base_digest=record.pin)
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{quote(name, safe='')}.json"

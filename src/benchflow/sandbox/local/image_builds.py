@@ -16,11 +16,12 @@ import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.files.redaction import make_redactor
-from benchflow.sandbox.images.build.bases import HOST, Bases, registered
+from benchflow.sandbox.images.build.bases import HOST, Bases, Obtain, missing_image
 from benchflow.sandbox.images.build.builder import BuildOptions, DockerfileBuilder
 from benchflow.sandbox.images.build.run_step import RunStep
+from benchflow.sandbox.images.distribution import ImageUnavailable, obtain_image
 from benchflow.sandbox.images.filework import FileWork
-from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
+from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import LayerStore
 from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, LayerTree, is_opaque
 from benchflow.sandbox.images.substitutes import lacking
@@ -28,6 +29,7 @@ from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.machine_settings.collected import Settings, collect, lay, trust_and_proxies
 from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
+from benchflow.sandbox.pulling import PullSettings
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.local_backend import LocalBackend
@@ -47,17 +49,28 @@ class LocalImages:
         mapped = os.geteuid() != 0 and (await self.backend.runtime()).launcher.identity == "range"
         return ImageRegistry(LayerStore(self.backend.store.root, FileWork(mapped)))
 
-    async def resolve(self, name: str) -> Image:
-        """A registered image, or an `EnvironmentFailure` that says how to register it."""
+    async def resolve(self, name: str, pull: PullSettings | None = None) -> Image:
+        """An image of the store, pulled as the policy says, or an `EnvironmentFailure` that says how to provide it."""
         registry = await self.registry()
-        record = await registered(registry, name)
+        record = await self._obtain(pull)(registry, name)
         await registry.require_whole(record)
         return registry.image(record)
+
+    def _obtain(self, pull: PullSettings | None) -> Obtain:
+        settings = pull or self.backend.pulling
+
+        async def obtain(registry: ImageRegistry, name: str) -> ImageRecord:
+            try:
+                return await obtain_image(registry, name, settings=settings)
+            except ImageUnavailable as error:
+                raise missing_image(name, str(error)) from error
+
+        return obtain
 
     async def substitute(self, name: str, base_image: str | None) -> Image | None:
         """What replaces an image that is not available, with what it lacks; None if nothing does."""
         registry = await self.registry()
-        stage = await Bases(registry, base_image).substitute(name)
+        stage = await Bases(registry, base_image, self._obtain(None)).substitute(name)
         if stage is None:
             return None
         host = await self._host_branches() if stage.on_host else ()
@@ -70,10 +83,13 @@ class LocalImages:
     async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:
         """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
         known = {item.name for item in fields(BuildOptions)}
+        options = dict(options)
+        pull = options.pop("pull", None)
         if unknown := sorted(set(options) - known):
             raise UsageError(f"Unknown build option {unknown[0]!r}.", code="build-option")
         chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by the caller
-        builder = DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches)
+        obtain = self._obtain(pull if isinstance(pull, PullSettings) else None)
+        builder = DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches, obtain)
         try:
             return await builder.build(context, chosen)
         except EnvironmentFailure as error:  # the last lines of a command may quote an address with its password

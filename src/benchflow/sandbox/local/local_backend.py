@@ -48,6 +48,7 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
+from benchflow.sandbox.pulling import PullSettings
 
 _PREPARED_FORMAT: Final = "2"
 """Changes with what is added to an image for its user."""
@@ -253,7 +254,7 @@ class LocalBackend(SandboxBackend):
         return share(self._snapshots[snapshot.reference][0])
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        """Options are the fields of `benchflow.sandbox.images.BuildOptions`."""
+        """Options are the fields of `benchflow.sandbox.images.BuildOptions`, and `pull` as for `resolve`."""
         from benchflow.sandbox.local.image_builds import LocalImages
 
         return await LocalImages(self).build(context, dockerfile, options)
@@ -266,16 +267,17 @@ class LocalBackend(SandboxBackend):
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
         base_image: str | None = None,
+        pull: PullSettings | None = None,
     ) -> Composition:
         from benchflow.sandbox.composed.composition import compose
 
         options = {"timeout_sec": timeout_sec} | ({"base_image": base_image} if base_image is not None else {})
-        return await compose(self, file, image, variables or {}, options)
+        return await compose(self, file, image, variables or {}, options, pull)
 
-    async def resolve(self, image: str) -> Image:
+    async def resolve(self, image: str, *, pull: PullSettings | None = None) -> Image:
         from benchflow.sandbox.local.image_builds import LocalImages
 
-        return await LocalImages(self).resolve(image)
+        return await LocalImages(self).resolve(image, pull)
 
     async def substitute(self, image: str, base_image: str | None) -> Image | None:
         from benchflow.sandbox.local.image_builds import LocalImages

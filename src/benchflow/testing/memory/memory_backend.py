@@ -21,6 +21,7 @@ from typing import Final
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure, UsageError
 from benchflow.sandbox.protocol import BackendStatus, Image, SandboxBackend, SandboxSpec, Snapshot
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.testing.memory.memory_jobs import Program
 from benchflow.testing.memory.memory_sandbox import InMemorySandbox
 from benchflow.testing.memory.node_tree import Node, NodeTree
@@ -139,7 +140,8 @@ class InMemoryBackend(SandboxBackend):
                 tree.change(path, follow=False, uid=_AGENT_ID, gid=_AGENT_ID)
         return tree
 
-    async def resolve(self, image: str) -> Image:
+    async def resolve(self, image: str, *, pull: PullSettings | None = None) -> Image:
+        del pull
         if image not in self._images:
             raise EnvironmentFailure(f"There is no image {image}; pass it to the backend.", code="image-missing")
         digest = hashlib.sha256(repr(sorted(self._images[image].items())).encode()).hexdigest()

@@ -136,11 +136,11 @@ def test_a_configuration_that_cannot_be_read_is_reported(tmp_path):
         ("ann:pass:word\n", Credentials("ann", "pass:word")),
         ("token", Credentials(registry_token="token")),
         ('{"auths": {"r.io": {"auth": "YTpi"}}}', Credentials("a", "b")),
-        ('{"auths": {"other": {"auth": "YTpi"}}}', Credentials()),
+        ('{"auths": {"other": {"auth": "YTpi"}}}', None),
     ],
 )
 def test_a_secret_is_a_pair_a_docker_configuration_or_a_token(text, found):
-    assert parse_secret(text, parse_reference("r.io/x"), name="pull") == found
+    assert parse_secret(text, parse_reference("r.io/x")) == found
 
 
 @pytest.mark.parametrize(

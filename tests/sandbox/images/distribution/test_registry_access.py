@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from benchflow.sandbox.images.distribution import Credentials, ImageUnavailable, PullSettings, pull_image
+from benchflow.sandbox.images.distribution import ImageUnavailable, PullSettings, pull_image
 from benchflow.sandbox.images.distribution.pull import LEARNED
 
 pytestmark = pytest.mark.anyio
@@ -79,9 +79,9 @@ async def test_a_missing_helper_is_named_when_the_registry_refuses(guarded, imag
 
 
 async def test_credentials_of_a_package_are_used_for_its_image_only(guarded, images):
-    own = PullSettings(credentials={guarded.name("private"): Credentials("ann", "secret")})
+    own = PullSettings(credentials={guarded.name("private"): "ann:secret"})
     assert (await pull_image(images, guarded.name("private"), settings=own)).manifests
-    other = PullSettings(credentials={guarded.name("other"): Credentials("ann", "secret")})
+    other = PullSettings(credentials={guarded.name("other"): "ann:secret"})
     with pytest.raises(ImageUnavailable, match="there are no credentials"):
         await pull_image(images, guarded.name("private"), settings=other)
 

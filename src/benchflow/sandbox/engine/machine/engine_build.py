@@ -19,14 +19,14 @@ from typing import Final
 
 import anyio
 
-from benchflow.errors import EnvironmentFailure, UsageError
+from benchflow.errors import EnvironmentFailure, UnsupportedError, UsageError
 from benchflow.files.locks import held_lock
 from benchflow.files.redaction import make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.sandbox.bounded_output import BoundedOutput
 from benchflow.sandbox.engine.machine import build_watch
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
-from benchflow.sandbox.engine.machine.engine_images import find_image
+from benchflow.sandbox.engine.machine.engine_images import EngineImages, find_image
 from benchflow.sandbox.engine.machine.ownership import PURPOSE
 from benchflow.sandbox.host_process import (
     DEFAULT_OUTPUT,
@@ -37,12 +37,16 @@ from benchflow.sandbox.host_process import (
     run_process,
     shell_code,
 )
+from benchflow.sandbox.images.build.bases import SCRATCH
+from benchflow.sandbox.images.build.stage_plan import plan_build
+from benchflow.sandbox.images.distribution.pull import pinned_reference
 from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.images.dockerfile.instructions import DockerfileError, parse_dockerfile
 from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.machine_settings.collected import Settings, collect, lay, trust_and_proxies
 from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import Image
+from benchflow.sandbox.pulling import PullSettings
 
 REPOSITORY: Final = "benchcube/environment"
 _LAST_LINES: Final = 12
@@ -85,13 +89,18 @@ class BuildOptions:
     """The engine's network for RUN instructions; None leaves it to the engine."""
     target: str | None = None
     """The stage to stop at."""
+    pull: PullSettings = field(default_factory=PullSettings)
+    """How base images are pulled."""
 
 
 class Builder:
     """Builds on one engine; the locks of other processes are files below `state`."""
 
-    def __init__(self, client: EngineClient, state: Path) -> None:
+    def __init__(self, client: EngineClient, images: EngineImages, state: Path) -> None:
         self._client = client
+        self._images = images
+        self._renewed: set[str] = set()
+        """Digests of what was built with fresh base images."""
         self._locks_folder = state / "locks"
 
     async def build(self, context: Path, dockerfile: str, options: BuildOptions) -> Image:
@@ -100,9 +109,11 @@ class Builder:
         tag = f"{REPOSITORY}:{digest[:40]}"
         self._locks_folder.mkdir(parents=True, exist_ok=True)
         async with held_lock(self._locks_folder / f"{digest}.lock"):
-            found = await find_image(self._client, tag)
+            renew = options.pull.policy == "always" and digest not in self._renewed
+            found = await find_image(self._client, tag) if not renew else None
             if found is None:
                 await self._build(context, dockerfile, options, tag)
+                self._renewed.add(digest)
                 found = await find_image(self._client, tag)
         if found is None:
             raise EnvironmentFailure(
@@ -122,6 +133,7 @@ class Builder:
             f"{PURPOSE}=environment",
             *self._client.ulimits(),
         ]
+        args += await self._bases(context / dockerfile, options, classic="DOCKER_BUILDKIT" in env)
         if options.network is not None:
             args += ["--network", options.network]
         if options.target is not None:
@@ -192,6 +204,23 @@ class Builder:
         program.chmod(0o700)
         return program
 
+    async def _bases(self, dockerfile: Path, options: BuildOptions, *, classic: bool) -> list[str]:
+        """Arguments for the pull policy; what a package adds to it is done before the build: pins and credentials."""
+        pull, podman = options.pull, self._client.dialect.name == "podman"
+        args = [f"--pull={pull.policy}"] if podman else ["--pull"] if pull.policy == "always" else []
+        if not (pull.pins or pull.credentials or pull.policy == "never"):
+            return args
+        for name in base_images(dockerfile, options):
+            reference = pinned_reference(name, pull)
+            await self._images.resolve(name, pull)
+            if reference.digest is not None and "@" not in name:
+                if classic:
+                    message = f"The base image {name} is pinned, which needs BuildKit: install docker-buildx."
+                    raise UnsupportedError(message, path="benchflow.provenance.images")
+                pinned = f"{reference.repository_name}@{reference.digest}"
+                args += ["--build-context", f"{name}=docker-image://{pinned}"]
+        return args
+
     async def _command(self) -> tuple[list[str], dict[str, str]]:
         """BuildKit where there is one, else the builder that every Docker has; Podman has its own."""
         if self._client.dialect.name != "docker":
@@ -232,7 +261,8 @@ def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str
         raise UsageError(f"'{context}' has no '{dockerfile}'.", code="dockerfile-missing", file=dockerfile)
     total = hashlib.sha256()
     arguments = sorted(options.build_args.items())
-    total.update(repr((dockerfile, arguments, options.target)).encode())
+    pins = sorted(options.pull.pins.items())
+    total.update(repr((dockerfile, arguments, options.target, *([pins] if pins else []))).encode())
     rules = context_rules(context, dockerfile)
     for folder, folders, names in os.walk(context, followlinks=False):
         folders.sort()
@@ -265,6 +295,13 @@ def failed_line(dockerfile: str, output: str) -> int | None:
     except DockerfileError:
         return None
     return next((item.line for item in instructions if " ".join(str(item).split())[:80] == wanted[:80]), None)
+
+
+def base_images(dockerfile: Path, options: BuildOptions) -> list[str]:
+    """The images that a Dockerfile names in FROM, without its own stages."""
+    parsed = parse_dockerfile(dockerfile.read_text(encoding="utf-8"), dockerfile.name)
+    plan = plan_build(parsed, options.build_args, options.target)
+    return list(dict.fromkeys(stage.image for stage in plan.stages if stage.parent is None and stage.image != SCRATCH))
 
 
 def last_lines(text: str) -> str:

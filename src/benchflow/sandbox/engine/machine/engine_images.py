@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from benchflow.errors import EnvironmentFailure
+from benchflow.files.scratch import scratch
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
+from benchflow.sandbox.images.distribution.credentials import parse_secret, secret_for
+from benchflow.sandbox.images.distribution.pull import pinned_reference
+from benchflow.sandbox.images.distribution.reference import DOCKER_HUB, Reference
 from benchflow.sandbox.images.image_config import ImageConfig
 from benchflow.sandbox.protocol import Image
+from benchflow.sandbox.pulling import Credentials, PullSettings
 
 _PULL_TIMEOUT_SEC = 1800.0
 
@@ -23,22 +31,74 @@ async def find_image(client: EngineClient, name: str) -> Image | None:
     return read_image(name, found[0]) if found else None
 
 
-async def resolve_image(client: EngineClient, name: str) -> Image:
-    """The image, pulled if necessary; one that is not available is an `EnvironmentFailure` that says what to do."""
-    found = await find_image(client, name)
-    if found is not None:
+class EngineImages:
+    """The images of one engine, pulled by it as the policy of a command says; each is asked for once."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client: Final = client
+        self._pulled: Final[set[str]] = set()
+        self._refused: Final[dict[str, str]] = {}
+
+    async def resolve(self, name: str, pull: PullSettings) -> Image:
+        """The image, pulled if necessary; one that is not available is an `EnvironmentFailure` that says what to do.
+
+        One that is pinned is asked for by its digest, which the engine verifies.
+        """
+        reference = pinned_reference(name, pull)
+        if reference.digest is not None:
+            name = f"{reference.repository_name}@{reference.digest}"
+        if pull.policy != "always" or name in self._pulled:
+            found = await find_image(self._client, name)
+            if found is not None:
+                return found
+        engine = self._client.dialect.name
+        if pull.policy == "never":
+            raise EnvironmentFailure(
+                f"The image '{name}' is not on this {engine} engine, and `--pull never` forbids pulling it.",
+                code="image-missing",
+            )
+        why = self._refused.get(name) or await self._pull(name, reference, pull)
+        found = await find_image(self._client, name) if not why else None
+        if found is None:
+            raise EnvironmentFailure(
+                f"The image '{name}' is not on this {engine} engine and could not be pulled ({why}); "
+                f"`{engine} pull {name}` or `{engine} build -t {name} FOLDER` provides it.",
+                code="image-missing",
+            )
         return found
-    pulled = await client.run("pull", "--quiet", name, timeout=_PULL_TIMEOUT_SEC)
-    found = await find_image(client, name) if pulled.exit_code == 0 else None
-    if found is None:
-        engine = client.dialect.name
-        why = last_words(pulled.stderr.decode(errors="replace"), 200)
-        raise EnvironmentFailure(
-            f"The image '{name}' is not on this {engine} engine and could not be pulled ({why}); "
-            f"`{engine} pull {name}` or `{engine} build -t {name} FOLDER` provides it.",
-            code="image-missing",
-        )
-    return found
+
+    async def _pull(self, name: str, reference: Reference, pull: PullSettings) -> str:
+        """Pull; why it failed, or nothing."""
+        secret = secret_for(reference, pull.credentials)
+        given = parse_secret(secret, reference) if secret is not None else None
+        with ExitStack() as stack:
+            args: list[str] = []
+            env = None
+            if given is not None:
+                folder = stack.enter_context(scratch("pull-"))
+                _write_config(folder, reference.registry, given)
+                args = ["--authfile", str(folder / "config.json")] if self._client.dialect.name == "podman" else []
+                env = {**self._client.environment()[1], "DOCKER_CONFIG": str(folder)}
+            done = await self._client.run("pull", "--quiet", *args, name, env=env, timeout=_PULL_TIMEOUT_SEC)
+        if done.exit_code != 0:
+            self._refused[name] = last_words(done.stderr.decode(errors="replace"), 200)
+            return self._refused[name]
+        self._pulled.add(name)
+        return ""
+
+
+def _write_config(folder: Path, registry: str, given: Credentials) -> None:
+    """The configuration of an engine's client with these credentials, which only this user can read."""
+    server = "https://index.docker.io/v1/" if registry == DOCKER_HUB else registry
+    entry = {
+        "auth": base64.b64encode(f"{given.username}:{given.password}".encode()).decode() if given.username else "",
+        "identitytoken": given.identity_token,
+        "registrytoken": given.registry_token,
+    }
+    auths = {server: {key: value for key, value in entry.items() if value}}
+    path = folder / "config.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"auths": auths}), encoding="utf-8")
 
 
 def read_image(name: str, inspected: dict[str, Any]) -> Image:
@@ -49,4 +109,7 @@ def read_image(name: str, inspected: dict[str, Any]) -> Image:
     if not given.get("Env"):
         config = replace(config, env={})
     identity = str(inspected["Id"]).removeprefix("sha256:")
-    return replace(config.image(f"sha256:{identity}", base=name), reference=identity)
+    digests = [text.partition("@")[2] for text in inspected.get("RepoDigests") or ()]
+    # Of several, the one that was asked for; an image that was built or loaded has none.
+    digest = next((digest for digest in digests if name.endswith(digest)), digests[0] if digests else None)
+    return replace(config.image(f"sha256:{identity}", base=name), reference=identity, base_digest=digest)

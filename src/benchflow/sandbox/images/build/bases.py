@@ -68,7 +68,8 @@ class Bases:
 
     async def _stage(self, record: ImageRecord) -> Stage:
         await self._registry.require_whole(record)
-        return Stage(record.name, record.digest.removeprefix("sha256:"), record.config, record.layers)
+        key = record.digest.removeprefix("sha256:")
+        return Stage(record.name, key, record.config, record.layers, base_digest=record.pin)
 
     async def _scratch(self) -> Stage:
         key = hashlib.sha256(b"scratch").hexdigest()
@@ -101,11 +102,11 @@ def host_stage() -> Stage:
     return Stage(HOST, digest.hexdigest(), config, on_host=True, fidelity="substituted")
 
 
-def missing_image(image: str) -> EnvironmentFailure:
-    """The image is not available; the message says what provides it."""
+def missing_image(image: str, reason: str | None = None) -> EnvironmentFailure:
+    """The image is not available; the message says why, and what provides it."""
     name = canonical_name(image)
     message = (
-        f"The base image {name} is not registered on this machine. Add it with "
+        f"{reason or f'The image {name} is not in the store of this machine.'} Add it with "
         f"`bench images add {name} --oci LAYOUT` (or `--rootfs DIR`, `--debootstrap SUITE`, `--engine`), "
         "or run on this machine's userland with `--base-image host`."
     )

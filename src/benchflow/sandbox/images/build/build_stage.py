@@ -35,6 +35,8 @@ class Stage:
     """Keys in the layer store, lowest first."""
     on_host: bool = False
     """Whether its layers are on top of this machine's userland."""
+    base_digest: str | None = None
+    """The digest by which a registry knows the base."""
     fidelity: Fidelity = "exact"
     instead_of: tuple[str, ...] = ()
     """Images that were replaced, as the Dockerfile names them."""

@@ -102,7 +102,13 @@ class DockerfileBuilder:
             line = build.current.line if build.current else None
             raise EnvironmentFailure(message, code="build-timeout", file=options.dockerfile, line=line)
         image = build.image(stage)
-        return replace(image, fidelity=stage.fidelity, instead_of=stage.instead_of, lacks=stage.lacks)
+        return replace(
+            image,
+            base_digest=stage.base_digest,
+            fidelity=stage.fidelity,
+            instead_of=stage.instead_of,
+            lacks=stage.lacks,
+        )
 
     def _plan(self, context: Path, options: BuildOptions) -> BuildPlan:
         path = context / options.dockerfile

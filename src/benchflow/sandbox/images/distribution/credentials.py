@@ -11,13 +11,13 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.errors import UsageError
-from benchflow.sandbox.images.distribution.reference import DOCKER_HUB, Reference
-from benchflow.sandbox.pulling import Credentials
+from benchflow.errors import EnvironmentFailure
+from benchflow.sandbox.images.distribution.reference import DOCKER_HUB, Reference, parse_reference
+from benchflow.sandbox.pulling import ANY_IMAGE, Credentials
 
 _HUB_KEY: Final = "https://index.docker.io/v1/"
 _HUB_HOSTS: Final = ("index.docker.io", "registry-1.docker.io")
@@ -51,16 +51,25 @@ def find_credentials(reference: Reference, registry: str, environment: Mapping[s
     return Found(problem=problem)
 
 
-def parse_secret(text: str, reference: Reference, *, name: str) -> Credentials:
-    """The value of a package's secret: `USER:PASSWORD`, the content of a Docker `config.json`, or a bearer token."""
+def secret_for(reference: Reference, secrets: Mapping[str, str]) -> str | None:
+    """The secret among those of a package, by image, that is for the image."""
+    by_image = {parse_reference(name): value for name, value in secrets.items() if name != ANY_IMAGE}
+    return by_image.get(reference) or by_image.get(replace(reference, digest=None)) or secrets.get(ANY_IMAGE)
+
+
+def parse_secret(text: str, reference: Reference) -> Credentials | None:
+    """The value of a package's secret: `USER:PASSWORD`, the content of a Docker `config.json`, or a bearer token.
+
+    None for a configuration that has nothing for the registry.
+    """
     text = text.strip()
     if text.startswith("{"):
         try:
             found = _in_auths(json.loads(text).get("auths") or {}, reference.repository, reference.registry)
         except (ValueError, AttributeError) as error:
-            message = f"The secret {name} starts like a Docker configuration, but cannot be read as one."
-            raise UsageError(message, code="secret-invalid") from error
-        return found or Credentials()
+            message = f"The secret for {reference} starts like a Docker configuration, but cannot be read as one."
+            raise EnvironmentFailure(message, code="secret-invalid", path="benchflow.secrets") from error
+        return found
     username, colon, password = text.partition(":")
     return Credentials(username, password) if colon else Credentials(registry_token=text)
 
