@@ -1,4 +1,4 @@
-"""Which `package.json` of an agent would redirect or break how Node loads the hook, and what is done then."""
+"""Which `package.json` of an agent would break how Node loads the hook, and what is done then."""
 
 from __future__ import annotations
 
@@ -29,17 +29,13 @@ def test_an_ordinary_package_is_harmless(text):
         b"{broken",
         b"[]",
         b"NaN",
-        b'{"name": ""}',
-        b'{"name": "/run"}',
-        b'{"name": "\\u002frun"}',
-        b'{"name": 3}',
         b"[" * 60000,
         b" " * 70000 + b"{}",
         b'{"a": "\xff"}',
     ],
     ids=lambda text: repr(text[:16]),
 )
-def test_one_that_redirects_or_cannot_be_judged_is_not(text):
+def test_one_that_cannot_be_judged_is_not(text):
     assert not is_harmless(text)
 
 

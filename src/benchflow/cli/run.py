@@ -12,6 +12,7 @@ import click
 
 from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError
@@ -40,6 +41,7 @@ _SAID: Final = {
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@machine_settings_option
 @isolation_option
 @click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Replace the prompt; repeat for more turns.")

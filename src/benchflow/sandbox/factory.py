@@ -17,6 +17,7 @@ import anyio.to_thread
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError, UsageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.task_policy import (
     asset_mounts,
@@ -134,11 +135,11 @@ def compose_file(package: TaskPackage) -> str | None:
 async def choose_backend(package: TaskPackage, sandbox: str = AUTO, *, base_image: str | None = None) -> SandboxBackend:
     """The backend called `sandbox`; `auto` takes a running engine for a package with an image, else `local`.
 
-    With a substitute for the base image (`base_image`) `auto` stays local, unless the package has a compose file.
+    With a substitute for the base image (`base_image`) `auto` stays local.
     """
     if sandbox != AUTO:
         return load_backend(sandbox)
-    if compose_file(package) is not None or (needs_image(package) and base_image is None):
+    if needs_image(package) and base_image is None:
         for name in ENGINES:
             if validate_task_runtime_support(package, sandbox=name):
                 continue
@@ -181,14 +182,16 @@ async def prepare(
         if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":
             env = {selection.key: view.name, **env}
     user = view.config.agent.user
+    network = network_policy(view, "environment")
+    given = phase_settings("agent", network.mode, variables)
     spec = SandboxSpec(
         image=image,
         limits=sandbox_limits(environment, capabilities),
-        network=network_policy(view, "environment"),
-        env=env,
+        network=network,
+        env={**given.env, **env},
         workdir=working_folder(environment.workdir, image.workdir if image is not None else None),
         user=str(user) if user is not None else None,
-        mounts=mounts,
+        mounts=(*mounts, *given.mounts),
         labels={"benchflow.task": view.name, "benchflow.digest": view.digest},
     )
     check = healthcheck_of(environment.healthcheck) or (image.healthcheck if image is not None else None)
@@ -231,6 +234,8 @@ async def _composition(
     file = compose_file(package)
     composition = None
     if file is not None and view.environment_dir is not None:
+        from benchflow.sandbox.composed.composition import compose_variables
+
         named, has_dockerfile = _declared_image(view), DOCKERFILE in package.files
         image = None
         if named is not None:
@@ -239,8 +244,9 @@ async def _composition(
             composition = await backend.compose(
                 view.environment_dir / file.removeprefix("environment/"),
                 image=image,
-                variables=variables,
+                variables={**variables, **compose_variables(view.environment_dir, view.config.environment)},
                 timeout_sec=view.config.environment.build_timeout_sec,
+                base_image=base_image,
             )
         except BenchflowError as error:
             error.file = f"environment/{error.file}" if error.file else None

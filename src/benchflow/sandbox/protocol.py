@@ -151,6 +151,8 @@ class Composition:
     limits: Limits = Limits()
     healthcheck: Healthcheck | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    empty_folders: tuple[str, ...] = ()
+    """Folders that exist and anybody may write to, in place of folders of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,12 +506,14 @@ class SandboxBackend(ABC):
         image: Image | None = None,
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
+        base_image: str | None = None,
     ) -> Composition:
         """The services of a compose file, with images built or found; `image` replaces the file's image of `main`.
 
-        `variables` fill `${NAME}` in the file; `timeout_sec` is for each build.
+        `variables` fill `${NAME}` in the file; `timeout_sec` is for each build, `base_image` the substitute for a base
+        image that is not available.
         """
-        del image, variables, timeout_sec
+        del image, variables, timeout_sec, base_image
         raise UnsupportedError(
             f"The sandbox '{self.name}' does not support compose files.", path="compose", file=file.name
         )

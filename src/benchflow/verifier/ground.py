@@ -2,6 +2,7 @@
 
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
+                     settings   digests of the settings that the environment was built with
                      python/    the interpreter hook, started from the standard libraries of the environment
                      node/      the same for Node
                      ruby/      the same for Ruby, also started by RubyGems
@@ -9,13 +10,14 @@
                      uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
-built that it changed; `setting`, a file that configures a program of Python; `kept`, the package opted out; `forged`,
-the agent may have set times in the future.
+built that it changed; `setting`, a file that configures a program of Python; `modules`, a
+folder of packages of Node; `kept`, the package opted out; `forged`, the agent may have set times in the future.
 """
 
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import Final
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
-from benchflow.verifier.lookups import MAKE_HOOK, RUBY_HOOK
+from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, RUBY_HOOK
 from benchflow.verifier.scope import GROUND
 from benchflow.verifier.surviving.makefiles import phony
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
@@ -47,19 +49,24 @@ class Ground:
     """The standard libraries of the environment's Python interpreters."""
     gems: tuple[str, ...] = ()
     """Folders with RubyGems of the environment."""
+    settings: frozenset[str] = frozenset()
+    """Digests of settings of the environment as built."""
     pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Settings that the agent changed, as built, by path."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What turns off look-ups that the agent's files would answer."""
     misleads_node: bool = False
-    """Whether a `package.json` of the agent would redirect or break `--require`."""
+    """Whether a `package.json` of the agent would break `--require`."""
+    node_hook: str = field(default_factory=lambda: f"verifier-ground-{secrets.token_hex(8)}")
+    """The name by which Node requires its hook, from `/node_modules`. A `package.json` in the current folder can stand
+    for every path, and for a name that its author knows: this one is made for one box."""
     phony: frozenset[str] = frozenset()
     """Targets of makefiles that a file of the agent would stand for."""
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """The files that are the same for all boxes of an environment, by path."""
-        return _files(self.stdlibs, self.gems)
+        return _files(self.stdlibs, self.gems, self.settings)
 
     async def lay(self, sandbox: Sandbox, *, whole: bool) -> None:
         """Put everything in place, owned by root; `whole` includes the common files."""
@@ -69,14 +76,17 @@ class Ground:
             await sandbox.write_file(f"{GROUND}/pristine{path}", data)
         if self.phony:
             await sandbox.write_file(MAKE_HOOK, phony(self.phony))
+        await sandbox.write_file(f"/node_modules/{self.node_hook}.js", f'require("{NODE_HOOK}");\n'.encode())
         await sandbox.write_file(f"{GROUND}/changes", self.changes)
 
 
 @functools.cache
-def _files(stdlibs: Sequence[str], gems: Sequence[str]) -> Mapping[str, bytes]:
+def _files(stdlibs: Sequence[str], gems: Sequence[str], settings: frozenset[str]) -> Mapping[str, bytes]:
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
     start = hook.pop(f"{GROUND}/python/{_START}")
-    hook[f"{GROUND}/node/lookups.cjs"] = (_HOOK / "node_lookups.cjs").read_bytes()
+    hook[NODE_HOOK] = (_HOOK / "node_lookups.cjs").read_bytes()
+    hook[f"{GROUND}/node/imports.mjs"] = (_HOOK / "node_imports.mjs").read_bytes()
+    hook[f"{GROUND}/settings"] = "\n".join(sorted(settings)).encode()
     hook[RUBY_HOOK] = (_HOOK / "ruby_lookups.rb").read_bytes()
     starts = {f"{stdlib}/{_START_PLACE}": start for stdlib in stdlibs}
     starts |= {f"{folder}/{START_OF_GEMS}": f'require "{RUBY_HOOK}"\n'.encode() for folder in gems}
@@ -94,13 +104,16 @@ def describe(changes: Iterable[Change], withheld: PathSet, rules: Rules, now: fl
 
 
 def _records(changes: Iterable[Change], withheld: PathSet, now: float) -> Iterator[str]:
-    added, forged = PathSet(), False
+    added, modules, forged = PathSet(), PathSet(), False
     for change in sorted(changes, key=lambda change: change.path):
         if change.kind == "deleted" or withheld.covers(change.path):
             continue
         forged = forged or change.rights is None or change.rights.time >= now
         if change.type != "directory" and _is_setting(change.path):
             yield f"setting {change.path}"
+        if change.path.endswith("/node_modules") and not modules.covers(change.path):
+            modules.add(change.path)
+            yield f"modules {change.path}"
         if change.kind == "added" or change.type == "symlink":
             if not added.covers(change.path):
                 added.add(change.path)
@@ -147,6 +160,10 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+def _is_node_package(path: str) -> bool:
+    return path.endswith("/package.json") and "/node_modules/" not in path
+
+
 def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:
     """The settings of programs that the environment was built with and the agent changed."""
     return [
@@ -154,6 +171,6 @@ def changed_settings(changes: Iterable[Change], withheld: PathSet) -> list[str]:
         for change in changes
         if change.kind == "changed"
         and change.type == "file"
-        and change.path.rpartition("/")[2] in SETTINGS
+        and (change.path.rpartition("/")[2] in SETTINGS or _is_node_package(change.path))
         and not withheld.covers(change.path)
     ]

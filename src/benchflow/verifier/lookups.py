@@ -39,13 +39,34 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "python",
         "Modules in the current folder, the script's folder and `PYTHONPATH`.",
         "hook",
-        "A module that the agent added is found only where the environment has none of that name.",
+        "A module that the agent added, or that came out of its archive, is found only where the environment has none "
+        "of that name. The hook starts in the standard library, whatever the options and variables.",
     ),
+    Lookup(
+        "python",
+        "Modules that it imports before the hook, from `PYTHONPATH`.",
+        "as-built",
+        "`encodings`, and `codecs` before Python 3.11: withheld by name.",
+    ),
+    Lookup(
+        "python",
+        "Modules that a library imports if they exist, by a statement or by a name in its text.",
+        "hook",
+        "One that only the agent has is not found, unless the verifier names it or has imported code of the agent.",
+    ),
+    Lookup(
+        "coverage",
+        "`.coveragerc`, `setup.cfg`, `tox.ini`, `pyproject.toml` in the current folder, which name plugins.",
+        "hook",
+        "As settings of pytest.",
+    ),
+    Lookup("hypothesis", "Examples and tables in `.hypothesis`.", "as-built", "Withheld by name."),
     Lookup(
         "python",
         "`sitecustomize`, `usercustomize` and `.pth` files at its start.",
         "as-built",
-        "Withheld by name; site folders are as built.",
+        "Withheld by name; site folders are as built. In a virtual environment that the verifier makes, `.pth` files "
+        "and modules that the agent left there before do not count.",
     ),
     Lookup("python", "Bytecode in `__pycache__`.", "as-built", "Withheld by name."),
     Lookup(
@@ -65,7 +86,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "pytest",
         "`pytest.ini`, `pytest.toml`, `pyproject.toml`, `tox.ini`, `setup.cfg` in the tests' folder and above it.",
         "hook",
-        "Settings that the agent added or changed act as built, or not at all.",
+        "Settings that the agent added or changed act as built, or not at all. One that appears during verification "
+        "counts if its text is that of the environment's or the verifier's files, or is written out in one of these.",
     ),
     Lookup("pytest", "A file of settings given by `-c`.", "named", "The verifier names it."),
     Lookup(
@@ -115,13 +137,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "node",
         "The `package.json` of the current folder, when `--require` loads the hook.",
         "variable",
-        "`NODE_OPTIONS` has `--import` instead, if one of the agent's has a path as its name or cannot be parsed.",
+        "It is required by a name that nobody can know before; by `--import`, if one of the agent's cannot be parsed.",
     ),
     Lookup(
         "node",
         "Packages that ES modules import, from `node_modules` above them.",
-        "as-built",
-        "Such folders of the environment and above the working folder are as built; others are the agent's.",
+        "hook",
+        "As packages that are required, from Node 18.19.",
     ),
     Lookup(
         "node",
@@ -144,7 +166,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "node",
-        "Keys of runners (`jest`, `mocha` and their like) and `scripts` in the `package.json` of the folder.",
+        "Keys of runners (`jest`, `mocha` and their like) in the `package.json` of the folder.",
+        "hook",
+        "An installed program reads only keys that npm defines in one of the agent's; other keys are as built.",
+    ),
+    Lookup(
+        "node",
+        "`scripts` in the `package.json` of the folder; `vite.config.*` and `babel.config.*`.",
         "named",
         "The verifier runs the agent's project; one with tests of its own gives the runner its own `--config`.",
     ),
@@ -314,13 +342,17 @@ _LISTS: Final = ("PATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB")
 
 
 def with_hook(
-    variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node: bool = False, phony: bool = False
+    variables: Mapping[str, str],
+    spec: SandboxSpec,
+    *,
+    node_hook: str = NODE_HOOK,
+    misleads_node: bool = False,
+    phony: bool = False,
 ) -> dict[str, str]:
     """The variables of a command with the hooks of interpreters before the environment's own settings of them.
 
     `--require` works in every version of Node and leaves the start of programs as it is, but reads the `package.json`
     of the current folder. Where one of the agent's `misleads_node`, `--import` is used: it reads none, from Node 18.18.
-    Where files of the agent would stand for targets of make, these are declared `phony`.
 
     Lists of folders have none that depend on where a command runs, which can be a folder of the agent; such programs
     are found last.
@@ -328,15 +360,15 @@ def with_hook(
     image = spec.image.env if spec.image is not None else {}
     own = {**image, **spec.env, **variables}
     modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
-    node = _node_variables(own.get("NODE_OPTIONS", ""), misled=misleads_node)
+    node = _node_variables(own.get("NODE_OPTIONS", ""), node_hook, misled=misleads_node)
     make = {"MAKEFILES": f"{MAKE_HOOK} {own.get('MAKEFILES', '')}".rstrip()} if phony else {}
     ruby = {"RUBYOPT": f"-r{RUBY_HOOK} {own.get('RUBYOPT', '')}".rstrip()}
     return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node, **ruby, **make}
 
 
-def _node_variables(own: str, *, misled: bool) -> dict[str, str]:
+def _node_variables(own: str, hook: str, *, misled: bool) -> dict[str, str]:
     if not misled:
-        return {"NODE_OPTIONS": f"--require={NODE_HOOK} {own}".rstrip()}
+        return {"NODE_OPTIONS": f"--require={hook} {own}".rstrip()}
     # Node would load the environment's own modules before the hook, which loads them instead.
     rest = " ".join(_REQUIRED.sub("", own).split())
     options = f"--import=file://{NODE_HOOK} {rest}".rstrip()

@@ -20,6 +20,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure, VerifierFailure
 from benchflow.files.scratch import scratch
 from benchflow.sandbox.factory import find_image
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Image, NetworkPolicy, Sandbox, SandboxSpec
 from benchflow.sandbox.task_policy import (
     asset_mounts,
@@ -219,12 +220,14 @@ async def verifier_spec(
     fallback = network_policy(scope.view, "verifier")
     if own is not None and "network_mode" in own.declared:
         fallback = _declared_network(own)
+    network = scope.network(fallback)
+    given = phase_settings("verify", network.mode, machine)
     changed = replace(
         spec,
         image=image,
-        network=scope.network(fallback),
+        network=network,
         user=None,
-        mounts=asset_mounts(scope.view, "verifier"),
+        mounts=(*asset_mounts(scope.view, "verifier"), *given.mounts),
         composition=spec.composition if own is None and image == spec.image else None,
     )
     if own is None:

@@ -20,6 +20,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
@@ -27,10 +28,19 @@ from benchflow.verifier.scope import Scope, paths_of, words_of
 from benchflow.verifier.surviving import libraries, makefiles, node_packages, repositories
 from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
-from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
+from benchflow.verifier.surviving.survival import (
+    SCOPE,
+    SETTINGS,
+    SYSTEM,
+    Rules,
+    Withheld,
+    below,
+    lookup_folders,
+    withhold,
+)
 
-CLOSED: Final = (*SCOPE, *NAME_SERVICES)
-"""Where no socket of a service is forwarded."""
+CLOSED: Final = (*SCOPE, *NAME_SERVICES, "/dev", "\0/")
+"""Where no socket of a service is forwarded. Abstract names with a path are those of services of a system."""
 _LARGEST_SETTING: Final = 64 << 20
 _FROZEN: Final = 11
 """The first Python 3 whose `codecs` no file can replace."""
@@ -91,6 +101,8 @@ class Survivors:
     variables: dict[str, str] = field(default_factory=dict)
     repositories: list[Change] = field(default_factory=list)
     """Files that may be the settings of a repository."""
+    elsewhere: list[str] = field(default_factory=list)
+    """What leads git to a repository in another place."""
     node_packages: list[str] = field(default_factory=list)
     """Files that Node may read before it loads its hook."""
     misleads_node: bool = False
@@ -119,13 +131,15 @@ class Survivors:
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
             self.repositories = repositories.candidates(changes, left)
+            self.elsewhere = repositories.elsewhere(changes, left)
             self.node_packages = node_packages.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
             own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
             self.phony = self.actions.intersection(own)
+        if self.rules.keep_system or self.elsewhere:
+            self.added = PathSet(change.path for change in changes if change.kind == "added")
         if self.rules.keep_system:
             self.libraries = libraries.candidates(changes, left)
-            self.added = PathSet(change.path for change in changes if change.kind == "added")
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
 
@@ -136,6 +150,7 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
+    machine: Mapping[str, str],
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
@@ -148,10 +163,13 @@ async def fork_for_verification(
     survivors = Survivors(rules, without_links, project=built.project, actions=targets)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
+    there = {mount.target for mount in sandbox.spec.mounts}
+    given = phase_settings("verify", network.mode, machine).mounts
+    mounts += [mount for mount in given if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:
-        if survivors.repositories or survivors.libraries:
+        if survivors.repositories or survivors.libraries or survivors.elsewhere:
             await _settle(environment, forked, survivors)
         if survivors.node_packages:
             survivors.misleads_node = await node_packages.mislead(forked, survivors.node_packages)
@@ -173,6 +191,8 @@ async def _settle(environment: Environment, forked: Sandbox, survivors: Survivor
         kinds = {change.path: change.kind for change in survivors.repositories}
         changed = await repositories.settle(forked, survivors.repositories, survivors.rules.workdir, pristine)
         survivors.withheld += [Withheld(path, kinds[path], "hook") for path in changed]
+    hooks = await repositories.settle_hooks(forked, survivors.elsewhere, survivors.added)
+    survivors.withheld += [Withheld(path, "added", "hook") for path in hooks]
     removed = await libraries.settle(forked, survivors.libraries, survivors.added)
     survivors.withheld += [Withheld(path, "added", "path") for path in removed]
 
@@ -185,10 +205,11 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
         survivors.changes,
         built.stdlibs,
         built.gems,
+        built.settings,
         pristine,
         survivors.variables,
         survivors.misleads_node,
-        survivors.phony,
+        phony=survivors.phony,
     )
 
 
@@ -211,8 +232,11 @@ _WALK: Final = r"""
 stdlib() {
   [ ! -f "$1/encodings/aliases.py" ] || (cd -P "$1" && printf 'stdlib %s\0' "$(pwd -P)")
 }
+setting() {
+  case $SETTINGS in *":${1##*/}:"*) [ ! -s "$1" ] || printf '%s\0' "$1" >&3;; esac
+}
 look() {
-  [ -d "$1" ] || return 0
+  [ -d "$1" ] || { setting "$1"; return 0; }
   found=
   case $1 in */node_modules) found=yes;; esac
   [ -d "$1/conda-meta" ] && found=yes
@@ -239,8 +263,12 @@ walk() {
     case $SKIPPED in *":$entry:"*) ;; *) look "$entry";; esac
   done
 }
+mkdir -p /tmp
+list=/tmp/settings.$$
+exec 3>"$list"
 walk ""
 look "$WORKDIR"
+xargs -0 sha256sum <"$list" 2>/dev/null | while read -r digest name; do printf 'setting %s\0' "${digest#\\}"; done
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
 find "$WORKDIR" -maxdepth 4 -type f -size -512 \( -iname '*makefile*' -o -name '*.mk' \) \
   -exec printf 'makefile ' \; -exec cat {} \; -exec printf '\0' \; 2>/dev/null | head -c 4000000
@@ -260,7 +288,7 @@ for folder in $FOLDERS:$PATH; do
 done
 """
 """Prints roots of tools and the home of virtual environments (a link to such a root is one too), standard libraries of
-Python, and the names of programs and shared libraries."""
+Python, digests of settings, and the names of programs and shared libraries."""
 
 _STDLIBS: Final = ("/usr/lib*/py*3*", "/usr/local/lib*/py*3*", "/opt/*/lib*/py*3*", "/opt/*/*/lib*/py*3*")
 """Where interpreters of a system have their standard libraries."""
@@ -302,6 +330,8 @@ class AsBuilt:
     """Whether there is a `pyproject.toml` in the working folder."""
     accounts: str = field(repr=False)
     """The text of `/etc/passwd`."""
+    settings: frozenset[str] = frozenset()
+    """Digests of the settings of programs of Python, outside the folders of tools and of the system."""
     gems: tuple[str, ...] = ()
     """Folders with RubyGems, which can start code of the ground folder."""
     actions: frozenset[str] = frozenset()
@@ -340,6 +370,7 @@ async def _search(environment: Environment) -> AsBuilt:
     declared = environment.preparation.spec
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
     lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "STDLIBS": ":".join(_STDLIBS), "FOLDERS": ":".join(_LIBRARIES)}
+    lists |= {"SETTINGS": f":{':'.join(sorted(SETTINGS))}:__init__.py:"}
     lists |= {"GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
     async with environment.backend.create(spec) as pristine:
         words = {"WORKDIR": spec.workdir, **lists}
@@ -355,8 +386,9 @@ async def _search(environment: Environment) -> AsBuilt:
     gems = tuple(item[len("gems ") :] for item in found if item.startswith("gems "))
     texts = (item[len("makefile ") :] for item in found if item.startswith("makefile "))
     targets = frozenset(name for text in texts for name in makefiles.actions(text))
+    settings = frozenset(item[len("setting ") :] for item in found if item.startswith("setting "))
     return AsBuilt(
-        outermost(found, spec.workdir), tuple(stdlibs), programs, "project" in found, accounts, gems, targets
+        outermost(found, spec.workdir), tuple(stdlibs), programs, "project" in found, accounts, settings, gems, targets
     )
 
 

@@ -40,6 +40,10 @@ class ImageRecord:
     """Bytes of its files."""
     stands_for: tuple[str, ...] = ()
     """Patterns of names (`python:3.*`) of images that it replaces where they are not available."""
+    manifests: tuple[str, ...] = ()
+    """Digests by which a registry knows it: of its index, if it has one, and of its manifest. The first pins it."""
+    platform: str | None = None
+    """What it is for, where a registry said so: `linux/amd64`."""
 
     @property
     def digest(self) -> str:
@@ -54,12 +58,17 @@ class ImageRecord:
             "size": self.size,
             "layers": list(self.layers),
             "config": self.config.to_oci(),
+            "manifests": list(self.manifests),
+            "platform": self.platform,
             **({"stands_for": list(self.stands_for)} if self.stands_for else {}),
         }
 
 
 def canonical_name(name: str) -> str:
-    """The one spelling of an image name; a name no engine would accept is a `UsageError`."""
+    """The one spelling of an image name; a name no engine would accept is a `UsageError`.
+
+    A digest wins over a tag, which is left out beside it.
+    """
     short = name
     for prefix in _PREFIXES:
         if short.startswith(prefix):
@@ -67,9 +76,11 @@ def canonical_name(name: str) -> str:
             break
     if not _NAME.fullmatch(short) or len(short) > 200:
         raise UsageError(f"{name!r} is not an image name.", code="image-name")
-    if "@" not in short and ":" not in short.rpartition("/")[2]:
-        short += ":latest"
-    return short
+    rest, at, digest = short.partition("@")
+    folder, slash, last = rest.rpartition("/")
+    if at:
+        return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
+    return short if ":" in last else f"{short}:latest"
 
 
 class ImageRegistry:
@@ -92,12 +103,18 @@ class ImageRegistry:
             raise EnvironmentFailure(message, code="image-damaged", path="environment")
 
     def get(self, name: str) -> ImageRecord | None:
-        """The image of that name, whole or not; None if it is not registered."""
+        """The image of that name, whole or not; None if it is not registered.
+
+        One that is asked for by digest may be registered under any tag of its repository.
+        """
+        canonical = canonical_name(name)
         try:
-            text = self._path(canonical_name(name)).read_text(encoding="utf-8")
+            text = self._path(canonical).read_text(encoding="utf-8")
         except FileNotFoundError:
-            return None
-        return _read(text, self._path(canonical_name(name)))
+            repository, at, digest = canonical.partition("@")
+            same = (r for r in self.all() if r.name.startswith((f"{repository}:", f"{repository}@"))) if at else ()
+            return next((record for record in same if digest in record.manifests), None)
+        return _read(text, self._path(canonical))
 
     def save(self, record: ImageRecord) -> None:
         """Register, replacing an image of the same name."""
@@ -157,6 +174,8 @@ def _read(text: str, path: Path) -> ImageRecord:
             source=values["source"],
             added_at=values["added_at"],
             size=values["size"],
+            manifests=tuple(values.get("manifests") or ()),
+            platform=values.get("platform"),
             stands_for=tuple(values.get("stands_for", ())),
         )
     except (ValueError, KeyError, TypeError) as error:

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import (
     CAPABILITIES,
     BackendStatus,
+    Composition,
     Image,
     Limits,
     Missing,
@@ -50,7 +51,7 @@ from benchflow.sandbox.protocol import (
 
 _ROOT_NAMES: Final = ("root", "0")
 _ALWAYS: Final = frozenset(
-    {"network.none", "limits.time", "mounts", "fork", "snapshot", "forward", "services", "healthcheck"}
+    {"network.none", "limits.time", "mounts", "fork", "snapshot", "forward", "services", "healthcheck", "compose"}
 )
 _IMAGES: Final = frozenset({"build.dockerfile", "image"})
 _EGRESS: Final = frozenset({"network.public", "network.allowlist"})
@@ -58,7 +59,6 @@ KNOWN: Final = "machine.json"
 """In the store: what worked when it was tried on this machine."""
 _ENGINE: Final = "use the docker or podman sandbox"
 _HOW: Final = {
-    "compose": _ENGINE,
     "gpu": "use a remote sandbox backend with GPUs",
     "tpu": "use a remote sandbox backend with TPUs",
     "windows": "use a remote sandbox backend that runs Windows",
@@ -229,6 +229,13 @@ class LocalBackend(SandboxBackend):
         """A sandbox that is not started yet. `upper` is an empty folder that takes what is written, as a layer for
         `Image.layers`: it stays when the sandbox stops. Keep it on the store's file system."""
         layers = self._snapshot_layers(snapshot) if snapshot else ()
+        if spec.composition is not None and spec.composition.services:
+            from benchflow.sandbox.composed.composition import ServiceComposition
+            from benchflow.sandbox.local.composed_sandbox import ComposedSandbox  # loaded where there are services
+
+            if not isinstance(spec.composition, ServiceComposition):
+                raise UsageError(f"The composition does not belong to '{self.name}'.")
+            return ComposedSandbox(self, spec, spec.composition, layers=layers)
         return LocalSandbox(self, spec, layers=layers, upper=upper)
 
     def keep_snapshot(self, layers: tuple[Layer, ...], spec: SandboxSpec) -> Snapshot:
@@ -247,6 +254,20 @@ class LocalBackend(SandboxBackend):
         from benchflow.sandbox.local.image_builds import LocalImages
 
         return await LocalImages(self).build(context, dockerfile, options)
+
+    async def compose(
+        self,
+        file: Path,
+        *,
+        image: Image | None = None,
+        variables: Mapping[str, str] | None = None,
+        timeout_sec: float | None = None,
+        base_image: str | None = None,
+    ) -> Composition:
+        from benchflow.sandbox.composed.composition import compose
+
+        options = {"timeout_sec": timeout_sec} | ({"base_image": base_image} if base_image is not None else {})
+        return await compose(self, file, image, variables or {}, options)
 
     async def resolve(self, image: str) -> Image:
         from benchflow.sandbox.local.image_builds import LocalImages

@@ -1,7 +1,7 @@
-"""Files `package.json` of an agent by which Node would load another hook than that of the ground folder, or none.
+"""Files `package.json` of an agent with which Node would not load the hook of the ground folder.
 
-Node resolves `--require` as if the package of the current folder asked for it: one that cannot be parsed ends Node, one
-whose name begins like a path redirects it. `candidates` chooses files from the list of changes, `mislead` reads them.
+Node resolves `--require` as if the package of the current folder asked for it: one that cannot be parsed ends Node.
+`candidates` chooses files from the list of changes, `mislead` reads them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _leads(target: str | None) -> bool:
 
 
 async def mislead(forked: Sandbox, paths: Sequence[str]) -> bool:
-    """Whether one of these files may redirect or break `--require`; one that cannot be judged may."""
+    """Whether one of these files may break `--require`; one that cannot be judged may."""
     for start in range(0, len(paths), _AT_ONCE):
         chunk = paths[start : start + _AT_ONCE]
         words = ["/bin/sh", "-c", _READ, "sh", *chunk]
@@ -62,17 +62,14 @@ async def mislead(forked: Sandbox, paths: Sequence[str]) -> bool:
 
 
 def is_harmless(text: bytes) -> bool:
-    """Whether Node can parse a `package.json` and no absolute path begins with its name."""
+    """Whether Node can parse a `package.json`."""
     if len(text) > _LARGEST:
         return False
     try:
         package = json.loads(text.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return False
-    if not isinstance(package, dict):
-        return False
-    name = package.get("name", "none")
-    return isinstance(name, str) and name != "" and not name.startswith("/")
+    return isinstance(package, dict)
 
 
 def _refuse(word: str) -> NoReturn:

@@ -22,6 +22,7 @@ SETTLED = frozenset(
         "_pytest.config.findpaths",
         "_pytest.pathlib",
         "_pytest.python",
+        "coverage.config",
         "importlib.metadata",
         "importlib_metadata",
         "pkg_resources",
@@ -31,7 +32,7 @@ SETTLED = frozenset(
 )
 """Modules that are changed after their import."""
 FINDER: "Any" = _frozen_importlib_external.PathFinder
-_OURS = ("verifier_ground", "verifier_lookups")
+_OURS = ("verifier_ground", "verifier_lookups", "verifier_texts")
 _HEAD = 1 << 14
 
 
@@ -57,10 +58,31 @@ def install() -> None:
         settle = getattr(_lookups(), "settle", None)  # None while it is being imported, with the path of the library
         return spec if settle is None else settle(native, cls, fullname, path, target, spec)
 
+    _settle_site()
     FINDER._get_spec = classmethod(get_spec)
     FINDER.verifier_ground = True
     if not SETTLED.isdisjoint(sys.modules):
         _lookups().settle_imported()
+
+
+def _settle_site() -> None:
+    """Where the verifier made a virtual environment over a folder of the agent's, `site` runs no lines of the agent."""
+    try:
+        made = posix.stat((sys.executable or "").rpartition("/bin/")[0].encode() + b"/pyvenv.cfg").st_ctime
+        if made <= posix.stat((GROUND + "/changes").encode()).st_ctime:
+            return
+    except OSError:
+        return
+    native = posix.listdir
+
+    def listdir(path: "Any" = ".") -> "Any":
+        found = native(path)
+        if sys._getframe(1).f_globals.get("__name__") != "site":
+            return found
+        is_agents = _lookups().CHANGES.is_agents
+        return [name for name in found if not (name.endswith(".pth") and is_agents(path + "/" + name))]
+
+    posix.listdir = listdir
 
 
 def _as_built_places() -> "tuple[str, ...] | None":

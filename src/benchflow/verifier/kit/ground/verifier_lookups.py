@@ -10,11 +10,15 @@ from _frozen_importlib_external import BYTECODE_SUFFIXES, SOURCE_SUFFIXES, spec_
 from _imp import extension_suffixes
 from _io import FileIO
 
+import verifier_texts as texts  # type: ignore[import-not-found, unused-ignore] # beside this file in a box
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 GROUND = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PLACES = ("/verifier/", "/tests/", GROUND + "/")
+"""Where nothing is the agent's."""
 
 
 class Changes:
@@ -25,19 +29,18 @@ class Changes:
         """When the verifier's ground was laid: what was written later is the verifier's."""
         self.added: "set[str]" = set()
         self.settings: "dict[str, list[str]]" = {}
-        self.names: "set[str]" = set()
         self.forged = False
         for record in data.split(b"\0"):
             word, _, raw = record.partition(b" ")
             path = raw.decode("utf-8", "surrogateescape")
             if word == b"added":
                 self.added.add(path)
-                self.names.add(path.rpartition("/")[2].partition(".")[0])
             elif word == b"setting":
                 self.settings.setdefault(os.path.basename(path), []).append(path)
             elif word == b"forged":
                 self.forged = True
         self._known: "dict[str, bool]" = {}
+        self._settled: "dict[str, bool]" = {}
 
     def is_agents(self, path: str) -> bool:
         """Whether the agent added a path, something above it or what it leads to, and nobody wrote it since."""
@@ -45,18 +48,28 @@ class Changes:
         if found is None:
             here = os.path.abspath(path)
             found = self._below(here) or self._below(os.path.realpath(here))
-            found = self._known[path] = found and not self.is_new(here) and not _is_verifiers(here)
+            found = self._known[path] = found and not self.is_new(here) and not texts.is_copy(here)
         return found
 
     def is_agents_setting(self, path: str) -> bool:
-        """Whether a file is a setting that the agent added or changed, or a copy of one."""
-        if self.is_agents(path):
-            return True
+        """Whether a file is a setting that the agent added, changed or may have supplied to what the verifier made."""
+        here, real = os.path.abspath(path), os.path.realpath(path)
+        if here.startswith(_PLACES) and real.startswith(_PLACES):
+            return False
+        if self.is_touched(path):
+            return not self._is_settled(path)
         known = self.settings.get(os.path.basename(path), ())
-        real = os.path.realpath(path)
-        if os.path.abspath(path) in known or real in known:
-            return not self.is_new(path)
-        return any(_same_bytes(path, other) for other in known)
+        if self._below(here) or self._below(real) or here in known or real in known:
+            return not texts.is_copy(here)
+        return any(texts.is_same(path, other) for other in known)
+
+    def _is_settled(self, path: str) -> bool:
+        found = self._settled.get(path)
+        if found is None:
+            found = self._settled[path] = texts.is_known(path)
+            if not found:
+                sys.stderr.write(path + " is neither the verifier's nor the environment's: not used as a setting.\n")
+        return found
 
     def is_new(self, path: str) -> bool:
         """Whether a file was written since the ground was laid; an agent can forge one of the two times only."""
@@ -65,7 +78,7 @@ class Changes:
     def is_touched(self, path: str) -> bool:
         """Whether a file was made, written or given other rights since the ground was laid."""
         try:
-            return os.stat(path).st_ctime > self.laid
+            return max(os.stat(path).st_ctime, os.lstat(path).st_ctime) > self.laid
         except OSError:
             return False
 
@@ -76,27 +89,6 @@ class Changes:
                 return False
             path = parent
         return True
-
-
-def _is_verifiers(path: str) -> bool:
-    """Whether a file is a copy of one of the verifier's, in whatever way and over whatever file it was made."""
-    tail = ""
-    for name in reversed(path.split("/")):
-        tail = name + tail
-        if os.path.isfile("/verifier/" + tail) and _same_bytes(path, "/verifier/" + tail):
-            return True
-        tail = "/" + tail
-    return False
-
-
-def _same_bytes(path: str, other: str) -> bool:
-    try:
-        if os.path.getsize(path) != os.path.getsize(other):
-            return False
-        with open(path, "rb") as one, open(other, "rb") as two:
-            return one.read() == two.read()
-    except OSError:
-        return False
 
 
 def _read() -> Changes:
@@ -115,18 +107,31 @@ def settle(native: "Any", cls: "Any", fullname: str, path: "Any", target: "Any",
     if "." in fullname or _is_agents_program():
         return spec
     if spec.loader is None:
-        return None if _is_unasked(spec.submodule_search_locations) else _portions(spec)
-    if spec.origin in _NAMED or not _is_agents(fullname, spec.origin):
+        return None if _is_unasked(fullname, spec.submodule_search_locations) else _portions(spec)
+    if spec.origin in _NAMED or not _is_agents(spec.origin):
         return spec
     found = _of_the_environment(native, cls, fullname, path, target)
-    return found or (None if _is_unasked([spec.origin]) else spec)
+    if found is None and not _is_in_remade_environment(spec.origin) and not _is_unasked(fullname, [spec.origin]):
+        _LET_IN.append(fullname)
+        return spec
+    return found
 
 
-def _is_unasked(places: "Any") -> bool:
+_LET_IN: "list[str]" = []
+"""Modules of the agent that the verifier asked for: from then on code of the agent runs in this process by right."""
+
+
+def _is_in_remade_environment(origin: str) -> bool:
+    """Whether a module is one that the agent left where the verifier then made its own virtual environment."""
+    inside = sys.prefix != sys.base_prefix and origin.startswith(sys.prefix + "/")
+    return inside and CHANGES.is_agents(origin) and CHANGES.is_touched(sys.prefix + "/pyvenv.cfg")
+
+
+def _is_unasked(fullname: str, places: "Any") -> bool:
     """Whether a library of the environment asks for a module that only the agent has.
 
-    Libraries import by statement what other systems and versions have, as `subprocess` does with `msvcrt`, and do
-    without it where it is missing. Names that a program gets as arguments are imported by a call.
+    Libraries import what other systems and versions have, as `subprocess` does with `msvcrt`, and do without it where
+    it is missing. Names that a program gets as arguments are imported by a call, and are not in the library's text.
     """
     if not all(CHANGES.is_agents(os.path.abspath(place or os.getcwd())) for place in places):
         return False
@@ -135,16 +140,29 @@ def _is_unasked(places: "Any") -> bool:
         frame = frame.f_back
     from opcode import opmap  # when it is needed: few programs come here
 
-    if frame is None or frame.f_code.co_code[frame.f_lasti] != opmap["IMPORT_NAME"]:
+    if frame is None:
         return False
     asking = frame.f_code.co_filename
-    if asking.startswith(_STDLIB) and not _is_installed(asking):
-        return True
-    return _is_installed(asking) and not CHANGES.is_agents(asking) and not all(map(_is_installed, places))
+    library = asking.startswith(_STDLIB) and not _is_installed(asking)
+    other = _is_installed(asking) and not CHANGES.is_agents(asking) and not all(map(_is_installed, places))
+    if frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_NAME"]:
+        return library or other
+    return (library or other) and not _LET_IN and _spells(asking, fullname) and not texts.names(fullname)
 
 
-_IMPORTING = ("<frozen importlib", "<frozen zipimport", os.path.join(GROUND, "python", ""))
+def _spells(library: str, name: str) -> bool:
+    """Whether the source of a library has a name as a string."""
+    try:
+        with open(library, "rb") as file:
+            text = file.read()
+    except OSError:
+        return False
+    word = name.encode("utf-8", "surrogateescape")
+    return b"'" + word + b"'" in text or b'"' + word + b'"' in text
+
+
 _STDLIB = (os.path.join(os.path.dirname(os.__file__), ""), "<frozen ")
+_IMPORTING = ("<frozen importlib", "<frozen zipimport", os.path.join(GROUND, "python", ""), _STDLIB[0] + "importlib/")
 
 
 def _is_installed(path: str) -> bool:
@@ -165,7 +183,7 @@ def _of_the_environment(native: "Any", cls: "Any", fullname: str, path: "Any", t
         if found.loader is None:
             portions += [entry for place in found.submodule_search_locations or () if _is_installed(place)]
             continue
-        if not _is_agents(fullname, found.origin):
+        if not _is_agents(found.origin):
             return found
         beside = _beside(fullname, entry)
         if beside is not None:
@@ -180,7 +198,7 @@ def _beside(fullname: str, entry: str) -> "Any":
     built = os.path.basename(folder) in ("site-packages", "dist-packages") and not CHANGES.is_agents(folder)
     for suffix in extension_suffixes() + SOURCE_SUFFIXES + BYTECODE_SUFFIXES:
         place = os.path.join(folder, fullname + suffix)
-        if os.path.isfile(place) and not CHANGES.is_agents(place) and (built or _is_verifiers(place)):
+        if os.path.isfile(place) and not CHANGES.is_agents(place) and (built or texts.is_copy(place)):
             return spec_from_file_location(fullname, place)
     return None
 
@@ -195,25 +213,21 @@ def _portions(spec: "Any") -> "Any":
     return spec
 
 
-def _is_agents(fullname: str, origin: str) -> bool:
-    """Whether a found module is the agent's, or a copy that the verifier made of one together with its folder."""
+def _is_agents(origin: str) -> bool:
+    """Whether a found module is the agent's, or may be a copy that the verifier made of one together with its folder.
+
+    What the verifier wrote is its own where it says so: in an interpreter's folders, by `PYTHONPATH` or by its text.
+    """
     if not origin or not origin.startswith("/"):
         origin = os.path.abspath(origin) if origin else os.getcwd()
     if CHANGES.is_agents(origin):
         return True
-    known = fullname in CHANGES.names or fullname in _RUNNERS or _is_standard(fullname)
-    return known and not origin.startswith(_own()) and CHANGES.is_touched(origin)
-
-
-def _is_standard(fullname: str) -> bool:
-    """Whether the interpreter comes with a module of this name: a copy unpacked from the agent's files is not it."""
-    names = getattr(sys, "stdlib_module_names", None)
-    if names is not None:
-        return fullname in names
-    return any(os.path.exists(_STDLIB[0] + fullname + suffix) for suffix in ("", ".py"))
-
-
-_RUNNERS = frozenset({"_pytest", "pluggy", "pytest", "tox"})
+    if origin.startswith(_own()) or _is_installed(origin) or not CHANGES.is_touched(origin):
+        return False
+    listed = os.environ.get("PYTHONPATH", "").split(":")
+    return not any(place and origin.startswith(place.rstrip("/") + "/") for place in listed) and not texts.is_known(
+        origin
+    )
 
 
 def _own() -> "tuple[str, ...]":
@@ -276,11 +290,35 @@ def _silence(distribution: "Any") -> None:
     points = os.path.join(folder, "entry_points.txt")
     if not folder or _is_agents_program():
         return
-    if not CHANGES.is_agents_setting(points):
+    if not _has_points_of_agent(folder):
         return
     text = _as_built(points) or ""
     whole = distribution.read_text
     distribution.read_text = lambda name: text if name == "entry_points.txt" else whole(name)
+
+
+def _has_points_of_agent(folder: str) -> bool:
+    """Whether the agent wrote the entry points of a distribution, or of the project that the verifier installed."""
+    points = os.path.join(folder, "entry_points.txt")
+    if not (_is_installed(points) and CHANGES.is_touched(points)):
+        return CHANGES.is_agents_setting(points)
+    source = _source_of(os.path.join(folder, "direct_url.json"))
+    if source is None or not os.path.isdir(source):
+        return source is not None and (CHANGES.is_agents(source) or CHANGES.is_touched(source))
+    settings = (os.path.join(source, name) for name in ("pyproject.toml", "setup.cfg", "setup.py"))
+    return any(os.path.exists(place) and CHANGES.is_agents_setting(place) for place in settings)
+
+
+def _source_of(record: str) -> "str | None":
+    """The file or folder of this machine that a distribution was installed from."""
+    if not os.path.isfile(record):
+        return None
+    import json
+    from urllib.parse import unquote
+
+    with open(record, encoding="utf-8") as file:
+        url = json.load(file).get("url", "")
+    return unquote(url[len("file://") :]) if url.startswith("file://") else None
 
 
 def _resources(module: "Any") -> None:
@@ -289,8 +327,7 @@ def _resources(module: "Any") -> None:
 
     def get_entry_map(self: "Any", group: "Any" = None) -> "Any":
         folder = getattr(getattr(self, "_provider", None), "egg_info", None) or self.location or ""
-        points = os.path.join(str(folder), "entry_points.txt")
-        if folder and not _is_agents_program() and CHANGES.is_agents_setting(points):
+        if folder and not _is_agents_program() and _has_points_of_agent(str(folder)):
             return {}
         return of_distribution(self, group)
 
@@ -459,6 +496,18 @@ def _unittest(module: "Any") -> None:
     loader._find_test_path = find_invited
 
 
+def _coverage(module: "Any") -> None:
+    """Settings of coverage, which name plugins: as built, or none."""
+    read = module.CoverageConfig.from_file
+
+    def from_file(self: "Any", filename: "Any", *args: "Any", **options: "Any") -> "Any":
+        if not _is_settings_of_environment(str(filename)):
+            return False
+        return read(self, filename, *args, **options)
+
+    module.CoverageConfig.from_file = from_file
+
+
 def _tox(module: "Any") -> None:
     """Settings of tox that it finds by itself: as built, or none."""
     locate = module._locate_source
@@ -490,6 +539,7 @@ def _as_built_path(path: "Any") -> "Any":
 
 
 _AFTER = {
+    "coverage.config": _coverage,
     "_pytest.config": _config,
     "_pytest.config.findpaths": _findpaths,
     "_pytest.pathlib": _pathlib,
