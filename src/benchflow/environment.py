@@ -13,10 +13,11 @@ import anyio
 from benchflow.errors import EnvironmentFailure
 from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import AUTO, ChosenIsolation, Preparation, choose_backend, prepare, taken_package
-from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
+from benchflow.sandbox.protocol import Change, Image, NetworkPolicy, Sandbox, SandboxBackend, Snapshot
 from benchflow.task.package import TaskPackage
 
 if TYPE_CHECKING:
+    from benchflow.sandbox.entrypoint import RunningEntrypoint
     from benchflow.sandbox.services import RunningServices
 
 ChooseIsolation = Callable[[SandboxBackend], Awaitable[Mapping[str | None, ChosenIsolation]]]
@@ -41,6 +42,11 @@ class Environment:
         self.preparation: Final = preparation
         self.sandbox: Final[Sandbox] = sandbox or backend.create(preparation.spec, snapshot=snapshot)
         self.services: RunningServices | None = None
+        """What keeps running beside the agent: services of a manifest, or what the image's entry point started."""
+        self.entrypoint: RunningEntrypoint | None = None
+        """The entry point of the image, whether it still runs or not."""
+        self.brought: frozenset[Change] = frozenset()
+        """What the entry point changed before the agent began."""
         self.network = preparation.spec.network
         """The current network policy."""
         self._owns_backend: Final = owns_backend
@@ -88,14 +94,37 @@ class Environment:
 
                 self.services = RunningServices(self.sandbox, self.preparation.services)
                 await self.services.start()
-            if self.preparation.healthcheck is not None:
-                from benchflow.sandbox.healthcheck import wait_healthy
-
-                await wait_healthy(self.sandbox, self.preparation.healthcheck, user="root")
+            elif (image := self.preparation.spec.image) is not None and image.entrypoint:
+                await self._start_entrypoint(image)
+            await self._wait_healthy()
+            if self.entrypoint is not None:
+                done = await self.entrypoint.settle(wait=self.preparation.healthcheck is None)
+                self.services = None if done else self.entrypoint
+                self.brought = frozenset(await self.sandbox.changes())
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.sandbox.stop()
             raise
+
+    async def _start_entrypoint(self, image: Image) -> None:
+        from benchflow.sandbox.entrypoint import RunningEntrypoint, plan_entrypoint
+
+        self.entrypoint = RunningEntrypoint(self.sandbox, plan_entrypoint(image))
+        await self.entrypoint.start()
+
+    async def _wait_healthy(self) -> None:
+        check = self.preparation.healthcheck
+        if check is None:
+            return
+        from benchflow.sandbox.healthcheck import wait_healthy
+
+        try:
+            await wait_healthy(self.entrypoint or self.sandbox, check, user="root")
+        except EnvironmentFailure as error:
+            if self.entrypoint is None or error.code != "unhealthy":
+                raise
+            message = f"{error}{await self.entrypoint.last_lines('entrypoint')}"
+            raise EnvironmentFailure(message, code=error.code, path=error.path) from error
 
     async def _make_folders(self) -> None:
         composition = self.preparation.spec.composition
@@ -125,7 +154,7 @@ class Environment:
         return SandboxPart(self.backend.name, found.base, found.fidelity, replaced, lacks)
 
     async def stop(self) -> None:
-        """End services and sandbox, and the backend when it was made for this environment; idempotent."""
+        """End services, entry point and sandbox, and the backend when it was made for this environment; idempotent."""
         if self.services is not None:
             await self.services.stop()
         await self.sandbox.stop()

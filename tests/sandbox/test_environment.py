@@ -187,3 +187,12 @@ async def test_auto_takes_the_local_backend_unless_an_image_is_needed(make_packa
     package = task_package(make_package(frontmatter, files))
     assert needs_image(package) is needs
     assert (await choose_backend(package, "auto", base_image="host")).name == "local"
+
+
+async def test_root_may_use_git_in_a_folder_that_was_given_to_the_agent(backend, make_package):
+    files = {"environment/Dockerfile": "FROM any:1\nWORKDIR /srv/work\nRUN git init -q . && chmod -R a+rX .\n"}
+    package = make_package("environment:\n  network_mode: no-network\n", files)
+    async with await start(backend, package, base_image="host") as environment:
+        for user in ("root", None):
+            result = await environment.sandbox.exec("stat -c %U .git; git status --porcelain", user=user)
+            assert (result.exit_code, result.stdout) == (0, b"agent\n"), result.stderr

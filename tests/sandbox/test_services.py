@@ -84,7 +84,7 @@ async def test_services_come_up_stay_up_and_end(sandbox):
     await services.start()
     await services.check()
     if "users" in sandbox.capabilities:
-        assert (await sandbox.exec("cat /var/log/benchflow-services/web.log")).exit_code != 0
+        assert (await sandbox.exec("cat /var/log/benchflow-services/web/log")).exit_code != 0
     assert await TcpProbe(8001).ready(sandbox)
     await services.stop()
     await services.stop()

@@ -156,11 +156,9 @@ class ActionDriver:
     async def fork(self) -> ActionDriver:
         """An independent copy of the current state, without processes; one with services cannot be copied."""
         if self.environment.services is not None:
-            raise UnsupportedError(
-                "benchflow.environment.manifest: services of the environment cannot be forked.",
-                code="live-state",
-                path="benchflow.environment.manifest",
-            )
+            started = "the image's entry point" if self.environment.entrypoint is not None else "its manifest"
+            message = f"The environment cannot be forked: services run in it that {started} started."
+            raise UnsupportedError(message, code="live-state", path="environment")
         return ActionDriver(self._setting, await self.environment.fork(), self.course)
 
     async def stop(self) -> None:

@@ -70,13 +70,18 @@ class RolloutFolder(StepFolder):
         return self.path / "rewards.jsonl"
 
     @property
+    def entrypoint_log(self) -> Path:
+        """What the entry point of the image printed."""
+        return self.path / "environment" / "entrypoint.log"
+
+    @property
     def rescores(self) -> Path:
         return self.path / RESCORES
 
     @property
     def outputs(self) -> tuple[Path, ...]:
         """Folders with files that came out of sandboxes."""
-        names = ("verifier", "artifacts", "steps", "rounds", "branches", "agent")
+        names = ("verifier", "artifacts", "steps", "rounds", "branches", "agent", "environment")
         return tuple(self.path / name for name in names)
 
     def step(self, name: str | None) -> StepFolder:

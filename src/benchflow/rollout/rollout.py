@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from benchflow.agents.protocol import Agent
 from benchflow.agents.running import Installations
 from benchflow.environment import Environment
 from benchflow.errors import JudgeFailure, UnsupportedError, UsageError
+from benchflow.files.atomic import write_unseen
 from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
@@ -163,7 +165,7 @@ class Rollout:
                 rounds=rounds,
                 redactor=draft.redactor,
                 machine=self._machine,
-                installed=self._installed,
+                installed=self._installed | environment.brought,
                 agents_until=self._agents_until(planned.plan),
             )
             draft.driver = AgentDriver(context, draft)
@@ -263,6 +265,7 @@ class Rollout:
             finally:
                 with anyio.CancelScope(shield=True):
                     if environment is not None:
+                        await draft.clean_up("log of the entry point", partial(self._keep_log, environment))
                         await draft.clean_up("environment", environment.stop)
                     if config.installations is None:
                         await draft.clean_up("installations", installations.close)
@@ -287,6 +290,13 @@ class Rollout:
         spec = preparation.spec
         own = [mount for mount in asset_mounts(plan.view, "oracle") if mount not in spec.mounts]
         return replace(preparation, spec=replace(spec, mounts=(*spec.mounts, *own)))
+
+    async def _keep_log(self, environment: Environment) -> None:
+        """Keep what the entry point of the image printed."""
+        entrypoint = environment.entrypoint
+        if entrypoint is not None and self.folder.is_dir() and (text := await entrypoint.output()):
+            self._places.entrypoint_log.parent.mkdir(exist_ok=True)
+            await anyio.to_thread.run_sync(write_unseen, self._places.entrypoint_log, text)
 
     def _open_folder(self, planned: _Planned) -> None:
         """The folder appears with `config.json`: what runs, without anything secret."""

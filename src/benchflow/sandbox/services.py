@@ -1,8 +1,8 @@
 """Services of an environment manifest: started before the agent, and kept running until verification has ended.
 
 A manifest either lists its services or leaves them to the image, whose entry point then is the one service.
-They run as root inside the sandbox, are ready when every probe succeeds, and one that ends before that is
-an error with its last lines. Verification checks again (`failure`).
+They run as root inside the sandbox, are ready when every probe succeeds, and one that ends before that is an error
+with its last lines. Verification checks again (`failure`). An image without a manifest: see `entrypoint`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 _POLL_SEC: Final = 0.05
 _POLL_MOST_SEC: Final = 1.0
-_LOGS: Final = "/var/log/benchflow-services"
+LOGS: Final = "/var/log/benchflow-services"
 _KILLED: Final = -1
+_MAKE_FOLDER: Final = 'mkdir -p -m 711 "$1" && mkdir -p -m 700 "$1/$2" && { chown "$3" "$1/$2" || true; }'
+"""A service writes into a folder of its own user. Where all users have the same id, nothing can be given away."""
 _ENDED: Final = f"""
 for name do
-  log={_LOGS}/$name
-  if [ -f "$log.exit" ]; then read -r code <"$log.exit" && echo "$code $name"
-  elif [ -f "$log.pid" ] && read -r pid <"$log.pid" && [ ! -d "/proc/$pid" ]; then echo "{_KILLED} $name"; fi
+  own={LOGS}/$name
+  if [ -f "$own/exit" ]; then read -r code <"$own/exit" && echo "$code $name"
+  elif [ -f "$own/pid" ] && read -r pid <"$own/pid" && [ ! -d "/proc/$pid" ]; then echo "{_KILLED} $name"; fi
 done
 true
 """
@@ -43,6 +45,8 @@ class ServicePlan:
 
     name: str
     command: str | tuple[str, ...]
+    user: str = "root"
+    cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +102,23 @@ class RunningServices:
 
     def __init__(self, sandbox: Sandbox, plan: ServicesPlan) -> None:
         self.plan: Final = plan
-        self._sandbox: Final = sandbox
+        self.sandbox: Final = sandbox
         self._processes: Final[list[SandboxProcess]] = []
+
+    @property
+    def users(self) -> frozenset[str]:
+        """Who they run as."""
+        return frozenset(service.user for service in self.plan.services)
 
     async def start(self) -> None:
         """Start all and wait until they are ready; after an error none of them runs."""
         try:
             for service in self.plan.services:
-                command = _in_background(service)
-                process = await self._sandbox.process(command, user="root", env=self.plan.env)
+                place = [LOGS, service.name, service.user]
+                await self.sandbox.exec(["/bin/sh", "-c", _MAKE_FOLDER, "sh", *place], user="root", cwd="/", timeout=30)
+                process = await self.sandbox.process(
+                    _in_background(service), user=service.user, env=self.plan.env, cwd=service.cwd
+                )
                 self._processes.append(process)
             await self._wait_ready()
         except BaseException:
@@ -119,7 +131,7 @@ class RunningServices:
         pause = _POLL_SEC
         deadline = anyio.current_time() + self.plan.timeout_sec
         while pending:
-            pending = [probe for probe in pending if not await probe.ready(self._sandbox)]
+            pending = [probe for probe in pending if not await probe.ready(self.sandbox)]
             await self.check()
             if pending and anyio.current_time() > deadline:
                 raise await self._not_ready(pending)
@@ -128,43 +140,43 @@ class RunningServices:
 
     async def _not_ready(self, pending: list[Probe]) -> EnvironmentFailure:
         waiting = ", ".join(str(probe) for probe in pending)
-        output = "".join([await self._last_lines(service.name) for service in self.plan.services])
+        output = "".join([await self.last_lines(service.name) for service in self.plan.services])
         message = f"The services are not ready after {self.plan.timeout_sec:g} s: {waiting}.{output}"
         return EnvironmentFailure(message, code="unhealthy", path="environment.readiness")
 
     async def check(self) -> None:
         """Raise an `EnvironmentFailure` when a service has ended."""
-        for name, code in (await self._ended()).items():
-            raise await self._failed(name, code)
+        for name, code in (await self.ended()).items():
+            raise await self.failed(name, code)
 
     async def failure(self) -> EnvironmentFailure | None:
         """Why services that were ready are not up any more.
 
         One that ended with exit code 0 has done its work as long as every probe still succeeds.
         """
-        ended = await self._ended()
+        ended = await self.ended()
         name = next((name for name, code in ended.items() if code != 0), None)
-        if name is None and ended and not all([await probe.ready(self._sandbox) for probe in self.plan.probes]):
+        if name is None and ended and not all([await probe.ready(self.sandbox) for probe in self.plan.probes]):
             name = next(iter(ended))
-        return await self._failed(name, ended[name]) if name is not None else None
+        return await self.failed(name, ended[name]) if name is not None else None
 
-    async def _ended(self) -> dict[str, int]:
+    async def ended(self) -> dict[str, int]:
         """The services that have ended, with their exit codes."""
         names = [service.name for service in self.plan.services]
         words = ["/bin/sh", "-c", _ENDED, "sh", *names]
-        result = await self._sandbox.exec(words, user="root", cwd="/", timeout=30)
+        result = await self.sandbox.exec(words, user="root", cwd="/", timeout=30)
         if not result.ok:
             raise SandboxFailure("The sandbox does not report which services are running.", code="services-unknown")
         lines = (line.partition(" ") for line in result.stdout.decode(errors="replace").splitlines())
         return {name: int(code) for code, _, name in lines if code.removeprefix("-").isdecimal()}
 
-    async def _failed(self, name: str, code: int) -> EnvironmentFailure:
+    async def failed(self, name: str, code: int) -> EnvironmentFailure:
         how = "was killed" if code == _KILLED else f"ended with exit code {code}"
-        message = f"The service {name} {how}.{await self._last_lines(name)}"
+        message = f"The service {name} {how}.{await self.last_lines(name)}"
         return EnvironmentFailure(message, code="service-failed", path="environment.services")
 
-    async def _last_lines(self, name: str) -> str:
-        result = await self._sandbox.exec(f"tail -n 20 {_LOGS}/{name}.log", user="root", cwd="/", timeout=30)
+    async def last_lines(self, name: str) -> str:
+        result = await self.sandbox.exec(f"tail -n 20 {LOGS}/{name}/log", user="root", cwd="/", timeout=30)
         text = result.stdout.decode(errors="replace").strip()
         return f"\nLast lines of {name}:\n{text[-4000:]}" if text else ""
 
@@ -177,10 +189,10 @@ class RunningServices:
 
 def _in_background(service: ServicePlan) -> str:
     """A shell command that runs a service with its output in a file and leaves its exit code when it ends."""
-    command = service.command if isinstance(service.command, str) else shlex.join(service.command)
-    log = f"{_LOGS}/{service.name}"
+    words = ("/bin/sh", "-c", service.command) if isinstance(service.command, str) else service.command
+    own = f"{LOGS}/{service.name}"
     return (
-        f"mkdir -p -m 700 {_LOGS}; rm -f {log}.exit; echo $$ >{log}.pid\n"
-        f"/bin/sh -c {shlex.quote(command)} >{log}.log 2>&1 </dev/null\n"
-        f"echo $? >{log}.exit.new; mv {log}.exit.new {log}.exit\n"
+        f"rm -f {own}/exit; echo $$ >{own}/pid\n"
+        f"{shlex.join(words)} >{own}/log 2>&1 </dev/null\n"
+        f"echo $? >{own}/exit.new; mv {own}/exit.new {own}/exit\n"
     )

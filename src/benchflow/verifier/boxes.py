@@ -250,7 +250,8 @@ class BoxMaker:
         if not self._has_manifest_services():
             await self.sandbox.kill_processes()
             return
-        note = await end_agent(self.sandbox, agent_users(self.sandbox, self.scope.view))
+        users = agent_users(self.sandbox, self.scope.view)
+        note = await end_agent(self.sandbox, users, self.environment.services)
         self.findings.add(*([note] if note is not None else []))
 
     def _has_manifest_services(self) -> bool:
@@ -269,6 +270,7 @@ class BoxMaker:
 
     @asynccontextmanager
     async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
+        from benchflow.sandbox.entrypoint import start_entrypoint
         from benchflow.verifier import separate_box as separate
 
         paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
@@ -290,6 +292,7 @@ class BoxMaker:
             fresh = self.environment.backend.create(spec)
             await fresh.start()
             async with stopping(fresh):
+                await start_entrypoint(fresh, spec.image)
                 built = survivors.rules.built
                 notes = await separate.carry_over(source, fresh, paths, services=self.sandbox, built=built)
                 self.findings.add(*notes)

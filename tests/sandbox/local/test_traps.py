@@ -169,7 +169,7 @@ def test_7_what_not_everybody_may_read_and_what_holds_a_login_stays_out(tmp_path
     (root / "etc/environment").write_text("TOKEN=x")
     host_profile.compose(layer, root, owners=False)
     found = {str(path.relative_to(layer)) for path in (layer / "etc").rglob("*") if is_plain(path)}
-    named = {"passwd", "group", "ssl/certs/ca.pem", "default/plain", "hosts", "hostname", "resolv.conf"}
+    named = {"passwd", "group", "gitconfig", "ssl/certs/ca.pem", "default/plain", "hosts", "hostname", "resolv.conf"}
     assert found == {f"etc/{name}" for name in named}
     assert "alice" not in (layer / "etc/passwd").read_text() + (layer / "etc/group").read_text()
     assert stat.S_IMODE((layer / "root").stat().st_mode) == 0o700

@@ -114,7 +114,7 @@ async def end_processes(environment: Environment, step: str | None) -> None:
     if environment.services is None:
         await sandbox.kill_processes()
     else:
-        await end_agent(sandbox, agent_users(sandbox, view))
+        await end_agent(sandbox, agent_users(sandbox, view), environment.services)
 
 
 async def collect(

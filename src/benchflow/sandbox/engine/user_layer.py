@@ -14,7 +14,7 @@ from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.record_transfer import Owner
 from benchflow.sandbox.engine.box.running_container import EngineContainer, numeric_owner
 from benchflow.sandbox.engine.container_changes import parse_diff
-from benchflow.sandbox.inside.accounts import AGENT, find_account, with_account
+from benchflow.sandbox.inside.accounts import AGENT, GIT_SETTINGS, find_account, with_account, with_trust
 
 if TYPE_CHECKING:
     from benchflow.sandbox.engine.machine.engine_host import EngineHost
@@ -62,8 +62,13 @@ async def _settle(container: EngineContainer, user: str, workdir: str) -> None:
     home = find_account(user, passwd, group).home if user == AGENT else "/"
     folders = [folder for folder in dict.fromkeys((workdir, home)) if folder.startswith("/") and folder != "/"]
     await container.make_folders(folders, owner)
-    for folder in folders if owner.uid != 0 else ():
+    if owner.uid == 0:
+        return
+    for folder in folders:
         await container.give(folder, owner)
+    settings = await _text(container, GIT_SETTINGS)
+    if with_trust(settings) != settings:
+        await container.write_file(GIT_SETTINGS, with_trust(settings).encode("utf-8", "surrogateescape"))
 
 
 async def make_workdir(container: EngineContainer, workdir: str) -> Sequence[str]:

@@ -14,6 +14,10 @@ from benchflow.sandbox.inside import beneath
 AGENT: Final = "agent"
 """The unprivileged user of a sandbox."""
 AGENT_ID: Final = 1000
+GIT_SETTINGS: Final = "/etc/gitconfig"
+_TRUST: Final = "[safe]\n\tdirectory = *\n"
+"""git refuses to work in folders of another user. In a container everything is root's; here the working folder belongs
+to the agent, and root, which oracles and set-up scripts run as, has to work in it all the same."""
 IDS: Final = 65536
 """How many user ids a sandbox has unless it has only one."""
 _FIRST_SYSTEM_ID: Final = 60_000
@@ -106,15 +110,35 @@ def add_account(name: str) -> Account:
     before = _text("/etc/passwd"), _text("/etc/group")
     passwd, group = with_account(name, *before)
     if (passwd, group) != before:
-        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        etc = beneath.claim_directory(root, "/etc")
-        os.close(root)
-        try:
-            _replace(etc, "passwd", passwd)
-            _replace(etc, "group", group)
-        finally:
-            os.close(etc)
+        _write_etc({"passwd": passwd, "group": group})
     return find_account(name, passwd, "")
+
+
+def with_trust(settings: str) -> str:
+    """The system's settings of git, with which it works in folders of any user."""
+    if _TRUST in settings:
+        return settings
+    return f"{settings if not settings or settings.endswith(chr(10)) else settings + chr(10)}{_TRUST}"
+
+
+def trust_owners() -> None:
+    """Let git work in folders of any user, in the files of the current root."""
+    before = _text(GIT_SETTINGS)
+    settings = with_trust(before)
+    if settings != before:
+        _write_etc({"gitconfig": settings})
+
+
+def _write_etc(texts: dict[str, str]) -> None:
+    """Write files of `/etc` in place of whatever stands there."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    etc = beneath.claim_directory(root, "/etc")
+    os.close(root)
+    try:
+        for name, text in texts.items():
+            _replace(etc, name, text)
+    finally:
+        os.close(etc)
 
 
 def _lines(text: str) -> list[list[str]]:

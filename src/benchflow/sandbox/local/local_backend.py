@@ -49,6 +49,8 @@ from benchflow.sandbox.protocol import (
     Snapshot,
 )
 
+_PREPARED_FORMAT: Final = "2"
+"""Changes with what is added to an image for its user."""
 _ROOT_NAMES: Final = ("root", "0")
 _ALWAYS: Final = frozenset(
     {"network.none", "limits.time", "mounts", "fork", "snapshot", "forward", "services", "healthcheck", "compose"}
@@ -197,7 +199,8 @@ class LocalBackend(SandboxBackend):
     async def _prepared_layer(self, spec: SandboxSpec, environment: Environment, user: str) -> str:
         """A layer with the sandbox's user in the accounts and the working folder in its hands; made once per image."""
         runtime = await self.runtime()
-        parts = (*environment.layers, environment.host or "", spec.workdir, user, runtime.launcher.identity)
+        own = (_PREPARED_FORMAT, spec.workdir, user, runtime.launcher.identity)
+        parts = (*environment.layers, environment.host or "", *own)
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         key = f"prepared-{digest[:24]}"
         async with self._preparing.setdefault(key, anyio.Lock()):

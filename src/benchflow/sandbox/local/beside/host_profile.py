@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from benchflow.sandbox.inside.accounts import AGENT, AGENT_ID
+from benchflow.sandbox.inside.accounts import AGENT, AGENT_ID, GIT_SETTINGS, with_trust
 
 _FORMAT: Final = "4"
 IN_PLACE: Final = ("/usr",)
@@ -101,6 +101,7 @@ def compose(target: Path, root: Path = Path("/"), *, owners: bool = True, bare: 
     home = target / "home" / AGENT
     if not bare:
         home.mkdir(mode=0o755)
+        (target / GIT_SETTINGS.lstrip("/")).write_text(with_trust(""))
     if owners and not bare:
         for folder in (home, target / "app"):
             os.chown(folder, AGENT_ID, AGENT_ID)

@@ -101,6 +101,7 @@ def prepare(plan: Plan, program: bytes, groups: Sequence[int], message: messages
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             _give(folder, account)
             os.close(folder)
+    accounts.trust_owners()
     return 0
 
 
