@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import compileall
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benchcube" / "peers"
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import peers
 
 
 @dataclass(frozen=True)
@@ -66,33 +66,16 @@ def compile_ours() -> None:
 
 
 def peer_environment(requirement: str) -> Path:
-    """The `bin` folder of the peer's own environment, which is created once."""
-    home = CACHE / requirement.replace("==", "-")
-    ready = home / ".ready"
-    if not ready.exists():
-        shutil.rmtree(home, ignore_errors=True)
-        print(f"Installing {requirement} into {home}", file=sys.stderr)
-        command, environment = newer_python()
-        subprocess.run([*command, "-m", "venv", str(home)], check=True, env=environment)
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, requirement], check=True)
-        compile_bytecode(home)
-        ready.touch()
-    return home / "bin"
-
-
-def newer_python() -> tuple[list[str], dict[str, str]]:
-    """A Python that the peers support: this one, or a newer one on PATH, also behind pyenv's shims."""
-    if sys.version_info >= (3, 12):
-        return [sys.executable], dict(os.environ)
-    for version in ("3.12", "3.13"):
-        environment = {**os.environ, "PYENV_VERSION": version}
-        name = f"python{version}"
-        if not shutil.which(name):
-            continue
-        if subprocess.run([name, "-V"], capture_output=True, check=False, env=environment).returncode == 0:
-            return [name], environment
-    raise SystemExit("The peer needs Python 3.12 or newer on PATH; use --no-peer to measure without it.")
+    """The `bin` folder of the peer's own environment, which is created once, with compiled bytecode."""
+    try:
+        found = peers.peer_environment(requirement)
+    except peers.PeerUnavailable as error:
+        raise SystemExit(f"{error}; use --no-peer to measure without it.") from error
+    compiled = found / ".compiled"
+    if not compiled.exists():
+        compile_bytecode(found.parent)
+        compiled.touch()
+    return found
 
 
 def run_json(

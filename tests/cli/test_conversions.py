@@ -233,3 +233,42 @@ def test_normalize_names_the_file_and_line_it_cannot_read(invoke, make_package):
     code, _, err = invoke("tasks", "normalize", "tasks/a")
     assert code == 1
     assert err == "tasks/a/task.md:2: error: task.md is not UTF-8 text [not-utf8]\n"
+
+
+def test_what_is_said_of_many_packages_is_said_once(invoke, make_split):
+    for number in range(40):
+        make_split(f"many/{number:02}", **({"task.toml": "not toml ["} if number == 7 else {}))
+    code, out, _ = invoke("tasks", "roundtrip", "many")
+    assert code == 1
+    assert "error: task.toml: task.toml is not valid TOML" in out
+    assert "1 package, for example many/07" in out
+    assert out.splitlines()[-1] == "40 packages: 39 lossless, 0 drift, 0 skipped, 1 failed"
+    assert "many/08" not in out
+    document = json.loads(invoke("tasks", "roundtrip", "many", "--json")[1])
+    assert (len(document["reports"]), document["summary"]["lossless"]) == (40, 39)
+
+
+def test_a_defect_of_a_conversion_does_not_stop_the_others(invoke, make_split, monkeypatch):
+    from benchflow.task.interop import migration
+
+    def broken(folder, **_options):
+        raise RecursionError(f"too deep: {folder.name}")
+
+    make_split("all/a")
+    make_split("all/b")
+    monkeypatch.setattr(migration, "migrate_task_to_task_md", broken)
+    code, out, _ = invoke("tasks", "migrate", "all", "--json")
+    assert code == 1
+    issues = [issue for task in json.loads(out)["tasks"] for issue in task["issues"]]
+    assert [(issue["code"], issue["message"]) for issue in issues] == [
+        ("internal-error", "unexpected RecursionError: too deep: a"),
+        ("internal-error", "unexpected RecursionError: too deep: b"),
+    ]
+
+
+def test_an_export_that_harbor_cannot_run_is_reported_as_refused(invoke, make_package):
+    make_package(**{"task.md": "---\ntask: {name: a/b}\nverifier: {type: llm-judge}\n---\nDo it.\n"})
+    code, out, _ = invoke("tasks", "export", "tasks/a", "out")
+    assert code == 1
+    assert "Exported tasks/a to out: the target refuses it" in out
+    assert "refusal: verifier: Harbor cannot run the llm-judge verifier" in out

@@ -69,7 +69,7 @@ def test_an_example_exports_and_says_what_that_costs(folder: Path, tmp_path: Pat
     assert exported.valid
     assert exported.instruction is None or exported.instruction.strip() == (package.instruction or "").strip()
     lost = {loss.path for loss in report.losses}
-    assert report.status == "degraded", "a verifier document has no place in the split layout"
+    assert report.status in ("degraded", "target-refuses"), "a verifier document has no place in the split layout"
     assert lost == {loss.path for loss in build_compatibility_export_report(folder).losses}
     document = package.document
     assert document is not None

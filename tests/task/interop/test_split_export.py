@@ -68,7 +68,6 @@ def test_a_report_alone_writes_nothing(native, look):
     ("frontmatter", "path"),
     [
         ("verifier: {judge: {model: m}}", "verifier.judge"),
-        ("verifier: {type: llm-judge}", "verifier.type"),
         ("verifier: {reward_range: [-1, 1]}", "verifier.reward_range"),
         ("verifier: {service: db}", "verifier.service"),
         ("verifier: {memory: {expected_skills: [a]}}", "verifier.memory"),
@@ -94,7 +93,6 @@ def test_a_report_alone_writes_nothing(native, look):
             "environment.mcp_servers[0]",
         ),
         ("artifacts: [{source: /a, destination: manifest.json}]", "artifacts[0]"),
-        ("steps: [{name: con}]", "steps[0].name"),
         ("metadata: {a: [1, null]}", "metadata"),
     ],
 )
@@ -105,6 +103,19 @@ def test_a_setting_the_target_does_not_know_is_a_loss_at_its_own_path(make_nativ
     assert report.status == "degraded"
     exported = import_task_config_toml((tmp_path / "out/task.toml").read_text())
     assert exported.compatibility.config_extra_paths == ()
+
+
+@pytest.mark.parametrize(
+    ("frontmatter", "paths"),
+    [
+        ("verifier: {type: llm-judge}", {"verifier"}),
+        ("steps: [{name: con}]", {"steps[0].name", "steps[0]"}),
+    ],
+)
+def test_what_harbor_cannot_load_or_run_is_a_refusal(make_native, tmp_path, frontmatter, paths):
+    report = export_task_to_split_layout(make_native(f"schema_version: '1.3'\n{frontmatter}"), tmp_path / "out")
+    assert {path for path, severity in losses(report).items() if severity == "refusal"} == paths
+    assert report.status == "target-refuses"
 
 
 def test_settings_that_say_what_harbor_does_anyway_are_no_loss(make_native, tmp_path):
@@ -174,7 +185,7 @@ verifier:
     [
         ('{type: script, command: "./test.sh"}', set()),
         ('{type: script, command: "bash test.sh"}', set()),
-        ('{type: script, command: "python3 check.py"}', {"verifier.strategies.main"}),
+        ('{type: script, command: "python3 check.py"}', set()),
         ("{type: reward-kit, root: kit}", {"verifier.strategies.main"}),
     ],
 )
@@ -197,6 +208,15 @@ def test_a_script_strategy_without_test_sh_gets_one_that_runs_it(native, tree, t
     assert script.read_text().endswith("\npython3 check.py --all\n")
     assert script.stat().st_mode & 0o111
     assert "tests/test.sh" in report.emitted_files
+
+
+def test_a_test_sh_that_is_not_what_the_strategy_runs_makes_room(native, tree, tmp_path):
+    before = (native / "verifier/test.sh").read_bytes()
+    strategy = '{type: script, command: "bash test.sh --all"}'
+    tree(native, {"verifier/verifier.md": VERIFIER_MD.replace("{STRATEGY}", strategy)})
+    export_task_to_split_layout(native, tmp_path / "out")
+    assert (tmp_path / "out/tests/test.sh").read_text().endswith("\nbash ./test-of-package.sh --all\n")
+    assert (tmp_path / "out/tests/test-of-package.sh").read_bytes() == before
 
 
 def test_files_that_have_no_place_are_named_and_not_exported(native, tree, tmp_path):
@@ -240,12 +260,13 @@ def test_links_inside_a_tree_are_kept_and_others_are_not(native, tmp_path):
     assert losses(report) == {"verifier/other": "loss"}
 
 
-def test_an_empty_environment_folder_stays_and_none_at_all_is_a_loss(native, tmp_path):
+def test_an_empty_environment_folder_stays_and_none_at_all_is_refused(native, tmp_path):
     (native / "environment/Dockerfile").unlink()
     export_task_to_split_layout(native, tmp_path / "out")
     assert (tmp_path / "out/environment").is_dir()
     (native / "environment").rmdir()
-    assert losses(build_compatibility_export_report(native)) == {"environment": "loss"}
+    report = build_compatibility_export_report(native)
+    assert (report.status, losses(report)) == ("target-refuses", {"environment": "refusal"})
 
 
 def test_presets_and_profiles_are_exported_as_what_they_stand_for(make_native, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,14 @@ import click
 from benchflow.cli.arguments import PATH, json_option, package_path
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
+from benchflow.cli.tasks.bulk import BulkReport, Said, issues_said
 from benchflow.cli.tasks.rendering import counted, emit_issues, failed, failure_issues
-from benchflow.cli.terminal import emit, emit_json, printable, style
-from benchflow.errors import PackageError, UsageError
+from benchflow.cli.terminal import emit, printable, style
+from benchflow.errors import UsageError
 from benchflow.task.discovery import FoundPackage, find_packages
+
+_STATUSES = ("lossless", "degraded", "target-refuses", "failed")
+_WORDS = {"target-refuses": "the target refuses it"}
 
 
 @click.command()
@@ -29,25 +33,21 @@ def export(path: Path, out: Path | None, target: str, overwrite: bool, report_on
 
     PATH may be a folder above packages: each is then written to the same relative path below OUT.
     What the target cannot express is reported as a loss and recorded in compatibility/export-report.json.
+    A package that the target cannot load or run is reported as refused, and the command exits with 1.
     """
     if out is None and not report_only:
         raise UsageError("name an output folder, or use --report-only", code="output-missing")
     found = find_packages([path])
     _require_room(path, found, out, overwrite=overwrite or report_only)
-    reports = []
+    report = BulkReport("reports", _STATUSES, len(found), as_json=as_json, show=_print, said=_said)
+    collisions = False
     for package in Progress("Exporting packages:", len(found)).over(found):
         place = None if report_only or out is None else _place(out, path, package)
-        report = _export(package, place, target, overwrite=overwrite)
-        reports.append(report)
-        if not as_json:
-            _print(report)
-    counts = Counter(report["status"] for report in reports)
-    if as_json:
-        statuses = ("lossless", "degraded", "failed")
-        summary = {"total": len(reports), **{status: counts[status] for status in statuses}}
-        emit_json({"summary": summary, "reports": reports})
-    collisions = any(report.get("alias_collisions") for report in reports)
-    return FAILED if counts["failed"] or collisions else GOOD
+        entry = _export(package, place, target, overwrite=overwrite)
+        collisions = collisions or bool(entry.get("alias_collisions"))
+        report.add(entry)
+    good = report.finish(bad=("target-refuses", "failed"))
+    return GOOD if good and not collisions else FAILED
 
 
 def _require_room(path: Path, found: list[FoundPackage], out: Path | None, *, overwrite: bool) -> None:
@@ -76,9 +76,17 @@ def _export(found: FoundPackage, place: Path | None, target: str, *, overwrite: 
             report = build_compatibility_export_report(found.path, target=target)
         else:
             report = export_task_to_split_layout(found.path, place, target=target, overwrite=overwrite)
-    except (PackageError, OSError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one bad package must not stop the others
         return {**failed(found.path, *failure_issues(error)), "output": output}
     return {"path": str(found.path), "output": output, **report.to_dict()}
+
+
+def _said(report: dict[str, Any]) -> Iterable[Said]:
+    for loss in report.get("losses", ()):
+        yield loss["severity"], f"{loss['path']}: {loss['reason']}"
+    yield from issues_said(report)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -86,11 +94,11 @@ def _print(report: dict[str, Any]) -> None:
     if status == "failed":
         emit(f"{style('Not exported', 'red')}: {path}")
     elif report["output"] is None:
-        emit(f"Export of {path} would be {status}")
+        emit(f"Export of {path}: {_WORDS.get(status, f'would be {status}')}")
     else:
-        emit(f"Exported {path} to {printable(report['output'])}: {status}")
+        emit(f"Exported {path} to {printable(report['output'])}: {_WORDS.get(status, status)}")
     for loss in report.get("losses", ()):
-        severity = style(loss["severity"], "red" if loss["severity"] == "loss" else "yellow")
+        severity = style(loss["severity"], "yellow" if loss["severity"] == "warning" else "red")
         emit(f"     {severity}: {printable(loss['path'])}: {printable(loss['reason'])}")
     if report.get("restored_extension_paths"):
         emit(f"     {counted(len(report['restored_extension_paths']), 'foreign key')} restored")

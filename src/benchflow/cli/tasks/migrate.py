@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,13 @@ import click
 from benchflow.cli.arguments import json_option, package_paths
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
-from benchflow.cli.tasks.rendering import counted, emit_issues, failed, failure_issues
-from benchflow.cli.terminal import emit, emit_json, printable, style
-from benchflow.errors import Issue, PackageError, UsageError
+from benchflow.cli.tasks.bulk import BulkReport, issues_said
+from benchflow.cli.tasks.rendering import emit_issues, failed, failure_issues
+from benchflow.cli.terminal import emit, printable, style
+from benchflow.errors import Issue
 from benchflow.task.discovery import PACKAGE_MARKERS, TERMINAL_BENCH_MARKER, FoundPackage, find_packages
+
+_STATUSES = ("migrated", "skipped", "failed")
 
 
 @click.command()
@@ -28,19 +30,10 @@ def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
     package named as PATH is an error. A package that cannot be migrated is left unchanged.
     """
     found = find_packages(paths, markers=(*PACKAGE_MARKERS, TERMINAL_BENCH_MARKER))
-    results: list[dict[str, Any]] = []
+    report = BulkReport("tasks", _STATUSES, len(found), as_json=as_json, show=_print, said=issues_said)
     for package in Progress("Migrating packages:", len(found)).over(found):
-        results.append(_migrate(package, remove_legacy=remove_legacy))
-        if not as_json:
-            _print(results[-1])
-    counts = Counter(result["status"] for result in results)
-    summary = {"total": len(results), **{status: counts[status] for status in ("migrated", "skipped", "failed")}}
-    if as_json:
-        emit_json({"summary": summary, "tasks": results})
-    else:
-        told = ", ".join(f"{summary[status]} {status}" for status in ("migrated", "skipped", "failed"))
-        emit(style(f"{counted(len(results), 'package')}: {told}", "red" if counts["failed"] else "green"))
-    return FAILED if counts["failed"] else GOOD
+        report.add(_migrate(package, remove_legacy=remove_legacy))
+    return GOOD if report.finish(bad=("failed",)) else FAILED
 
 
 def _migrate(found: FoundPackage, *, remove_legacy: bool) -> dict[str, Any]:
@@ -55,7 +48,7 @@ def _migrate(found: FoundPackage, *, remove_legacy: bool) -> dict[str, Any]:
         return failed(found.path, Issue("already-native", "error", "", message, "task.md"))
     try:
         done = migrate_task_to_task_md(found.path, remove_legacy=remove_legacy)
-    except (PackageError, UsageError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - one bad package must not stop the others
         return failed(found.path, *failure_issues(error))
     return {**done.to_dict(), "status": "migrated"}
 

@@ -31,8 +31,10 @@ def emit_issues(entry: Mapping[str, Any]) -> None:
         emit(line)
 
 
-def failure_issues(error: BenchflowError | OSError) -> tuple[Issue, ...]:
+def failure_issues(error: Exception) -> tuple[Issue, ...]:
     """The error that ended the work on one package, as issues."""
+    if not isinstance(error, BenchflowError | OSError):
+        return (Issue("internal-error", "error", "", f"unexpected {type(error).__name__}: {error}"),)
     if isinstance(error, BenchflowError):
         several = getattr(error, "issues", ())
         return tuple(several) or (error.issue(),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import click
 from benchflow.cli.arguments import json_option, package_paths
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
-from benchflow.cli.tasks.rendering import counted, emit_issues, failed, failure_issues
-from benchflow.cli.terminal import emit, emit_json, printable, style
-from benchflow.errors import Issue, PackageError, UsageError
+from benchflow.cli.tasks.bulk import BulkReport, Said, issues_said
+from benchflow.cli.tasks.rendering import emit_issues, failed, failure_issues
+from benchflow.cli.terminal import emit, printable, style
+from benchflow.errors import Issue
 from benchflow.task.discovery import FoundPackage, find_packages
 from benchflow.task.workers import ordered_map
 
@@ -29,20 +30,10 @@ def roundtrip(paths: tuple[Path, ...], as_json: bool) -> int:
     Nothing is changed. Native packages below PATH are skipped; a native package named as PATH is an error.
     """
     found = find_packages(paths)
-    reports = []
-    for report in Progress("Converting packages:", len(found)).over(ordered_map(_convert, found)):
-        reports.append(report)
-        if not as_json:
-            _print(report)
-    counts = Counter(report["status"] for report in reports)
-    summary = {"total": len(reports), **{status: counts[status] for status in _STATUSES}}
-    bad = counts["drift"] + counts["failed"]
-    if as_json:
-        emit_json({"summary": summary, "reports": reports})
-    else:
-        told = ", ".join(f"{summary[status]} {status}" for status in _STATUSES)
-        emit(style(f"{counted(len(reports), 'package')}: {told}", "red" if bad else "green"))
-    return FAILED if bad else GOOD
+    report = BulkReport("reports", _STATUSES, len(found), as_json=as_json, show=_print, said=_said)
+    for entry in Progress("Converting packages:", len(found)).over(ordered_map(_convert, found)):
+        report.add(entry)
+    return GOOD if report.finish(bad=("drift", "failed")) else FAILED
 
 
 def _convert(found: FoundPackage) -> dict[str, Any]:
@@ -57,9 +48,15 @@ def _convert(found: FoundPackage) -> dict[str, Any]:
         return failed(found.path, Issue("already-native", "error", "", message, "task.md"))
     try:
         report = build_harbor_roundtrip_conformance_report(found.path)
-    except (PackageError, UsageError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - one bad package must not stop the others
         return failed(found.path, *failure_issues(error))
     return {"path": str(found.path), **report.to_dict()}
+
+
+def _said(report: dict[str, Any]) -> Iterable[Said]:
+    for mismatch in report.get("mismatches", ()):
+        yield "drift", f"{mismatch['path']}: {mismatch['reason']}"
+    yield from issues_said(report)
 
 
 def _print(report: dict[str, Any]) -> None:

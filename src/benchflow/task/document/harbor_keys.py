@@ -64,6 +64,9 @@ TASK_TOML: Final[Schema] = {
     ],
 }
 
+NO_SUCH_SETTING: Final = "Harbor has no such setting"
+"""Why a setting is lost that Harbor would ignore; any other reason is a value that it rejects."""
+
 IMPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "verifier.type": ("test-script",),
     "verifier.service": ("main",),
@@ -180,7 +183,7 @@ def _report_unknown(value: Any, path: str, result: Expressed) -> None:
     """Report what is lost, unless the target implies it."""
     general = re.sub(r"^steps\[\d+\]\.", "", path)
     if value not in IMPLIED.get(general, ({}, [], ())):
-        result.lose(path, "Harbor has no such setting", value)
+        result.lose(path, NO_SUCH_SETTING, value)
 
 
 def _artifact_problem(value: Any) -> str | None:

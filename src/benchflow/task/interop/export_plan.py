@@ -1,21 +1,20 @@
-"""Where the files of a package go in the split layout, and what of files, document and verifier is lost there."""
+"""Where the files of a package go in the split layout, and what of files and document is lost there."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from benchflow.task.config.task_config import VerifierConfig
 from benchflow.task.document.harbor_keys import ROOT_FILES, STEP_ENTRIES
 from benchflow.task.document.task_document import TaskDocument
 from benchflow.task.filemap import FileMap
 from benchflow.task.interop.export_report import CompatibilityExportLoss
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_layout import ALIASES, select
-from benchflow.task.verifier.declared_strategies import ScriptStrategy
 
 _REWRITTEN: Final = frozenset({"task.md", "task.toml", "instruction.md", "compatibility/export-report.json"})
 _PROMPTS: Final = "prompts"
@@ -165,51 +164,43 @@ def namespace_losses(document: TaskDocument) -> Iterator[CompatibilityExportLoss
         yield CompatibilityExportLoss(f"benchflow.{key}", reason, "warning" if key in _RECORDS else "loss")
 
 
-def verifier_losses(package: TaskPackage, *, runs_strategy: bool) -> Iterator[CompatibilityExportLoss]:
-    """Losses of the verifier; `runs_strategy` says that `tests/test.sh` does what the strategy does."""
-    document = package.verifier_document
-    if document is not None:
-        own = f"{package.verifier_dir}/verifier.md" in package.files
-        reason = "Harbor runs tests/test.sh and does not read the verifier document"
-        yield CompatibilityExportLoss("verifier.verifier_md" if own else "verifier-profile", reason)
-        if not runs_strategy:
-            path = f"verifier.strategies.{document.default_strategy}"
-            yield CompatibilityExportLoss(path, f"Harbor cannot run the {document.selected.type} strategy")
-    elif not runs_strategy and package.config is not None and not package.config.steps:
-        yield CompatibilityExportLoss("verifier", "Harbor needs tests/test.sh, which does not exist")
+def harbor_refusals(package: TaskPackage, plan: FilePlan, *, tests_refused: bool) -> Iterator[CompatibilityExportLoss]:
+    """Why Harbor's loader refuses the export, by its files: no image, no test script, a step without its parts.
 
-
-def environment_losses(package: TaskPackage) -> Iterator[CompatibilityExportLoss]:
-    """A task that runs in the machine's own userland has no equivalent in Harbor."""
+    Missing tests are not reported again if the strategy was refused, which is why there are none.
+    """
     config = package.config
-    image = config.environment.docker_image if config is not None else None
-    if "environment" not in package.files.folders and image is None:
+    if config is None:
+        return
+    if "environment" not in package.files.folders and config.environment.docker_image is None:
         reason = "Harbor needs an image: environment/ or environment.docker_image"
-        yield CompatibilityExportLoss("environment", reason)
+        yield CompatibilityExportLoss("environment", reason, "refusal")
+    if not config.steps:
+        if not tests_refused and not _has_tests(
+            plan, "tests", config.environment.os, bundled=_own_environment(config.verifier)
+        ):
+            yield CompatibilityExportLoss("verifier", "Harbor needs tests/test.sh, which does not exist", "refusal")
+        return
+    for index, step in enumerate(config.steps):
+        folder = f"steps/{step.name}"
+        own = _own_environment(step.verifier) or _own_environment(config.verifier)
+        if f"{folder}/instruction.md" not in plan.copies:
+            reason = f"Harbor needs {folder}/instruction.md, which does not exist"
+            yield CompatibilityExportLoss(f"steps[{index}]", reason, "refusal")
+        if not any(
+            _has_tests(plan, tests, config.environment.os, bundled=own) for tests in (f"{folder}/tests", "tests")
+        ):
+            reason = f"Harbor needs {folder}/tests/test.sh or tests/test.sh; neither exists"
+            yield CompatibilityExportLoss(f"steps[{index}].verifier", reason, "refusal")
 
 
-def harbor_test_script(package: TaskPackage) -> tuple[bool, str | None]:
-    """Whether `tests/test.sh` does what the selected strategy does, and its text if it has to be written."""
-    folder = package.verifier_dir
-    present = folder is not None and f"{folder}/test.sh" in package.files
-    document = package.verifier_document
-    if document is None:
-        windows = package.config is not None and package.config.environment.os == "windows"
-        bundled = folder is not None and f"{folder}/Dockerfile" in package.files
-        return present or windows or bundled, None
-    strategy = document.selected
-    if not isinstance(strategy, ScriptStrategy):
-        return False, None
-    if present:
-        return _runs_test_sh(strategy.command), None
-    return True, f'#!/bin/bash\ncd "$(dirname "${{BASH_SOURCE[0]}}")" || exit 1\n{strategy.command}\n'
+def _has_tests(plan: FilePlan, folder: str, os_name: str, *, bundled: bool) -> bool:
+    """Whether Harbor finds a script for the operating system, or an image with the tests in it."""
+    script = "test.bat" if os_name == "windows" else "test.sh"
+    if f"{folder}/{script}" in plan.copies or f"{folder}/{script}" in plan.links:
+        return True
+    return bundled and any(f"{folder}/{name}" in plan.copies for name in ("Dockerfile", "docker-compose.yaml"))
 
 
-def _runs_test_sh(command: str) -> bool:
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return False
-    if words and words[0] in {"bash", "sh"}:
-        words = words[1:]
-    return words in (["./test.sh"], ["test.sh"])
+def _own_environment(verifier: VerifierConfig) -> bool:
+    return verifier.wanted_isolation == "separate"

@@ -22,8 +22,9 @@ class CompatibilityExportLoss:
 
     path: str
     reason: str
-    severity: Literal["loss", "warning"] = "loss"
-    """`loss`: something runs or scores differently. `warning`: only information is lost."""
+    severity: Literal["loss", "warning", "refusal"] = "loss"
+    """`loss`: something runs or scores differently. `warning`: only information is lost. `refusal`: the target does
+    not load, or cannot run, the export."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class CompatibilityExportReport:
     losses: tuple[CompatibilityExportLoss, ...] = ()
 
     @property
-    def status(self) -> Literal["lossless", "degraded"]:
+    def status(self) -> Literal["lossless", "degraded", "target-refuses"]:
+        if any(loss.severity == "refusal" for loss in self.losses):
+            return "target-refuses"
         return "degraded" if self.losses else "lossless"
 
     def to_dict(self) -> dict[str, Any]:

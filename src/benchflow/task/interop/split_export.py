@@ -18,24 +18,25 @@ import tomli_w
 from benchflow.errors import UsageError
 from benchflow.files import copy_file, staged_folder, write_atomic
 from benchflow.task.document.compat_extra import leaf_paths, restore_extra
-from benchflow.task.document.harbor_keys import express, step_name_problem, without_nulls
+from benchflow.task.document.harbor_keys import NO_SUCH_SETTING, express, step_name_problem, without_nulls
 from benchflow.task.filemap import scan
 from benchflow.task.interop import terminal_bench
 from benchflow.task.interop.export_plan import (
     FilePlan,
     document_losses,
-    environment_losses,
-    harbor_test_script,
+    harbor_refusals,
     namespace_losses,
     plan_files,
-    verifier_losses,
 )
 from benchflow.task.interop.export_report import CompatibilityExportLoss, CompatibilityExportReport, ExportRefusedError
+from benchflow.task.interop.harbor_tests import ASIDE, TEST_SH, HarborTests, harbor_tests, verifier_losses
 from benchflow.task.interop.split_layout import declared_config, with_rubric_below
 from benchflow.task.package import INSTRUCTION, TASK_TOML, TaskPackage, load_package
 
 TARGETS: Final = ("harbor",)
 REPORT: Final = "compatibility/export-report.json"
+WRITTEN: Final = ""
+"""The source of a file that is written, not copied."""
 _SCRIPT_MODE: Final = 0o755
 
 
@@ -98,13 +99,14 @@ def _require_apart(source: Path, output: Path) -> None:
 def _plan(package: TaskPackage, target: str) -> _Plan:
     data, losses, restored = _configuration(package)
     files = plan_files(package)
-    runs, script = harbor_test_script(package)
+    tests = harbor_tests(package)
+    _place_test_script(files, tests)
     document = package.document
     ordered = [
         *(document_losses(document) if document is not None else ()),
         *(namespace_losses(document) if document is not None else ()),
-        *verifier_losses(package, runs_strategy=runs),
-        *environment_losses(package),
+        *verifier_losses(package, tests),
+        *harbor_refusals(package, files, tests_refused=tests.refusal is not None),
         *losses,
         *files.losses,
     ]
@@ -123,7 +125,20 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
         alias_collisions=collisions,
         losses=tuple(ordered),
     )
-    return _Plan(tomli_w.dumps(data), prompt, script, files, report)
+    return _Plan(tomli_w.dumps(data), prompt, tests.script, files, report)
+
+
+def _place_test_script(files: FilePlan, tests: HarborTests) -> None:
+    """Make room for the script that is written; leave out one that would score by other means than the strategy."""
+    own = files.copies.get(f"tests/{TEST_SH}")
+    if tests.script is None and tests.refusal is None:
+        return
+    if own is not None:
+        del files.copies[f"tests/{TEST_SH}"]
+    if tests.script is not None:
+        if own is not None:
+            files.copies[f"tests/{ASIDE}"] = own
+        files.copies[f"tests/{TEST_SH}"] = WRITTEN
 
 
 def _prompt(package: TaskPackage) -> str | None:
@@ -152,12 +167,14 @@ def _configuration(package: TaskPackage) -> tuple[dict[str, Any], list[Compatibi
         if setting.path in paths and setting.value is not None:
             _set(data, setting.path, without_nulls(setting.value))
             restored.append(setting.path)
+            if setting.reason != NO_SUCH_SETTING:
+                losses.append(CompatibilityExportLoss(_spelled(package, setting.path), setting.reason, "refusal"))
         else:
             losses.append(CompatibilityExportLoss(_spelled(package, setting.path), setting.reason))
     for index, step in enumerate(config.steps or ()):
         problem = step_name_problem(step.name)
         if problem:
-            losses.append(CompatibilityExportLoss(f"steps[{index}].name", problem))
+            losses.append(CompatibilityExportLoss(f"steps[{index}].name", problem, "refusal"))
     if source == terminal_bench.SOURCE:
         blocked = sorted(leaf_paths(extra))
     else:
@@ -204,10 +221,12 @@ def _spelled(package: TaskPackage, path: str) -> str:
 
 
 def _write(package: TaskPackage, plan: _Plan, folder: Path) -> CompatibilityExportReport:
-    for name in plan.files.folders:
+    image = package.config is not None and package.config.environment.docker_image is not None
+    for name in (*(("environment",) if image else ()), *plan.files.folders):  # Harbor wants the folder beside an image
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, source in plan.files.copies.items():
-        copy_file(package.path / source, folder / name)
+        if source != WRITTEN:
+            copy_file(package.path / source, folder / name)
     for name, link in plan.files.links.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(link)

@@ -1,0 +1,56 @@
+"""Environments for other projects from PyPI, each with its own Python; created once, in the user's cache folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benchcube" / "peers"
+
+
+class PeerUnavailable(Exception):
+    """There is no interpreter that the peer supports."""
+
+
+def peer_environment(requirement: str, *others: str, dependencies: bool = True) -> Path:
+    """The `bin` folder of the peer's own environment. Without `dependencies`, only `others` are installed beside it."""
+    home = CACHE / (requirement.replace("==", "-") + ("" if dependencies else "-alone"))
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes may want the same one
+        if not (home / ".ready").exists():
+            _create(home, requirement, others, dependencies=dependencies)
+    return home / "bin"
+
+
+def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependencies: bool) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    print(f"Installing {requirement} into {home}", file=sys.stderr)
+    subprocess.run([newer_python(), "-m", "venv", str(home)], check=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *(() if dependencies else ("--no-deps",)), requirement], check=True)
+    if others:
+        subprocess.run([*pip, *others], check=True)
+    (home / ".ready").touch()
+
+
+def newer_python() -> str:
+    """A Python that the peers support: this one, one on PATH, or one that pyenv installed."""
+    if sys.version_info >= (3, 12):
+        return sys.executable
+    for candidate in _candidates():
+        code = "import sys, ensurepip; sys.exit(sys.version_info < (3, 12))"
+        if subprocess.run([candidate, "-c", code], capture_output=True, check=False).returncode == 0:
+            return candidate
+    raise PeerUnavailable("the peer needs Python 3.12 or newer")
+
+
+def _candidates() -> Iterator[str]:
+    yield from (found for minor in range(12, 20) if (found := shutil.which(f"python3.{minor}")))
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from (str(path) for path in sorted(pyenv.glob("versions/3.1[2-9]*/bin/python3")))
