@@ -132,9 +132,9 @@ class OracleWiring(Record):
 
 
 class EnvironmentWiring(Record):
-    """`benchflow.environment`: the manifest of services (`environment.toml`)."""
+    """`benchflow.environment`: the manifest of services (`environment.toml`), in the package or beside it."""
 
-    manifest: str = field(relative_path)
+    manifest: str = field(some_text)
 
 
 class AssetSource(Record):
