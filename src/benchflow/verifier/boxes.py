@@ -60,7 +60,8 @@ class Box:
         argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
         variables = {**self.env, **(env or {})}
         if self.ground is not None:
-            variables = with_hook(variables, self.sandbox.spec, misleads_node=self.ground.misleads_node)
+            phony = bool(self.ground.phony)
+            variables = with_hook(variables, self.sandbox.spec, misleads_node=self.ground.misleads_node, phony=phony)
         result = await self.sandbox.exec(
             argv, user=self.user, env=variables, cwd=cwd, timeout=timeout, max_output=MAX_STDOUT
         )

@@ -4,6 +4,8 @@
                      pristine/  settings that the agent changed, as the environment was built
                      python/    the interpreter hook, also started from the site folders of the environment
                      node/      the same for Node
+                     ruby/      the same for Ruby, also started by RubyGems
+                     make/      targets that no file of the agent stands for
                      uv/        a project for uv, where the agent's would be found
 
 The words: `place`, where nothing is the agent's; `added`, the outermost path that the agent added; `changed`, a path as
@@ -21,7 +23,9 @@ from typing import Final
 
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
+from benchflow.verifier.lookups import MAKE_HOOK, RUBY_HOOK
 from benchflow.verifier.scope import GROUND
+from benchflow.verifier.surviving.makefiles import phony
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
 
 _HOOK: Final = Path(__file__).parent / "kit" / "ground"
@@ -32,6 +36,8 @@ _START: Final = (
 """A line for a site folder; unlike a variable it also reaches interpreters that are started without an environment."""
 _UV_PROJECT: Final = b'[project]\nname = "verifier"\nversion = "0"\n'
 _START_FILE: Final = "verifier-ground.pth"
+START_OF_GEMS: Final = "rubygems/defaults/ruby.rb"
+"""A file that RubyGems loads at its start, and that it comes without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +47,21 @@ class Ground:
     changes: bytes = field(repr=False)
     sites: tuple[str, ...] = ()
     """Folders where interpreters of the environment look for code to run at their start."""
+    gems: tuple[str, ...] = ()
+    """Folders with RubyGems of the environment."""
     pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Settings that the agent changed, as built, by path."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What turns off look-ups that the agent's files would answer."""
     misleads_node: bool = False
     """Whether a `package.json` of the agent would redirect or break `--require`."""
+    phony: frozenset[str] = frozenset()
+    """Targets of makefiles that a file of the agent would stand for."""
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """The files that are the same for all boxes of an environment, by path."""
-        return _files(self.sites)
+        return _files(self.sites, self.gems)
 
     async def lay(self, sandbox: Sandbox, *, whole: bool) -> None:
         """Put everything in place, owned by root; `whole` includes the common files."""
@@ -59,14 +69,18 @@ class Ground:
             await sandbox.write_file(path, data)
         for path, data in self.pristine.items():
             await sandbox.write_file(f"{GROUND}/pristine{path}", data)
+        if self.phony:
+            await sandbox.write_file(MAKE_HOOK, phony(self.phony))
         await sandbox.write_file(f"{GROUND}/changes", self.changes)
 
 
 @functools.cache
-def _files(sites: Sequence[str]) -> Mapping[str, bytes]:
+def _files(sites: Sequence[str], gems: Sequence[str]) -> Mapping[str, bytes]:
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
     hook[f"{GROUND}/node/lookups.cjs"] = (_HOOK / "node_lookups.cjs").read_bytes()
+    hook[RUBY_HOOK] = (_HOOK / "ruby_lookups.rb").read_bytes()
     starts = {f"{site}/{_START_FILE}": _START.encode() for site in sites}
+    starts |= {f"{folder}/{START_OF_GEMS}": f'require "{RUBY_HOOK}"\n'.encode() for folder in gems}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 
 

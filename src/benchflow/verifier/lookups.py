@@ -155,7 +155,30 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "System folders and homes are as built; where system changes are kept, a gem or library that the environment "
         "has is withheld.",
     ),
-    Lookup("ruby", "`.bundle/config`, `.rspec`, `.gemrc`, `.irbrc`.", "as-built", "Withheld by name."),
+    Lookup(
+        "ruby",
+        "Libraries in folders that `-I`, `RUBYLIB` or a test adds to the load path.",
+        "hook",
+        "A library that the agent added is found only where the environment has none of that name.",
+    ),
+    Lookup(
+        "ruby",
+        "Plugins of RubyGems and minitest on the load path.",
+        "hook",
+        "Those that the agent added are not found.",
+    ),
+    Lookup(
+        "ruby",
+        "`rubygems`, `rbconfig` and `rubygems/defaults` at its start.",
+        "as-built",
+        "Withheld by name; RubyGems starts the hook as soon as these are loaded.",
+    ),
+    Lookup(
+        "ruby",
+        "`.bundle/config`, `.rspec`, `.gemrc`, `.irbrc`, `rakelib/*.rake`.",
+        "as-built",
+        "Withheld by name.",
+    ),
     Lookup(
         "perl",
         "Modules in `/etc/perl` and `/usr/local` before its own.",
@@ -193,6 +216,19 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Withheld unless the task mentions a makefile of that name.",
     ),
     Lookup(
+        "make",
+        "A file with the name of a target, which is then up to date.",
+        "variable",
+        "`MAKEFILES` declares targets of the verifier's and the environment's makefiles as `.PHONY`, unless their "
+        "recipe makes the file.",
+    ),
+    Lookup(
+        "make",
+        "`Makefile.sh`, `Makefile.o`, `RCS/` and their like, from which it makes makefiles again.",
+        "as-built",
+        "Withheld by name.",
+    ),
+    Lookup(
         "git",
         "Programs and redirections in the settings of a repository, its includes and work trees.",
         "sanitised",
@@ -218,6 +254,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Profiles, `BASH_ENV`, preloaded libraries, programs earlier on `PATH`.",
         "as-built",
         "System folders and homes are as built; the verifier's commands have the environment's variables.",
+    ),
+    Lookup(
+        "bash",
+        "Names of files that begin with `-`, where a verifier writes `tar cf x *`.",
+        "as-built",
+        "Withheld unless the task mentions the name.",
     ),
     Lookup(
         "apt",
@@ -262,6 +304,8 @@ def git_variables(settings: Mapping[str, str]) -> dict[str, str]:
 HOOK: Final = "/run/verifier-ground/python"
 """Where the interpreter hook is in a box of a verifier."""
 NODE_HOOK: Final = "/run/verifier-ground/node/lookups.cjs"
+MAKE_HOOK: Final = "/run/verifier-ground/make/phony.mk"
+RUBY_HOOK: Final = "/run/verifier-ground/ruby/lookups.rb"
 
 
 _REQUIRED: Final = re.compile(r"(?<!\S)(?:--require|-r)[= ](\S+)")
@@ -269,11 +313,14 @@ _REQUIRED: Final = re.compile(r"(?<!\S)(?:--require|-r)[= ](\S+)")
 _LISTS: Final = ("PATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB")
 
 
-def with_hook(variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node: bool = False) -> dict[str, str]:
+def with_hook(
+    variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node: bool = False, phony: bool = False
+) -> dict[str, str]:
     """The variables of a command with the hooks of interpreters before the environment's own settings of them.
 
     `--require` works in every version of Node and leaves the start of programs as it is, but reads the `package.json`
     of the current folder. Where one of the agent's `misleads_node`, `--import` is used: it reads none, from Node 18.18.
+    Where files of the agent would stand for targets of make, these are declared `phony`.
 
     Lists of folders have none that depend on where a command runs, which can be a folder of the agent; such programs
     are found last.
@@ -282,7 +329,9 @@ def with_hook(variables: Mapping[str, str], spec: SandboxSpec, *, misleads_node:
     own = {**image, **spec.env, **variables}
     modules = ":".join(filter(None, [HOOK, own.get("PYTHONPATH", "")]))
     node = _node_variables(own.get("NODE_OPTIONS", ""), misled=misleads_node)
-    return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node}
+    make = {"MAKEFILES": f"{MAKE_HOOK} {own.get('MAKEFILES', '')}".rstrip()} if phony else {}
+    ruby = {"RUBYOPT": f"-r{RUBY_HOOK} {own.get('RUBYOPT', '')}".rstrip()}
+    return {**variables, **_settled_lists(own, spec.workdir), "PYTHONPATH": modules, **node, **ruby, **make}
 
 
 def _node_variables(own: str, *, misled: bool) -> dict[str, str]:

@@ -21,9 +21,9 @@ from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
-from benchflow.verifier.ground import Ground, changed_settings, describe, uv_variables
+from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
 from benchflow.verifier.scope import Scope, paths_of, words_of
-from benchflow.verifier.surviving import libraries, node_packages, repositories
+from benchflow.verifier.surviving import libraries, makefiles, node_packages, repositories
 from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
@@ -89,6 +89,10 @@ class Survivors:
     added: PathSet = field(default_factory=PathSet)
     project: bool = False
     """Whether the working folder was built with a `pyproject.toml`."""
+    actions: frozenset[str] = frozenset()
+    """Targets of makefiles of the verifier and of the environment that are not files."""
+    phony: frozenset[str] = frozenset()
+    """Those that a file of the agent would stand for."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -106,6 +110,8 @@ class Survivors:
             self.repositories = repositories.candidates(changes, left)
             self.node_packages = node_packages.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
+            own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
+            self.phony = self.actions.intersection(own)
         if self.rules.keep_system:
             self.libraries = libraries.candidates(changes, left)
             self.added = PathSet(change.path for change in changes if change.kind == "added")
@@ -126,7 +132,9 @@ async def fork_for_verification(
     It runs `beside` what keeps running and can use it; otherwise services of a composition are copied.
     """
     rules = await survival_rules(environment, sandbox, scope)
-    survivors = Survivors(rules, without_links, project=(await as_built(environment)).project)
+    built = await as_built(environment)
+    targets = built.actions | makefiles.actions_of(scope.folders)
+    survivors = Survivors(rules, without_links, project=built.project, actions=targets)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
@@ -162,7 +170,15 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
     """What the ground folder of a box with these survivors holds."""
     built = await as_built(environment)
     pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
-    return Ground(survivors.changes, built.sites, pristine, survivors.variables, survivors.misleads_node)
+    return Ground(
+        survivors.changes,
+        built.sites,
+        built.gems,
+        pristine,
+        survivors.variables,
+        survivors.misleads_node,
+        survivors.phony,
+    )
 
 
 async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict[str, bytes]:
@@ -214,6 +230,11 @@ walk() {
 walk ""
 look "$WORKDIR"
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
+find "$WORKDIR" -maxdepth 4 -type f -size -512 \( -iname '*makefile*' -o -name '*.mk' \) \
+  -exec printf 'makefile ' \; -exec cat {} \; -exec printf '\0' \; 2>/dev/null | head -c 4000000
+for folder in $GEMS; do
+  [ -f "$folder/rubygems.rb" ] && [ ! -e "$folder/$START_OF_GEMS" ] && printf 'gems %s\0' "$folder"
+done
 printf 'accounts %s\0' "$(cat /etc/passwd 2>/dev/null)"
 IFS=:
 set -f
@@ -234,6 +255,12 @@ _SITES: Final = (
     "/opt/*/lib/python3*/site-packages", "/opt/*/*/lib/python3*/site-packages",
 )  # fmt: skip
 """Where interpreters of a system have their site folders."""
+_GEMS: Final = (
+    "/usr/lib/ruby/vendor_ruby", "/usr/lib*/ruby/[0-9]*", "/usr/share/rubygems", "/usr/share/ruby",
+    "/usr/local/lib/ruby/[0-9]*", "/usr/local/lib/ruby/site_ruby/[0-9]*", "/opt/*/lib/ruby/[0-9]*",
+    "/opt/*/*/lib/ruby/[0-9]*", "/*/.rbenv/versions/*/lib/ruby/[0-9]*", "/usr/local/r*/versions/*/lib/ruby/[0-9]*",
+)  # fmt: skip
+"""Where RubyGems is, with the Ruby of a system or beside it."""
 _LIBRARIES: Final = (
     "/lib",
     "/usr/lib",
@@ -266,6 +293,10 @@ class AsBuilt:
     """Whether there is a `pyproject.toml` in the working folder."""
     accounts: str = field(repr=False)
     """The text of `/etc/passwd`."""
+    gems: tuple[str, ...] = ()
+    """Folders with RubyGems, which can start code of the ground folder."""
+    actions: frozenset[str] = frozenset()
+    """Targets of makefiles in the working folder that are not files."""
 
 
 _SKIPPED: Final = (*SYSTEM, "/opt", "/var/lib")
@@ -290,13 +321,16 @@ def _of_this_machine() -> AsBuilt:
     programs = frozenset(entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
     accounts = Path("/etc/passwd")
     text = accounts.read_text(errors="surrogateescape") if accounts.is_file() else ""
-    return AsBuilt((), tuple(dict.fromkeys(sites)), programs, project=False, accounts=text)
+    gems = [folder for pattern in _GEMS for folder in Path("/").glob(pattern[1:]) if (folder / "rubygems.rb").is_file()]
+    named = tuple(str(folder) for folder in gems if not (folder / START_OF_GEMS).exists())
+    return AsBuilt((), tuple(dict.fromkeys(sites)), programs, project=False, accounts=text, gems=named)
 
 
 async def _search(environment: Environment) -> AsBuilt:
     declared = environment.preparation.spec
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
     lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "SITES": ":".join(_SITES), "FOLDERS": ":".join(_LIBRARIES)}
+    lists |= {"GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
     async with environment.backend.create(spec) as pristine:
         words = {"WORKDIR": spec.workdir, **lists}
         result = await pristine.exec(_WALK, user="root", env=words, cwd="/", timeout=_TIMEOUT_SEC)
@@ -308,7 +342,10 @@ async def _search(environment: Environment) -> AsBuilt:
     sites = dict.fromkeys(item[len("site ") :] for item in found if item.startswith("site /"))
     programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
     accounts = next((item[len("accounts ") :] for item in found if item.startswith("accounts ")), "")
-    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found, accounts)
+    gems = tuple(item[len("gems ") :] for item in found if item.startswith("gems "))
+    texts = (item[len("makefile ") :] for item in found if item.startswith("makefile "))
+    targets = frozenset(name for text in texts for name in makefiles.actions(text))
+    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found, accounts, gems, targets)
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:

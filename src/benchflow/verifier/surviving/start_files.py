@@ -14,13 +14,14 @@ _FILES: Final = re.compile(
     r"|\.(npmrc|yarnrc|yarnrc\.yml|yarnrc\.yaml|pnpmfile\.c?js|pnp\.(c?js|loader\.mjs)|taprc)|bunfig\.toml"  # Node
     r"|(jest|vitest|playwright|karma|ava|cypress|wdio|nightwatch)\.(config|conf)\.[a-z]+|\.mocharc(\.[a-z]+)?"
     r"|\.nycrc(\.[a-z]+)?|\.c8rc(\.[a-z]+)?|\.?jasmine\.json"
-    r"|\.(rspec|rspec-local|gemrc|irbrc|pryrc|simplecov)"  # Ruby
+    r"|\.(rspec|rspec-local|gemrc|irbrc|pryrc|simplecov)|(rubygems|rbconfig)\.(rb|so)"  # Ruby, the last at its start
     r"|\.(proverc|perltidyrc|perlcriticrc)"  # Perl
     r"|go\.work(\.sum)?|rust-toolchain(\.toml)?"
     r"|\.(sbtopts|jvmopts|mavenrc|hotspotrc|hotspot_compiler)|junit-platform\.properties"  # Java
     r"|phpunit\.xml(\.dist)?|\.user\.ini|php\.ini|\.busted|\.coveragerc"
     r"|\.(bazelrc|mise\.toml|tool-versions|gdbinit|lldbinit|exrc|octaverc|ghci|ocamlinit|sqliterc|psqlrc)"
     r"|gnumakefile|gems\.rb"
+    r"|(s\.)?((gnu)?makefile|.+\.mk)(,v|\.(o|c|cc|cpp|p|f|m|r|s|mod|sh|y|l|w|ym|yl))"  # of which make makes makefiles
 )
 _FOLDERS: Final = {
     ".cargo": re.compile(r"config(\.toml)?"),
@@ -28,6 +29,10 @@ _FOLDERS: Final = {
     ".config": re.compile(r"(nextest|mise)\.toml"),
     ".mvn": re.compile(r".*"),
     "__mocks__": re.compile(r".*"),
+    "rakelib": re.compile(r".*\.rake"),
+    "rcs": re.compile(r".*"),
+    "rubygems": re.compile(r".*\.(rb|so)|defaults"),
+    "sccs": re.compile(r".*"),
     "support": re.compile(r"jasmine\.[a-z]+"),
     "testthat": re.compile(r"(helper|setup|teardown).*\.r"),
 }

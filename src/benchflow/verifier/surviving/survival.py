@@ -39,7 +39,7 @@ _HOME_FILES: Final = frozenset({"bin"})
 _LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
 """Where R looks for packages first, in a home folder."""
 
-Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "bytecode", "link", "special"]
+Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "option", "bytecode", "link", "special"]
 
 REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
@@ -49,6 +49,7 @@ REASONS: Final[dict[Reason, str]] = {
     "above": "is in a folder above the working folder, where tools look for their settings",
     "startup": "is code or a setting that programs read when they start",
     "hook": "controls a test runner or a repository",
+    "option": "has a name that programs take for an option",
     "bytecode": "is bytecode",
     "link": "is a link to a place outside the working folder",
     "special": "is neither a file, a folder nor a link",
@@ -263,6 +264,8 @@ class _Judge:
         *parents, name = names
         if module_name(name) == "__main__" and not below(change.path, self.rules.workdir):
             return None if name in self.rules.expected else "startup"  # running a script of its folder's name runs it
+        if name.startswith("-") and change.kind == "added" and name not in self.rules.expected:
+            return "option"  # a shell passes it on where a verifier writes `*`
         if name in PYTEST_FILES:
             return "hook" if change.kind != "added" else None
         if change.path.rpartition("/")[2] not in self.rules.expected and self._is_read(change, names):
