@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from benchflow.task.document.environment_manifest import EnvironmentManifest
     from benchflow.task.document.task_toml import InboundCompatibility
 
-_WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
+_WITH_FILES: Final = frozenset({"assets", "provenance", "environment", "verifier"})
 """Keys of the namespace that refer to files in the package."""
 _SIDECARS: Final = {"role.": "role:", "scene.": "scene:"}
 

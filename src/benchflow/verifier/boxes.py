@@ -250,7 +250,9 @@ class BoxMaker:
     async def _separate(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
         from benchflow.verifier import separate_box as separate
 
-        paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
+        declared = separate.transfers(self.scope, self.sandbox.spec.workdir)
+        paths, unmatched = await separate.expanded(self.sandbox, declared)
+        self.findings.add(*unmatched)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(
             self.environment,

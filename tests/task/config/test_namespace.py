@@ -189,7 +189,7 @@ def test_foreign_keys_stay_free_under_compat_extra() -> None:
         ({"assets": [{"path": "x", "visibility": "secretly"}]}, "assets[0].visibility"),
         ({"assets": [{"path": "x", "visibility": "agent", "sha256": "abc"}]}, "assets[0].sha256"),
         ({"secrets": [{"name": "x", "scope": "everywhere"}]}, "secrets[0].scope"),
-        ({"verifier": {"transfer": ["relative"]}}, "verifier.transfer[0].source"),
+        ({"verifier": {"transfer": ["../relative"]}}, "verifier.transfer[0].source"),
         ({"evidence": {"review": {"artifact": "/abs"}}}, "evidence.review.artifact"),
         (
             {"evidence": {"calibration": {"partial_solution_range": [0.9, 0.1]}}},

@@ -68,8 +68,7 @@ async def begin(environment: Environment, step: StepPlan) -> None:
     """Make a started environment ready for a step."""
     sandbox, view = environment.sandbox, environment.preparation.view
     await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
-    if step.index == 0:
-        await _make_log_folders(sandbox, view)
+    await _make_log_folders(sandbox, view)
     if step.view is not None:
         require_intact(view.files)
         await _set_up(sandbox, step)
