@@ -292,7 +292,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     v.VerifierRoot: rows(ENGINE, "verifier", document_version=NOTE),
     v.VerifierSpec: {**rows(ENGINE, "default_strategy strategies rubric outputs"), **rows(NOTE, "name description")},
     v.Rubric: rows(ENGINE, "combine dimensions files"),
-    v.RubricFiles: rows(ENGINE, "human structured"),
+    v.RubricFiles: rows(NOTE, "human structured"),
     v.Dimension: rows(ENGINE, "weight source", description=NOTE),
     v.AggregatePolicy: rows(ENGINE, "method fallback field_ weights threshold criteria"),
     v.Outputs: rows(ENGINE, "artifacts aggregate_policy", **_REWARD_FILES),

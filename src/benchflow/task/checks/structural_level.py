@@ -176,7 +176,7 @@ def missing_files(document: VerifierDocument, files: Collection[str]) -> Iterato
     for key in ("human", "structured"):
         file = getattr(document.rubric.files, key)
         if file is not None and file not in files:
-            yield MissingFile(f"verifier.rubric.files.{key}", file)
+            yield MissingFile(f"verifier.rubric.files.{key}", file, needed=False)
 
 
 def _named_files(strategy: Strategy) -> Iterator[tuple[str, str]]:
