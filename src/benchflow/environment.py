@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
+from benchflow.errors import EnvironmentFailure
 from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import AUTO, ChosenIsolation, Preparation, choose_backend, prepare, taken_package
 from benchflow.sandbox.protocol import NetworkPolicy, Sandbox, SandboxBackend, Snapshot
@@ -81,6 +82,7 @@ class Environment:
         """Bring up the sandbox, its services, and wait until it is healthy; after an error nothing runs."""
         try:
             await self.sandbox.start()
+            await self._make_folders()
             if self.preparation.services is not None:
                 from benchflow.sandbox.services import RunningServices
 
@@ -94,6 +96,15 @@ class Environment:
             with anyio.CancelScope(shield=True):
                 await self.sandbox.stop()
             raise
+
+    async def _make_folders(self) -> None:
+        composition = self.preparation.spec.composition
+        if composition is not None and composition.empty_folders:
+            command = ["mkdir", "-p", "-m", "777", "--", *composition.empty_folders]
+            result = await self.sandbox.exec(command, user="root", cwd="/", timeout=60)
+            if not result.ok:
+                said = result.stderr.decode(errors="replace").strip()
+                raise EnvironmentFailure(f"Folders of the compose file cannot be made: {said}", code="mount-missing")
 
     async def set_network(self, network: NetworkPolicy) -> None:
         """Change the network policy of its processes, unless it is already in force."""
@@ -109,7 +120,9 @@ class Environment:
 
     def record(self) -> SandboxPart:
         """The `sandbox` part of a result: backend, base, and whether that is the declared one."""
-        return SandboxPart(self.backend.name, self.preparation.base, self.preparation.fidelity)
+        found, image = self.preparation, self.preparation.spec.image
+        replaced, lacks = (image.instead_of, image.lacks) if image is not None else ((), ())
+        return SandboxPart(self.backend.name, found.base, found.fidelity, replaced, lacks)
 
     async def stop(self) -> None:
         """End services and sandbox, and the backend when it was made for this environment; idempotent."""

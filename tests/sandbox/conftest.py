@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchflow.sandbox.images.image_sources import add_rootfs
+from benchflow.sandbox.local.image_builds import LocalImages
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import Image, Sandbox, SandboxBackend, SandboxSpec
 
@@ -67,6 +69,7 @@ async def bench(
     if request.param == "local":
         backend = LocalBackend(folder / "store")
         image = local_image(folder / "base", BASE_IMAGE, ACCOUNTS)
+        await add_rootfs(await LocalImages(backend).registry(), BASE_IMAGE, folder / "base")
         bare = local_image(folder / "bare", BARE_IMAGE, BARE_ACCOUNTS)
     else:
         backend = engine_backend(request.param, request.getfixturevalue("engines"), folder)

@@ -34,7 +34,7 @@ async def test_a_dockerfile_on_the_host_is_recorded_as_substituted(backend, make
     async with await start(backend, package, base_image="host") as environment:
         result = await environment.sandbox.exec("pwd; cat data; echo $X; echo more >> data")
         assert (result.exit_code, result.stdout) == (0, b"/srv/app\nd1\n")
-        assert environment.record() == SandboxPart("local", "host", "substituted")
+        assert environment.record() == SandboxPart("local", "host", "substituted", ("nobody:1",))
 
 
 async def test_an_unknown_base_image_is_refused_with_its_line(backend, make_package):

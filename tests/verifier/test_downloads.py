@@ -79,6 +79,16 @@ async def test_a_verifier_that_crashes_for_lack_of_its_downloads_is_not_blamed_o
     assert found.verdict.code == "network-failed"
 
 
+async def test_a_verifier_that_waits_for_an_answer_until_its_time_is_over_is_not_blamed_on_anybody():
+    async def waits() -> Pristine:
+        return Pristine(late.verdict, (INDEX,))
+
+    late = replace(FOUND, verdict=Unscored("verifier", "verify", "timeout", "exceeded its limit"))
+    found = await settle(late, pristine(), waits)
+    assert found.verdict.code == "network-failed"
+    assert "pypi.example:443" in found.verdict.reason
+
+
 async def test_sandboxes_in_memory_report_what_their_programs_did_not_reach():
     async def fetch(call):
         call.shell.machine.unreached.append(INDEX)

@@ -36,6 +36,15 @@ WITHHELD = {
     "/app/sub/SiteCustomize.py": "startup",
     "/app/ｓitecustomize.py": "startup",
     "/app/.git/hooks/post-checkout": "hook",
+    "/app/.git/modules/sub/hooks/post-checkout": "hook",
+    "/app/--checkpoint=1": "option",
+    "/app/deep/-rf": "option",
+    "/data/-x": "option",
+    "/app/lib/rubygems.rb": "hook",
+    "/app/lib/rubygems/defaults": "hook",
+    "/app/rakelib/mine.rake": "hook",
+    "/app/Makefile.sh": "hook",
+    "/app/rules.mk.o": "hook",
     "/app/.cargo/config.toml": "hook",
     "/app/jest.config.js": "hook",
     "/app/sitecustomize.py": "startup",
@@ -49,6 +58,9 @@ WITHHELD = {
 KEPT = [
     "/app/answer.txt",
     "/app/tool/__main__.py",
+    "/app/.git/refs/heads/hooks/mine",
+    "/app/.git/modules/hooks/HEAD",
+    "/app/Makefile.am",
     "/app/node_modules/left-pad/index.js",
     "/app/src/json.py",
     "/app/json.py",
@@ -407,7 +419,13 @@ def test_more_opt_outs_never_withhold_more(found):
     assert all(below(path, *strict) for path in lax)
 
 
-KEPT_SYSTEM = Rules("/app", keep_system=True, programs=frozenset({"cmp", "libz.so.1"}), built=("/app/.venv",))
+KEPT_SYSTEM = Rules(
+    "/app",
+    keep_system=True,
+    programs=frozenset({"cmp", "libz.so.1", "tmux", "nginx", "ssh"}),
+    built=("/app/.venv",),
+    expected=frozenset({"Nginx", "SSH", ".vimrc"}),
+)
 SYSTEM_CHANGES = {
     "a program as built": ("/usr/bin/cmp", "changed", "path"),
     "a deleted program": ("/usr/bin/cmp", "deleted", "path"),
@@ -426,6 +444,27 @@ SYSTEM_CHANGES = {
     "a shell's start": ("/etc/profile.d/mine.sh", "added", "startup"),
     "the same for one user, in another case": ("/root/.BashRC", "added", "startup"),
     "settings of pip": ("/root/.config/pip/pip.conf", "added", "startup"),
+    "functions of jq": ("/root/.jq", "added", "startup"),
+    "settings of pip for all": ("/etc/pip.conf", "added", "startup"),
+    "settings of PHP": ("/etc/php/8.2/cli/conf.d/mine.ini", "added", "startup"),
+    "a setting of a program as built": ("/etc/tmux.conf", "added", "startup"),
+    "a folder of such settings": ("/etc/tmux.conf.d/mine", "added", "startup"),
+    "a setting of a program of the agent": ("/etc/mine.conf", "added", None),
+    "a setting in a home that nobody has heard of": ("/root/.minerc", "added", "startup"),
+    "the same where programs of today look": ("/home/agent/.config/mine/settings", "added", "startup"),
+    "a setting that the task speaks of": ("/root/.vimrc", "added", None),
+    "a unit of the machine": ("/etc/systemd/system/mine.service", "added", None),
+    "a file of a package of Go as built": ("/usr/share/go-1.19/src/fmt/mine.go", "added", "path"),
+    "a file of a gem as built": ("/var/lib/gems/3.1.0/gems/rspec-3.0/lib/mine.rb", "added", "path"),
+    "a changed gem": ("/var/lib/gems/3.1.0/gems/rspec-3.0/lib/rspec.rb", "changed", "path"),
+    "a new gem": ("/var/lib/gems/3.1.0/specifications/mine.gemspec", "added", None),
+    "a file of RubyGems": ("/usr/lib/ruby/vendor_ruby/rubygems/defaults/ruby.rb", "added", "path"),
+    "a file of a package of Node as built": ("/usr/lib/node_modules/npm/mine.js", "added", "path"),
+    "a package of R as built": ("/usr/lib/R/library/stats/R/mine", "added", "path"),
+    "a library of Rust": ("/usr/lib/rustlib/x/lib/libmine.rlib", "added", "path"),
+    "a jar that Java loads": ("/usr/lib/jvm/java-8/jre/lib/ext/mine.jar", "added", "path"),
+    "a program in /opt as built": ("/opt/jdk/lib/modules", "changed", "path"),
+    "a setting of software in /opt": ("/opt/tomcat/conf/server.xml", "changed", None),
     "settings of a service": ("/etc/nginx/nginx.conf", "changed", None),
     "accounts": ("/etc/passwd", "changed", None),
     "data": ("/var/lib/postgresql/data/x", "changed", None),
@@ -439,8 +478,42 @@ def test_of_a_system_that_is_kept_what_was_built_and_what_is_read_at_start_stays
     assert reasons([Change(path, kind, "file")], KEPT_SYSTEM) == ({path: reason} if reason else {})
 
 
+def test_packages_that_the_agent_added_to_other_languages_are_whole():
+    folders = ("/usr/lib/node_modules/mine", "/usr/local/lib/R/site-library/mine", "/usr/local/go", "/opt/mine")
+    inside = (("", "directory"), ("/src", "directory"), ("/src/x.go", "file"))
+    changes = [Change(path + rest, "added", kind) for path in folders for rest, kind in inside]
+    assert reasons(changes, KEPT_SYSTEM) == {}
+
+
+@pytest.mark.parametrize("path", ["/root", "/home/agent", "/etc/ssh", "/var/run/nscd", "/root/.config", "/etc"])
+def test_no_link_stands_where_settings_are_read(path):
+    assert reasons([Change(path, "changed", "symlink", target="/app/mine")], KEPT_SYSTEM) == {path: "startup"}
+
+
 def test_a_package_and_a_virtual_environment_that_the_agent_added_are_whole():
     root = "/usr/lib/python3/dist-packages/mine"
     made = [Change(root, "added", "directory"), Change(f"{root}/a.py", "added", "file")]
     venv = [Change("/usr/local/venv", "added", "directory"), Change("/usr/local/venv/pyvenv.cfg", "added", "file")]
     assert reasons([*made, *venv], KEPT_SYSTEM) == {}
+
+
+def test_a_link_in_place_of_the_hooks_of_a_repository_is_withheld():
+    link = Change("/app/.git/hooks", "changed", "symlink", target="/app/mine")
+    assert reasons([link]) == {"/app/.git/hooks": "hook"}
+
+
+def test_a_name_like_an_option_that_the_task_speaks_of_survives():
+    rules = Rules("/app", expected=frozenset({"-notes-"}))
+    assert reasons([Change("/app/-notes-", "added", "file")], rules) == {}
+
+
+@pytest.mark.parametrize("path", ["/app/encodings.py", "/app/x/encodings/__init__.py", "/app/Encodings.so"])
+def test_what_python_imports_before_its_hook_does_not_survive(path):
+    rules = Rules("/app", early=frozenset({"encodings"}))
+    assert [item.reason for item in withhold([Change(path, "added", "file")], rules)] == ["startup"]
+    assert withhold([Change(path, "added", "file")], Rules("/app")) == []
+
+
+def test_a_folder_of_that_name_with_other_files_survives():
+    changes = [Change("/app/encodings", "added", "directory"), Change("/app/encodings/faces.npy", "added", "file")]
+    assert withhold(changes, Rules("/app", early=frozenset({"encodings"}))) == []

@@ -17,6 +17,7 @@ import anyio
 from benchflow.agents.protocol import AgentContext, TurnResult
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.redaction import Redactor
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import (
     Change,
     Limits,
@@ -220,7 +221,8 @@ class Installations:
             return self._made[key]
 
     async def _install(self, agent: Installable, spec: SandboxSpec) -> Snapshot:
-        bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=(), env={}, composition=None)
+        given = phase_settings("build", _PUBLIC.mode)
+        bare = replace(spec, network=_PUBLIC, limits=Limits(), mounts=given.mounts, env=given.env, composition=None)
         async with self._backend.create(bare) as sandbox:
             await agent.install(sandbox)
             await sandbox.kill_processes()

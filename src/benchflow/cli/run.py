@@ -12,12 +12,13 @@ import click
 
 from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchflow.record import Result, VerifierPart
+    from benchflow.record import Result, SandboxPart, VerifierPart
     from benchflow.rollout.config import RolloutConfig
     from benchflow.task.package import TaskPackage
 
@@ -40,6 +41,7 @@ _SAID: Final = {
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@machine_settings_option
 @isolation_option
 @click.option("--out", default="jobs", show_default=True, type=PATH, metavar="DIR", help="Parent of the new folder.")
 @click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="Replace the prompt; repeat for more turns.")
@@ -157,6 +159,17 @@ def result_lines(result: Result, folder: Path) -> list[str]:
     return [*lines, *([f"  {spent}"] if spent else []), *where]
 
 
+def used_image(sandbox: SandboxPart) -> list[str]:
+    """What a rollout ran on, where that is not the very image that the package names."""
+    replaced = f" instead of {' and '.join(sandbox.instead_of)}" if sandbox.instead_of else ""
+    if sandbox.fidelity == "built":
+        return [f"ran on an image built from the package's Dockerfile on {sandbox.base}{replaced}"]
+    if sandbox.fidelity != "substituted":
+        return []
+    lacks = f"; {', '.join(sandbox.lacks)}" if sandbox.lacks else ""
+    return [f"ran on the substitute {sandbox.base}{replaced or ' instead of the image named by the package'}{lacks}"]
+
+
 def _isolation(verifier: VerifierPart) -> str:
     rung, by = verifier.isolation.rung, verifier.isolation.chosen_by
     line = f"  isolation {rung} ({_CHOSEN_BY[by]})"
@@ -173,7 +186,6 @@ def _notes(result: Result) -> list[str]:
     for _, check in result.wider:
         reward = "is not scored" if check.reward is None else f"scores {check.reward:g}"
         notes.append(f"  note: at '{check.rung}', where the verifier sees more, the same work {reward}")
-    if result.sandbox.fidelity == "substituted":
-        notes.append(f"  note: ran on {result.sandbox.base} instead of the image named by the package")
+    notes += [f"  note: {printable(line)}" for line in used_image(result.sandbox)]
     failed = result.notes.cleanup
     return notes + [f"  note: the {part.what} was not cleaned up: {printable(part.message)}" for part in failed]

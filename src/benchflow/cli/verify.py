@@ -9,6 +9,7 @@ import click
 
 from benchflow.cli.arguments import PATH, isolation_option, json_option
 from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import require_judges
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--step", metavar="NAME", help="Step of a multi-step task to score.")
 @click.option("--sandbox", metavar="NAME", default="auto", show_default=True, help="Sandbox to verify in.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@machine_settings_option
 @isolation_option
 @click.option(
     "--record", metavar="FILE", type=PATH, help="Answer of an external scorer; completes the submission in --out."

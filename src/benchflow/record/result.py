@@ -69,6 +69,10 @@ class SandboxPart:
     fidelity: Fidelity | None
     """`exact`: the image that the package names, or the machine where it names none; `built`: from its Dockerfile;
     `substituted`: on another image."""
+    instead_of: tuple[str, ...] = ()
+    """Of a substitute: the images that the package names."""
+    lacks: tuple[str, ...] = ()
+    """What the substitute does not have of them, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from benchflow.errors import AgentFailure, EnvironmentFailure, Issue, JudgeFailu
 from benchflow.files.redaction import SHORTEST_DECLARED, secret_values
 from benchflow.record import Isolation, Rung, ToolAudit
 from benchflow.sandbox.factory import ChosenIsolation
+from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.task_policy import referenced_variables
 from benchflow.task.config.namespace import AgentPolicy
 from benchflow.task.config.task_config import AUTO, RUNGS
@@ -164,7 +165,12 @@ def gather_secrets(view: TaskRuntimeView, machine: Mapping[str, str], scopes: It
         elif secret.required:
             message = f"{path} needs the variable {name}, which is not set on this machine."
             raise EnvironmentFailure(message, code="variable-missing", path=path)
-    return Secrets(by_scope, frozenset(secret_values(machine, declared=declared, taken=_taken(view))))
+    found = secret_values(machine, declared=declared, taken=_taken(view))
+    if allows("build", machine):
+        from benchflow.sandbox.machine_settings.collected import collect
+
+        found |= collect(machine).secrets
+    return Secrets(by_scope, frozenset(found))
 
 
 def _taken(view: TaskRuntimeView) -> frozenset[str]:

@@ -35,7 +35,7 @@ class BuiltIn:
         return made
 
 
-_EVERYWHERE: Final = frozenset(
+BUILT_IN: Final = frozenset(
     {
         "network.none",
         "network.public",
@@ -54,13 +54,13 @@ _EVERYWHERE: Final = frozenset(
         "fork",
         "snapshot",
         "forward",
+        "compose",
     }
 )
-LOCAL: Final = BuiltIn("local", _EVERYWHERE, "benchflow.sandbox.local.local_backend:LocalBackend")
-ENGINE: Final = _EVERYWHERE | {"compose"}
+LOCAL: Final = BuiltIn("local", BUILT_IN, "benchflow.sandbox.local.local_backend:LocalBackend")
 _ENGINE_BACKEND: Final = "benchflow.sandbox.engine.engine_backend:EngineBackend"
-DOCKER: Final = BuiltIn("docker", ENGINE, _ENGINE_BACKEND, ("docker",))
-PODMAN: Final = BuiltIn("podman", ENGINE, _ENGINE_BACKEND, ("podman",))
+DOCKER: Final = BuiltIn("docker", BUILT_IN, _ENGINE_BACKEND, ("docker",))
+PODMAN: Final = BuiltIn("podman", BUILT_IN, _ENGINE_BACKEND, ("podman",))
 ENGINES: Final = (DOCKER.name, PODMAN.name)
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio.to_thread
 
-from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError
+from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError, UsageError
 from benchflow.record import Fidelity, Isolation
 from benchflow.sandbox.backends import ENGINES, load_backend, status_of
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.task_policy import (
     asset_mounts,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 AUTO: Final = "auto"
 HOST: Final = "host"
+DOCKERFILE: Final = "environment/Dockerfile"
+IMAGE_MISSING: Final = "image-missing"
 _Number = TypeVar("_Number", int, float)
 
 
@@ -121,7 +124,7 @@ async def taken_package(task: TaskPackage | Path | str) -> TaskPackage:
 def needs_image(package: TaskPackage) -> bool:
     """Whether the package contains or names its own image."""
     named = package.config is not None and package.config.environment.docker_image is not None
-    return named or "environment/Dockerfile" in package.files or compose_file(package) is not None
+    return named or DOCKERFILE in package.files or compose_file(package) is not None
 
 
 def compose_file(package: TaskPackage) -> str | None:
@@ -132,11 +135,11 @@ def compose_file(package: TaskPackage) -> str | None:
 async def choose_backend(package: TaskPackage, sandbox: str = AUTO, *, base_image: str | None = None) -> SandboxBackend:
     """The backend called `sandbox`; `auto` takes a running engine for a package with an image, else `local`.
 
-    With a substitute for the base image (`base_image`) `auto` stays local, unless the package has a compose file.
+    With a substitute for the base image (`base_image`) `auto` stays local.
     """
     if sandbox != AUTO:
         return load_backend(sandbox)
-    if compose_file(package) is not None or (needs_image(package) and base_image is None):
+    if needs_image(package) and base_image is None:
         for name in ENGINES:
             if validate_task_runtime_support(package, sandbox=name):
                 continue
@@ -166,6 +169,8 @@ async def prepare(
     environment = view.config.environment
     env = resolve_variables(environment.env, variables)
     mounts = asset_mounts(view, "agent")
+    if base_image not in (None, HOST):
+        await _require_base_image(base_image, backend)
     composition = await _composition(package, view, backend, base_image, {**variables, **env})
     image = composition.image if composition is not None else await _image(package, view, backend, base_image)
     services = None
@@ -178,14 +183,16 @@ async def prepare(
         if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":
             env = {selection.key: view.name, **env}
     user = view.config.agent.user
+    network = network_policy(view, "environment")
+    given = phase_settings("agent", network.mode, variables)
     spec = SandboxSpec(
         image=image,
         limits=sandbox_limits(environment, capabilities),
-        network=network_policy(view, "environment"),
-        env=env,
+        network=network,
+        env={**given.env, **env},
         workdir=working_folder(environment.workdir, image.workdir if image is not None else None),
         user=str(user) if user is not None else None,
-        mounts=mounts,
+        mounts=(*mounts, *given.mounts),
         labels={"benchflow.task": view.name, "benchflow.digest": view.digest},
     )
     check = healthcheck_of(environment.healthcheck) or (image.healthcheck if image is not None else None)
@@ -228,13 +235,19 @@ async def _composition(
     file = compose_file(package)
     composition = None
     if file is not None and view.environment_dir is not None:
-        image = await _declared_image(view, backend, base_image)
+        from benchflow.sandbox.composed.composition import compose_variables
+
+        named, has_dockerfile = _declared_image(view), DOCKERFILE in package.files
+        image = None
+        if named is not None:
+            image = await _named_image(backend, named, base_image, has_dockerfile=has_dockerfile)
         try:
             composition = await backend.compose(
                 view.environment_dir / file.removeprefix("environment/"),
                 image=image,
-                variables=variables,
+                variables={**variables, **compose_variables(view.environment_dir, view.config.environment)},
                 timeout_sec=view.config.environment.build_timeout_sec,
+                base_image=base_image,
             )
         except BenchflowError as error:
             error.file = f"environment/{error.file}" if error.file else None
@@ -243,45 +256,80 @@ async def _composition(
     return composition
 
 
-async def _declared_image(view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None) -> Image | None:
-    named = view.config.environment.docker_image
-    if named is None and view.manifest is not None:
-        named = view.manifest.image or view.manifest.base_image
-    return await _named_image(named, backend, base_image) if named is not None else None
+async def _require_base_image(name: str, backend: SandboxBackend) -> None:
+    """A substitute that does not exist is wrong usage, whether the package needs one or not."""
+    try:
+        await backend.resolve(name)
+    except EnvironmentFailure as error:
+        if error.code != IMAGE_MISSING:
+            raise
+        raise UsageError(f"--base-image {name}: {error}", code="base-image") from error
 
 
 async def _image(
     package: TaskPackage, view: TaskRuntimeView, backend: SandboxBackend, base_image: str | None
 ) -> Image | None:
     """The image of a task; None for this machine's userland, which a package without image asks for."""
-    named = await _declared_image(view, backend, base_image)
-    if named is not None:
-        return named
-    if view.environment_dir is not None and "environment/Dockerfile" in package.files:
-        substitute = {"base_image": base_image} if base_image is not None else {}
-        try:
-            built = await backend.build(
-                view.environment_dir,
-                dockerfile="Dockerfile",
-                timeout_sec=view.config.environment.build_timeout_sec,
-                **substitute,
-            )
-            return replace(built, fidelity="built") if built.fidelity == "exact" else built
-        except EnvironmentFailure as error:
-            error.file = f"environment/{error.file}" if error.file else None
+    context = view.environment_dir if DOCKERFILE in package.files else None
+    timeout = view.config.environment.build_timeout_sec
+    try:
+        return await find_image(backend, _declared_image(view), context, timeout_sec=timeout, base_image=base_image)
+    except EnvironmentFailure as error:
+        error.file = f"environment/{error.file}" if error.file else None
+        raise
+
+
+def _declared_image(view: TaskRuntimeView) -> str | None:
+    named = view.config.environment.docker_image
+    if named is None and view.manifest is not None:
+        named = view.manifest.image or view.manifest.base_image
+    return named
+
+
+async def find_image(
+    backend: SandboxBackend, name: str | None, context: Path | None, *, timeout_sec: float, base_image: str | None
+) -> Image | None:
+    """The image called `name`, else the one that the Dockerfile in `context` builds, else a substitute.
+
+    None if there is neither a name nor a Dockerfile. An `EnvironmentFailure` says why none of them is available.
+    """
+    if name is not None:
+        named = await _named_image(backend, name, base_image, has_dockerfile=context is not None)
+        if named is not None:
+            return named
+    if context is None:
+        return None
+    substitute = {"base_image": base_image} if base_image is not None else {}
+    try:
+        built = await backend.build(context, dockerfile="Dockerfile", timeout_sec=timeout_sec, **substitute)
+    except EnvironmentFailure as error:
+        if name is None or error.code != IMAGE_MISSING:
             raise
-    return None
+        message = f"The image {name} is not available, and the Dockerfile cannot be built: {error}"
+        raise EnvironmentFailure(
+            message, code=IMAGE_MISSING, path="environment", file=error.file, line=error.line
+        ) from error
+    if built.fidelity == "exact":
+        return replace(built, fidelity="built", instead_of=(name,) if name is not None else ())
+    return built
 
 
-async def _named_image(name: str, backend: SandboxBackend, base_image: str | None) -> Image:
+async def _named_image(
+    backend: SandboxBackend, name: str, base_image: str | None, *, has_dockerfile: bool
+) -> Image | None:
+    """The image of that name, or its substitute; None if there is a Dockerfile to build instead."""
     try:
         return await backend.resolve(name)
     except EnvironmentFailure as error:
-        if base_image is None or error.code != "image-missing":
+        # Public packages name the image that was built from their Dockerfile: who lacks it builds it.
+        if error.code != IMAGE_MISSING:
             raise
-    if base_image == HOST:
-        return Image(reference=HOST, digest=HOST, base=HOST, fidelity="substituted")
-    return replace(await backend.resolve(base_image), fidelity="substituted")
+        if has_dockerfile:
+            return None
+        found = await backend.substitute(name, base_image)
+        if found is None:
+            raise
+        return found
 
 
 def _composed(spec: SandboxSpec, composition: Composition, *, workdir: str | None) -> SandboxSpec:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self, TypedDict
@@ -116,6 +116,10 @@ class Image:
     healthcheck: Healthcheck | None = None
     base: str = "host"
     fidelity: Fidelity = "exact"
+    instead_of: tuple[str, ...] = ()
+    """Of a substitute: the images that the package names, as it names them."""
+    lacks: tuple[str, ...] = ()
+    """What a substitute does not have of them, one phrase each, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,8 @@ class Composition:
     limits: Limits = Limits()
     healthcheck: Healthcheck | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    empty_folders: tuple[str, ...] = ()
+    """Folders that exist and anybody may write to, in place of folders of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +488,17 @@ class SandboxBackend(ABC):
         """A named image, or an `EnvironmentFailure` that says which command provides it."""
         raise UnsupportedError(f"The sandbox '{self.name}' has no images, so not {image}.", path="image")
 
+    async def substitute(self, image: str, base_image: str | None) -> Image | None:
+        """What replaces a named image that is not available: `base_image`, if given; None if nothing does."""
+        if base_image is None:
+            return None
+        if base_image == "host":
+            message = (
+                f"The sandbox '{self.name}' cannot use this machine's userland; `--base-image host` needs `local`."
+            )
+            raise UnsupportedError(message, path="base_image")
+        return replace(await self.resolve(base_image), fidelity="substituted", instead_of=(image,))
+
     async def compose(
         self,
         file: Path,
@@ -489,12 +506,14 @@ class SandboxBackend(ABC):
         image: Image | None = None,
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
+        base_image: str | None = None,
     ) -> Composition:
         """The services of a compose file, with images built or found; `image` replaces the file's image of `main`.
 
-        `variables` fill `${NAME}` in the file; `timeout_sec` is for each build.
+        `variables` fill `${NAME}` in the file; `timeout_sec` is for each build, `base_image` the substitute for a base
+        image that is not available.
         """
-        del image, variables, timeout_sec
+        del image, variables, timeout_sec, base_image
         raise UnsupportedError(
             f"The sandbox '{self.name}' does not support compose files.", path="compose", file=file.name
         )

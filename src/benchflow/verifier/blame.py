@@ -101,10 +101,10 @@ async def settle(
     deadline = anyio.current_effective_deadline() - _SPARE_SEC
     with anyio.CancelScope(deadline=deadline):
         known = await pristine()
-        if not isinstance(known.verdict, Scored):
-            return failed
         if common := _common(failed, known):
             return replace(failed, verdict=_network_failed(common))
+        if not isinstance(known.verdict, Scored):
+            return failed
         second = failed
         if deadline - anyio.current_time() > failed.duration_sec:
             second = await again()

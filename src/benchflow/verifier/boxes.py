@@ -20,6 +20,7 @@ from benchflow.files.atomic import write_unseen
 from benchflow.rewards import RewardError
 from benchflow.rewards.reward_files import MAX_BYTES, REWARD_DETAILS, REWARD_JSON, REWARD_TEXT
 from benchflow.sandbox.inside.accounts import is_root
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, FailedRequest, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
@@ -199,13 +200,24 @@ class BoxMaker:
             await ground.lay(sandbox, whole=not is_root(user))
         pinned = git_variables(OWNERS) if in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
-        return Box(sandbox, user, {**pinned, **self.variables.values}, live=live_box, ground=ground)
+        given = self._machine_settings(sandbox)
+        return Box(sandbox, user, {**given, **pinned, **self.variables.values}, live=live_box, ground=ground)
+
+    def _machine_settings(self, sandbox: Sandbox) -> Mapping[str, str]:
+        """Variables for the settings of this machine; a box that existed before may lack the files that they name."""
+        network = self.scope.network(network_policy(self.scope.view, "verifier"))
+        given = phase_settings("verify", network.mode, self.machine)
+        if {mount.target for mount in given.mounts} <= {mount.target for mount in sandbox.spec.mounts}:
+            return given.env
+        message = "The verifier runs in a box without this machine's settings; use --machine-settings all."
+        self.findings.add(Issue("no-machine-settings", "warning", "verifier.isolation", message))
+        return {}
 
     @asynccontextmanager
     async def _fork(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
         await self._end_agent()
         forked, survivors = await fork_for_verification(
-            self.environment, self.sandbox, self.scope, beside=self._has_services()
+            self.environment, self.sandbox, self.scope, machine=self.machine, beside=self._has_services()
         )
         self.findings.withhold(survivors.withheld)
         self._note_forwarding(forked)
@@ -216,8 +228,9 @@ class BoxMaker:
     async def _beside_service(self, name: str) -> AsyncIterator[Sandbox]:
         """A copy of the files of a service, beside all services, which keep running."""
         await self._end_agent()
-        mounts = asset_mounts(self.scope.view, "verifier")
         network = self.scope.network(network_policy(self.scope.view, "verifier"))
+        given = phase_settings("verify", network.mode, self.machine)
+        mounts = (*asset_mounts(self.scope.view, "verifier"), *given.mounts)
         forked = await self.sandbox.service(name).fork_beside(mounts=mounts, network=network, closed=CLOSED)
         self._note_forwarding(forked)
         async with stopping(forked):
@@ -238,7 +251,8 @@ class BoxMaker:
 
     def _has_services(self) -> bool:
         """Whether something keeps running that the verifier may use."""
-        composed = self.sandbox.spec.composition is not None
+        composition = self.sandbox.spec.composition
+        composed = composition is not None and bool(composition.services)
         return composed or self._has_manifest_services() or self.scope.isolation.rung == "services"
 
     def _note_forwarding(self, forked: Sandbox) -> None:
@@ -259,6 +273,7 @@ class BoxMaker:
             self.sandbox,
             self.scope,
             tuple(path.source for path in paths if path.service == MAIN_SERVICE),
+            machine=self.machine,
             beside=self._has_services(),
         )
         async with stopping(source):

@@ -2,7 +2,7 @@
 
 /run/verifier-ground/changes    what survived of the agent's changes: records that end with NUL, a word and a path
                      pristine/  settings that the agent changed, as the environment was built
-                     python/    the interpreter hook, also started from the site folders of the environment
+                     python/    the interpreter hook, started from the standard libraries of the environment
                      node/      the same for Node
                      ruby/      the same for Ruby, also started by RubyGems
                      make/      targets that no file of the agent stands for
@@ -29,13 +29,11 @@ from benchflow.verifier.surviving.makefiles import phony
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
 
 _HOOK: Final = Path(__file__).parent / "kit" / "ground"
-_START: Final = (
-    f"import sys; sys.path.insert(0, '{GROUND}/python'); import verifier_ground; verifier_ground.install(); "
-    f"sys.path.remove('{GROUND}/python')\n"
-)
-"""A line for a site folder; unlike a variable it also reaches interpreters that are started without an environment."""
+_START: Final = "start.py"
+_START_PLACE: Final = "encodings/aliases/__init__.py"
+"""Stands before `encodings/aliases.py`, which every interpreter imports before it looks at its options, variables, site
+folders and virtual environment: no way to start Python goes around it, and nothing that was built is changed."""
 _UV_PROJECT: Final = b'[project]\nname = "verifier"\nversion = "0"\n'
-_START_FILE: Final = "verifier-ground.pth"
 START_OF_GEMS: Final = "rubygems/defaults/ruby.rb"
 """A file that RubyGems loads at its start, and that it comes without."""
 
@@ -45,8 +43,8 @@ class Ground:
     """What a box has to know of the agent's changes."""
 
     changes: bytes = field(repr=False)
-    sites: tuple[str, ...] = ()
-    """Folders where interpreters of the environment look for code to run at their start."""
+    stdlibs: tuple[str, ...] = ()
+    """The standard libraries of the environment's Python interpreters."""
     gems: tuple[str, ...] = ()
     """Folders with RubyGems of the environment."""
     pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -61,7 +59,7 @@ class Ground:
     @property
     def files(self) -> Mapping[str, bytes]:
         """The files that are the same for all boxes of an environment, by path."""
-        return _files(self.sites, self.gems)
+        return _files(self.stdlibs, self.gems)
 
     async def lay(self, sandbox: Sandbox, *, whole: bool) -> None:
         """Put everything in place, owned by root; `whole` includes the common files."""
@@ -75,11 +73,12 @@ class Ground:
 
 
 @functools.cache
-def _files(sites: Sequence[str], gems: Sequence[str]) -> Mapping[str, bytes]:
+def _files(stdlibs: Sequence[str], gems: Sequence[str]) -> Mapping[str, bytes]:
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
+    start = hook.pop(f"{GROUND}/python/{_START}")
     hook[f"{GROUND}/node/lookups.cjs"] = (_HOOK / "node_lookups.cjs").read_bytes()
     hook[RUBY_HOOK] = (_HOOK / "ruby_lookups.rb").read_bytes()
-    starts = {f"{site}/{_START_FILE}": _START.encode() for site in sites}
+    starts = {f"{stdlib}/{_START_PLACE}": start for stdlib in stdlibs}
     starts |= {f"{folder}/{START_OF_GEMS}": f'require "{RUBY_HOOK}"\n'.encode() for folder in gems}
     return {**hook, **starts, f"{GROUND}/uv/pyproject.toml": _UV_PROJECT}
 

@@ -21,6 +21,7 @@ from benchflow.files import copy_file
 from benchflow.files.redaction import Redactor
 from benchflow.record import Isolation
 from benchflow.rewards import UNIT, RewardRange
+from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import network_policy, referenced_variables, resolve_variables
 from benchflow.task.config.task_config import AUTO, ArtifactConfig, VerifierConfig
@@ -260,6 +261,10 @@ def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVari
         elif item.required:
             message = f"benchflow.secrets needs the variable {name}, which is not set on this machine."
             raise EnvironmentFailure(message, code="variable-missing", path="benchflow.secrets")
+    if allows("verify", machine):
+        from benchflow.sandbox.machine_settings.collected import collect
+
+        secret |= {f"settings[{number}]": value for number, value in enumerate(collect(machine).secrets)}
     return VerifierVariables(values, secret)
 
 

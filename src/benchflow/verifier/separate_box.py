@@ -19,6 +19,8 @@ import anyio.to_thread
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure, VerifierFailure
 from benchflow.files.scratch import scratch
+from benchflow.sandbox.factory import find_image
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import NO_SUCH_FILE, OF_THE_FILE, ExecResult, Image, NetworkPolicy, Sandbox, SandboxSpec
 from benchflow.sandbox.task_policy import (
     asset_mounts,
@@ -241,12 +243,14 @@ async def verifier_spec(
     fallback = network_policy(scope.view, "verifier")
     if own is not None and "network_mode" in own.declared:
         fallback = _declared_network(own)
+    network = scope.network(fallback)
+    given = phase_settings("verify", network.mode, machine)
     changed = replace(
         spec,
         image=image,
-        network=scope.network(fallback),
+        network=network,
         user=None,
-        mounts=asset_mounts(scope.view, "verifier"),
+        mounts=(*asset_mounts(scope.view, "verifier"), *given.mounts),
         composition=spec.composition if own is None and image == spec.image else None,
     )
     if own is None:
@@ -275,13 +279,12 @@ async def _image(
     environment: Environment, scope: Scope, own: EnvironmentConfig | None, base_image: str | None
 ) -> Image | None:
     """The image that the verifier names, the one its Dockerfile builds, or else the task's own."""
-    if own is not None and own.docker_image is not None:
-        return await environment.backend.resolve(own.docker_image)
     dockerfile = scope.file("Dockerfile")
-    if dockerfile is not None:
-        substitute = {"base_image": base_image} if base_image is not None else {}
-        timeout = own.build_timeout_sec if own is not None else scope.view.config.environment.build_timeout_sec
-        return await environment.backend.build(
-            dockerfile.parent, dockerfile="Dockerfile", timeout_sec=timeout, **substitute
-        )
-    return environment.preparation.spec.image
+    found = await find_image(
+        environment.backend,
+        own.docker_image if own is not None else None,
+        dockerfile.parent if dockerfile is not None else None,
+        timeout_sec=(own or scope.view.config.environment).build_timeout_sec,
+        base_image=base_image,
+    )
+    return found if found is not None else environment.preparation.spec.image

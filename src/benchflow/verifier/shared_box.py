@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -19,6 +20,7 @@ from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.inside.accounts import UnknownUser, find_account
+from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
@@ -28,9 +30,11 @@ from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
 from benchflow.verifier.surviving.survival import SCOPE, SYSTEM, Rules, Withheld, below, lookup_folders, withhold
 
-CLOSED: Final = (*SCOPE, *NAME_SERVICES)
-"""Where no socket of a service is forwarded."""
+CLOSED: Final = (*SCOPE, *NAME_SERVICES, "/dev", "\0/")
+"""Where no socket of a service is forwarded. Abstract names with a path are those of services of a system."""
 _LARGEST_SETTING: Final = 64 << 20
+_FROZEN: Final = 11
+"""The first Python 3 whose `codecs` no file can replace."""
 _PROMPT: Final = "/instruction.md"
 """Put there for the agent when a step begins."""
 
@@ -53,7 +57,15 @@ async def survival_rules(environment: Environment, sandbox: Sandbox, scope: Scop
         named=paths_of(scope.prompt) | {_PROMPT, *(artifact.source for artifact in scope.artifacts)},
         mounted=tuple(mount.target for mount in spec.mounts),
         home=home_as_built(built, env, scope.user),
+        early=early_modules(built.stdlibs),
     )
+
+
+def early_modules(stdlibs: Iterable[str]) -> frozenset[str]:
+    """The modules that interpreters import before `encodings.aliases`; from Python 3.11 on one of them is frozen."""
+    versions = (re.search(r"3\.(\d+)", place.rpartition("/")[2]) for place in stdlibs)
+    frozen = all(version is not None and int(version[1]) >= _FROZEN for version in versions)
+    return frozenset({"encodings"} if frozen else {"encodings", "codecs"})
 
 
 def home_as_built(built: AsBuilt, env: Mapping[str, str], user: str) -> str | None:
@@ -80,6 +92,8 @@ class Survivors:
     variables: dict[str, str] = field(default_factory=dict)
     repositories: list[Change] = field(default_factory=list)
     """Files that may be the settings of a repository."""
+    elsewhere: list[str] = field(default_factory=list)
+    """What leads git to a repository in another place."""
     node_packages: list[str] = field(default_factory=list)
     """Files that Node may read before it loads its hook."""
     misleads_node: bool = False
@@ -109,13 +123,15 @@ class Survivors:
         if not self.rules.keep_hooks:
             self.settings = changed_settings(changes, left)
             self.repositories = repositories.candidates(changes, left)
+            self.elsewhere = repositories.elsewhere(changes, left)
             self.node_packages = node_packages.candidates(changes, left)
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
             own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
             self.phony = self.actions.intersection(own)
+        if self.rules.keep_system or self.elsewhere:
+            self.added = PathSet(change.path for change in changes if change.kind == "added")
         if self.rules.keep_system:
             self.libraries = libraries.candidates(changes, left)
-            self.added = PathSet(change.path for change in changes if change.kind == "added")
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
 
@@ -131,6 +147,7 @@ async def fork_for_verification(
     scope: Scope,
     without_links: tuple[str, ...] = (),
     *,
+    machine: Mapping[str, str],
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
@@ -143,10 +160,13 @@ async def fork_for_verification(
     survivors = Survivors(rules, without_links, project=built.project, actions=targets)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
+    there = {mount.target for mount in sandbox.spec.mounts}
+    given = phase_settings("verify", network.mode, machine).mounts
+    mounts += [mount for mount in given if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:
-        if survivors.repositories or survivors.libraries:
+        if survivors.repositories or survivors.libraries or survivors.elsewhere:
             await _settle(environment, forked, survivors)
         if survivors.node_packages:
             survivors.misleads_node = await node_packages.mislead(forked, survivors.node_packages)
@@ -168,6 +188,8 @@ async def _settle(environment: Environment, forked: Sandbox, survivors: Survivor
         kinds = {change.path: change.kind for change in survivors.repositories}
         changed = await repositories.settle(forked, survivors.repositories, survivors.rules.workdir, pristine)
         survivors.withheld += [Withheld(path, kinds[path], "hook") for path in changed]
+    hooks = await repositories.settle_hooks(forked, survivors.elsewhere, survivors.added)
+    survivors.withheld += [Withheld(path, "added", "hook") for path in hooks]
     removed = await libraries.settle(forked, survivors.libraries, survivors.added)
     survivors.withheld += [Withheld(path, "added", "path") for path in removed]
 
@@ -178,7 +200,7 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
     pristine = await _read_as_built(environment, survivors.settings) if survivors.settings else {}
     return Ground(
         survivors.changes,
-        built.sites,
+        built.stdlibs,
         built.gems,
         pristine,
         survivors.variables,
@@ -203,27 +225,28 @@ async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict
 
 _TIMEOUT_SEC: Final = 300.0
 _WALK: Final = r"""
-sites() {
-  [ ! -d "$1" ] || (cd -P "$1" && printf 'site %s\0' "$(pwd -P)")
+stdlib() {
+  [ ! -f "$1/encodings/aliases.py" ] || (cd -P "$1" && printf 'stdlib %s\0' "$(pwd -P)")
 }
 look() {
   [ -d "$1" ] || return 0
   found=
   case $1 in */node_modules) found=yes;; esac
   [ -d "$1/conda-meta" ] && found=yes
+  [ -e "$1/bin/python3" ] && found=yes
   if [ -f "$1/pyvenv.cfg" ]; then
     found=yes
     while IFS= read -r line || [ -n "$line" ]; do
       case $line in "home = "*)
         home=${line#home = }
         printf '%s\0' "$home"
-        for site in "${home%/bin}"/lib/python3*/site-packages; do sites "$site"; done;;
+        for place in "${home%/bin}"/lib*/py*3*; do stdlib "$place"; done;;
       esac
     done <"$1/pyvenv.cfg"
   fi
   if [ "$found" ]; then
     printf '%s\0' "$1"
-    for site in "$1"/lib/python3*/site-packages; do sites "$site"; done
+    for place in "$1"/lib*/py*3*; do stdlib "$place"; done
     case $WORKDIR/ in "$1"/*) ;; *) return 0;; esac
   fi
   [ -L "$1" ] || walk "$1"
@@ -244,23 +267,20 @@ done
 printf 'accounts %s\0' "$(cat /etc/passwd 2>/dev/null)"
 IFS=:
 set -f
-for pattern in $SITES; do
+for pattern in $STDLIBS; do
   set +f
-  for site in $pattern; do sites "$site"; done
+  for place in $pattern; do stdlib "$place"; done
 done
 set +f
 for folder in $FOLDERS:$PATH; do
   for file in $folder/*; do printf 'file %s\0' "${file##*/}"; done
 done
 """
-"""Prints roots of tools and the home of virtual environments (a link to such a root is one too), site folders of
+"""Prints roots of tools and the home of virtual environments (a link to such a root is one too), standard libraries of
 Python, and the names of programs and shared libraries."""
 
-_SITES: Final = (
-    "/usr/lib/python3/dist-packages", "/usr/lib*/python3*/site-packages", "/usr/local/lib*/py*3*/*-packages",
-    "/opt/*/lib/python3*/site-packages", "/opt/*/*/lib/python3*/site-packages",
-)  # fmt: skip
-"""Where interpreters of a system have their site folders."""
+_STDLIBS: Final = ("/usr/lib*/py*3*", "/usr/local/lib*/py*3*", "/opt/*/lib*/py*3*", "/opt/*/*/lib*/py*3*")
+"""Where interpreters of a system have their standard libraries."""
 _GEMS: Final = (
     "/usr/lib/ruby/vendor_ruby", "/usr/lib*/ruby/[0-9]*", "/usr/share/rubygems", "/usr/share/ruby",
     "/usr/local/lib/ruby/[0-9]*", "/usr/local/lib/ruby/site_ruby/[0-9]*", "/opt/*/lib/ruby/[0-9]*",
@@ -291,8 +311,8 @@ class AsBuilt:
 
     tools: tuple[str, ...]
     """Where its own tools are, outside the system folders, outermost only."""
-    sites: tuple[str, ...]
-    """Folders where its Python interpreters look for code to run at their start."""
+    stdlibs: tuple[str, ...]
+    """The standard libraries of its Python interpreters."""
     programs: frozenset[str]
     """Names of programs and shared libraries that are looked up."""
     project: bool
@@ -322,20 +342,21 @@ async def as_built(environment: Environment) -> AsBuilt:
 
 def _of_this_machine() -> AsBuilt:
     """The same for an environment without an image, which is the machine's userland and an empty working folder."""
-    sites = [str(site.resolve()) for pattern in _SITES for site in Path("/").glob(pattern[1:])]
+    places = (place for pattern in _STDLIBS for place in Path("/").glob(pattern[1:]))
+    stdlibs = [str(place.resolve()) for place in places if (place / "encodings/aliases.py").is_file()]
     folders = (folder for pattern in (*_LIBRARIES, *_PATH) for folder in Path("/").glob(pattern[1:]))
     programs = frozenset(entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
     accounts = Path("/etc/passwd")
     text = accounts.read_text(errors="surrogateescape") if accounts.is_file() else ""
     gems = [folder for pattern in _GEMS for folder in Path("/").glob(pattern[1:]) if (folder / "rubygems.rb").is_file()]
     named = tuple(str(folder) for folder in gems if not (folder / START_OF_GEMS).exists())
-    return AsBuilt((), tuple(dict.fromkeys(sites)), programs, project=False, accounts=text, gems=named)
+    return AsBuilt((), tuple(dict.fromkeys(stdlibs)), programs, project=False, accounts=text, gems=named)
 
 
 async def _search(environment: Environment) -> AsBuilt:
     declared = environment.preparation.spec
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
-    lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "SITES": ":".join(_SITES), "FOLDERS": ":".join(_LIBRARIES)}
+    lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "STDLIBS": ":".join(_STDLIBS), "FOLDERS": ":".join(_LIBRARIES)}
     lists |= {"GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
     async with environment.backend.create(spec) as pristine:
         words = {"WORKDIR": spec.workdir, **lists}
@@ -345,13 +366,15 @@ async def _search(environment: Environment) -> AsBuilt:
         how = f"exceeded its limit of {_TIMEOUT_SEC:g} s" if result.timed_out else f"failed: {said}"
         raise EnvironmentFailure(f"The search for tools in the environment {how}", code="listing-failed")
     found = result.stdout.decode(errors="surrogateescape").split("\0")
-    sites = dict.fromkeys(item[len("site ") :] for item in found if item.startswith("site /"))
+    stdlibs = dict.fromkeys(item[len("stdlib ") :] for item in found if item.startswith("stdlib /"))
     programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
     accounts = next((item[len("accounts ") :] for item in found if item.startswith("accounts ")), "")
     gems = tuple(item[len("gems ") :] for item in found if item.startswith("gems "))
     texts = (item[len("makefile ") :] for item in found if item.startswith("makefile "))
     targets = frozenset(name for text in texts for name in makefiles.actions(text))
-    return AsBuilt(outermost(found, spec.workdir), tuple(sites), programs, "project" in found, accounts, gems, targets)
+    return AsBuilt(
+        outermost(found, spec.workdir), tuple(stdlibs), programs, "project" in found, accounts, gems, targets
+    )
 
 
 def outermost(found: Iterable[str], workdir: str) -> tuple[str, ...]:

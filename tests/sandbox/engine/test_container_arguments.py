@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from benchflow.errors import SandboxFailure
-from benchflow.sandbox.backends import ENGINE
+from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.engine.box.anchor import Greeting
 from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mount_arguments
 from benchflow.sandbox.engine.box.record_transfer import Owner
@@ -77,12 +77,12 @@ def test_a_docker_says_what_it_can_limit():
         "DriverStatus": [["Backing Filesystem", "extfs"]],
     }
     facts = read_docker(info, kernel="6.1", root=True, local=True)
-    assert facts.capabilities == ENGINE - {"limits.disk"}
+    assert facts.capabilities == BUILT_IN - {"limits.disk"}
     assert [missing.capability for missing in facts.missing()] == ["limits.disk"]
     elsewhere = read_docker(info, kernel="5.0", root=True, local=True)
     assert "network.allowlist" not in elsewhere.capabilities
     assert not elsewhere.same_kernel
-    assert set(CAPABILITIES) >= ENGINE
+    assert set(CAPABILITIES) >= BUILT_IN
 
 
 def test_disk_limits_need_project_quotas_below_the_engines_data():

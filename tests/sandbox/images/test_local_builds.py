@@ -68,6 +68,20 @@ async def test_commands_run_with_what_the_dockerfile_says(backend, dockerfile):
     assert (image.base, image.fidelity) == ("host", "substituted")
 
 
+async def test_users_of_a_dockerfile_find_their_names_and_ids_free_on_the_host(backend, dockerfile):
+    context = dockerfile("FROM any:1\nRUN useradd -u 1000 node && useradd agent && id -u agent > /ids\n")
+    image = await backend.build(context, **OFFLINE)
+    assert await output(backend, image, "cat /ids; ls /usr/lib/python3*/EXTERNALLY-MANAGED || true") == "1001\n"
+
+
+async def test_files_of_an_image_that_is_not_available_are_never_copied_from_a_substitute(backend, dockerfile):
+    context = dockerfile("FROM any:1\nCOPY --from=tools.example/uv:1 /uv /bin/\n")
+    with pytest.raises(
+        EnvironmentFailure, match=r"line 2: COPY --from=tools.example/uv:1 .*no other image can replace"
+    ):
+        await backend.build(context, **OFFLINE)
+
+
 async def test_layers_hold_what_changed_and_nothing_of_the_set_up(backend, dockerfile):
     image = await backend.build(dockerfile("FROM any:1\nRUN mkdir /made && echo x > /made/x\n"), **OFFLINE)
     (layer,) = image.layers

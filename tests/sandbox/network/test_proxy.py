@@ -34,7 +34,8 @@ def test_curl_reaches_an_allowed_host_over_http(serve, origin):
 def test_curl_is_told_why_another_host_is_refused(serve, origin):
     served = serve("good.test")
     done = curl(served, f"http://evil.test:{origin.port}/", "-w", "%{http_code}")
-    assert done.stdout == f"egress to evil.test port {origin.port} refused: not on the allowlist\n403"
+    reason = "not on the allowlist; `allowed_hosts` of the package permits hosts"
+    assert done.stdout == f"egress to evil.test port {origin.port} refused: {reason}\n403"
     assert origin.requests == []
     assert served.verdicts == [("proxy", "evil.test", "refused")]
 
@@ -265,6 +266,17 @@ def test_a_server_that_reports_an_error_of_its_own_is_not_reached(serve, origin)
     assert (failed.host, failed.port, failed.reason) == ("good.test", origin.port, "answered with status 503")
 
 
+def test_a_server_that_takes_a_connection_and_never_answers_is_not_reached(serve, monkeypatch):
+    monkeypatch.setattr("benchflow.sandbox.network.attempt_log._PATIENCE_SEC", 0.0)
+    served = serve("good.test")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        assert curl(served, f"https://good.test:{port}/", "--max-time", "1").returncode == 28
+        assert [(item.host, item.port, item.reason) for item in served.egress.failed_requests] == [
+            ("good.test", port, "no answer")
+        ]
+
+
 def test_a_server_that_speaks_nonsense_or_is_down_is_a_bad_gateway(serve, origin):
     served = serve("good.test", "nowhere.example")
     assert curl(served, f"http://good.test:{origin.port}/nonsense", "-w", "%{http_code}").stdout.endswith("502")
@@ -284,6 +296,13 @@ def test_allowed_names_do_not_lead_to_private_addresses(serve, url):
     done = curl(served, url, "-w", "%{http_code}")
     assert done.stdout.endswith("403")
     assert served.verdicts[0][2] == "refused"
+
+
+def test_a_refused_address_is_named_with_the_setting_that_permits_it(serve):
+    answer = serve(mode="public", permitted=()).exchange(b"CONNECT 10.0.0.1:443 HTTP/1.1\r\nHost: 10.0.0.1:443\r\n\r\n")
+    line = answer.splitlines()[0].decode()
+    assert line.startswith("HTTP/1.1 403 Forbidden (egress to 10.0.0.1 port 443 refused: 10.0.0.1 is a private address")
+    assert "permit it with BENCHCUBE_PERMITTED_NETWORKS" in line
 
 
 def test_this_machine_is_out_of_reach_unless_the_operator_permits_it(serve, origin):

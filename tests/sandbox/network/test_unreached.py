@@ -32,3 +32,23 @@ def test_names_of_the_own_machine_and_refused_numbers_are_no_downloads() -> None
     log.record("http", "169.254.169.254", 80, "refused", "link-local")
     log.record("http", "", None, "refused", "malformed")
     assert hosts(log) == []
+
+
+def test_an_address_that_never_answers_is_not_reached(monkeypatch) -> None:
+    log, now = AuditLog(), 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for connection, host in ((1, "given.up"), (2, "still.waited.for"), (3, "slow.but.there"), (4, "said.goodbye")):
+        log.record("connect", host, 443, "allowed")
+        log.asked(connection, host, 443)
+    log.given_up(4)
+    now = 130.0
+    log.given_up(1)
+    log.answered(3)
+    assert sorted(log.silent) == [("given.up", 443), ("still.waited.for", 443)]
+    assert {item.host: item.reason for item in unreached(log.attempts, log.silent)} == {
+        "given.up": "no answer",
+        "still.waited.for": "no answer",
+    }
+    log.asked(5, "given.up", 443)
+    log.answered(5)
+    assert log.silent == {("still.waited.for", 443)}

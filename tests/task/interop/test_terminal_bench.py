@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from benchflow.errors import PackageError
 from benchflow.task.interop.migration import migrate_task_to_task_md
-from benchflow.task.interop.terminal_bench import is_terminal_bench, read_terminal_bench, reduce_compose
+from benchflow.task.interop.terminal_bench import is_terminal_bench, read_terminal_bench
+from benchflow.task.interop.terminal_bench_compose import reduce_compose
 from benchflow.task.package import load_package
 
 
@@ -69,12 +70,22 @@ def test_the_old_files_vanish_when_asked(terminal_bench, look):
     assert not (terminal_bench / "data").exists()
 
 
+SUMMARY = "echo '=== short test summary info ==='"
+
+
 @pytest.mark.parametrize(
     ("script", "reward", "code"),
     [
-        ("exit 0", "1", 0),
-        ("exit 1", "0", 0),
+        (f"{SUMMARY}; echo PASSED a.py::one; echo SKIPPED [1] a.py:3: later; exit 0", "1", 0),
+        (f"{SUMMARY}; echo 'PASSED a::x[1 - 2]'; echo 'XFAIL a::y - why'; exit 1", "1", 0),
+        (f"{SUMMARY}; echo PASSED a::one; echo 'FAILED a::two - assert 1 - 2 == 3'; exit 1", "0", 0),
+        (f"{SUMMARY}; echo PASSED a::one; echo 'ERROR a.py - no such module'; exit 0", "0", 0),
+        (f"{SUMMARY}; echo FAILED a::one; echo PASSED a::one; exit 0", "1", 0),
+        (f"{SUMMARY}; echo SKIPPED [1] a.py:3: later; exit 0", "0", 0),
+        (f"{SUMMARY}; printf '\\e[32mPASSED\\e[0m a::one\\r\\n'; exit 0", "1", 0),
+        ("echo PASSED a::one; exit 1", "0", 0),
         ("exit 2", "0", 0),
+        ("echo PASSED a::one; exit 0", None, 1),
         ("exit 127", None, 127),
         ("exit 5", None, 5),
     ],
@@ -86,12 +97,90 @@ def test_the_reward_says_what_the_tests_said_and_nothing_when_they_did_not_run(
         f'#!/bin/bash\ntest -f "$TEST_DIR/test_outputs.py" || exit 9\n{script}\n'
     )
     migrate_task_to_task_md(terminal_bench, remove_legacy=True)
-    test_sh = terminal_bench / "verifier/test.sh"
-    test_sh.write_text(test_sh.read_text().replace("/logs/verifier", str(tmp_path / "logs")))
-    done = subprocess.run([test_sh], check=False, cwd=tmp_path)
-    written = tmp_path / "logs/reward.txt"
-    assert done.returncode == code
-    assert (written.read_text().strip() if written.exists() else None) == reward
+    assert scored(terminal_bench / "verifier/test.sh", tmp_path) == (code, reward)
+
+
+def scored(test_sh, folder):
+    """Run a script outside of a sandbox: its exit code and the reward."""
+    test_sh.write_text(test_sh.read_text().replace("/logs/verifier", str(folder / "logs")))
+    done = subprocess.run([test_sh], check=False, cwd=folder, capture_output=True)
+    written = folder / "logs/reward.txt"
+    return done.returncode, written.read_text().strip() if written.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("lines", "reward"),
+    [
+        (("starts", "PASSED", "ends"), "1"),
+        (("starts", "FAILED", "ends"), "0"),
+        (("starts", "PASSED", "ends", "starts", "FAILED", "ends"), "0"),
+        (("ends", "starts", "PASSED"), None),
+        (("PASSED",), None),
+    ],
+)
+def test_a_forged_block_of_results_does_not_replace_the_real_one(terminal_bench, tree, tmp_path, lines, reward):
+    marker = {"starts": "SWEBench results starts here", "ends": "SWEBench results ends here"}
+    script = "\n".join(f"echo '{marker.get(line, line)}'" for line in lines)
+    tree(terminal_bench, {"task.yaml": "instruction: x\nparser_name: swebench\n", "run-tests.sh": script})
+    migrate_task_to_task_md(terminal_bench, remove_legacy=True)
+    assert scored(terminal_bench / "verifier/test.sh", tmp_path)[1] == reward
+
+
+def test_a_second_test_script_among_the_tests_is_kept_and_the_first_one_runs(terminal_bench, tree, tmp_path):
+    first = f"{SUMMARY}\necho PASSED a::first\nbash $TEST_DIR/run-tests.sh\n"
+    tree(terminal_bench, {"run-tests.sh": first, "tests/run-tests.sh": "echo FAILED a::second\n"})
+    result = migrate_task_to_task_md(terminal_bench, remove_legacy=True)
+    assert "two-test-scripts" in {issue.code for issue in result.issues}
+    assert (terminal_bench / "verifier/run-tests-of-task.sh").read_text() == first
+    assert scored(terminal_bench / "verifier/test.sh", tmp_path) == (0, "0")
+    assert load_package(terminal_bench).valid
+
+
+def test_hidden_files_are_in_the_build_context_only_where_the_dockerfile_names_them(terminal_bench, tree):
+    dockerfile = 'FROM x\nCOPY . /app\nCOPY --chown=a \\\n  tests/ /t/\nADD ["./solution.sh", "/s"]\n'
+    tree(terminal_bench, {"Dockerfile": dockerfile})
+    result = migrate_task_to_task_md(terminal_bench)
+    shown = {path for path in result.created if path.startswith("environment/")}
+    assert shown == {
+        "environment/Dockerfile",
+        "environment/data/in.txt",
+        "environment/solution.sh",
+        "environment/tests/test_outputs.py",
+    }
+    (issue,) = result.issues
+    assert (issue.code, issue.file) == ("hidden-files-in-image", "Dockerfile")
+    assert "solution.sh, tests" in issue.message
+
+
+def test_a_shell_shared_with_the_agent_is_reported(terminal_bench, tree):
+    tree(terminal_bench, {"task.yaml": "instruction: x\nrun_tests_in_same_shell: true\n"})
+    task = read_terminal_bench(terminal_bench)
+    assert [issue.code for issue in task.issues] == ["own-shell"]
+    assert task.extra == {}
+
+
+def test_a_task_yaml_of_another_format_is_refused_as_such(terminal_bench, tree):
+    tree(terminal_bench, {"task.yaml": "repo: a/b\nimage: x\n"})
+    with pytest.raises(PackageError, match="not a Terminal-Bench definition"):
+        read_terminal_bench(terminal_bench)
+
+
+@pytest.mark.parametrize(
+    ("service", "environment"),
+    [
+        ({"deploy": {"resources": {"limits": {"cpus": "1", "memory": "2G"}}}}, {"cpus": 1, "memory_mb": 2048}),
+        ({"working_dir": "/app", "tty": True, "container_name": "${NAME}"}, {"workdir": "/app"}),
+        ({"deploy": {"resources": {"limits": {"cpus": "0.5", "pids": 4}}}}, None),
+        ({"deploy": {"resources": {"limits": {"cpus": "1"}, "reservations": {}}}}, None),
+        ({"working_dir": "app"}, None),
+        ({"volumes": ["./:/app"]}, None),
+    ],
+)
+def test_what_the_environment_can_say_needs_no_compose_file(service, environment):
+    reading = reduce_compose({"services": {"client": service}})
+    assert (reading.compose is None) == (environment is not None)
+    if environment is not None:
+        assert reading.environment == environment
 
 
 def test_unknown_keys_are_preserved_with_a_warning(terminal_bench):
@@ -177,7 +266,9 @@ def test_scripts_of_the_harness_that_are_missing_are_reported(terminal_bench, tr
 @pytest.mark.parametrize(
     ("files", "file", "line"),
     [
-        ({"task.yaml": "instruction: x\nparser_name: swebench\n"}, "task.yaml", 2),
+        ({"task.yaml": "instruction: x\nparser_name: unittest\n"}, "task.yaml", 2),
+        ({"task.yaml": "instruction: x\nparser_name: long_cli\n"}, "task.yaml", 2),
+        ({"task.yaml": "instruction: x\nparser_name: long_cli\nparser_results_p2p: xml\n"}, "task.yaml", 3),
         ({"task.yaml": "a: 1\ninstruction: ' '\n"}, "task.yaml", 2),
         ({"task.yaml": "instruction: x\n\nmax_agent_timeout_sec: -1\n"}, "task.yaml", 3),
         ({"task.yaml": "- x\n"}, "task.yaml", 1),

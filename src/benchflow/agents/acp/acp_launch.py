@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchflow.errors import AgentFailure
+from benchflow.sandbox.network.addresses import VARIABLE
 from benchflow.sandbox.protocol import Sandbox
 
 _INSTALL_TIMEOUT: Final = 900.0
@@ -17,7 +18,7 @@ _REFUSED: Final = "egress to "
 """The beginning of a sandbox's message about a refused connection."""
 _FORBIDDEN: Final = re.compile(r"\b403\b")
 _PLAIN: Final = ("_MODEL", "_PROVIDER")
-_PERMIT: Final = "if its address is not public, permit it with BENCHCUBE_PERMITTED_NETWORKS"
+_PERMIT: Final = f"if its address is not public, permit it with {VARIABLE}"
 
 Configure = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
 """Derives more variables from those that are set and the model."""
@@ -95,4 +96,5 @@ def _last_words(output: str) -> str:
     if lines and lines[-1].startswith(_REFUSED):
         lines = lines[-1:]
     said = " ".join(lines[-4:])[:300]
-    return f"{said} ({_PERMIT})" if said.startswith(_REFUSED) or _FORBIDDEN.search(said) else said
+    unexplained = VARIABLE not in said and (said.startswith(_REFUSED) or _FORBIDDEN.search(said))
+    return f"{said} ({_PERMIT})" if unexplained else said

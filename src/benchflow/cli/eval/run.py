@@ -11,6 +11,7 @@ import click
 from benchflow.cli.arguments import isolation_option, json_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import Watching
+from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_judges, note_markers
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import UsageError
@@ -53,6 +54,7 @@ building_option = click.option(
 @building_option
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@machine_settings_option
 @isolation_option
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
 @click.option(

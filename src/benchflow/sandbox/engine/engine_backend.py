@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +10,9 @@ import anyio
 import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure, RuntimeFailure, UnsupportedError, UsageError
-from benchflow.sandbox.backends import ENGINE
-from benchflow.sandbox.engine.composed.compose_file import Build, Service, read_compose
-from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox, EngineComposition, Part
+from benchflow.sandbox.backends import BUILT_IN
+from benchflow.sandbox.composed.composition import ServiceComposition, compose
+from benchflow.sandbox.engine.composed.compose_sandbox import ComposeSandbox
 from benchflow.sandbox.engine.container_changes import SnapshotNotes
 from benchflow.sandbox.engine.container_sandbox import EngineSandbox
 from benchflow.sandbox.engine.machine.dialect import DIALECTS
@@ -32,7 +31,6 @@ from benchflow.sandbox.protocol import (
     SandboxSpec,
     Snapshot,
 )
-from benchflow.task.config.task_config import MAIN_SERVICE
 
 _GROUND: Final = (
     "A verifier has a container, files and a network of its own, but the same user ids as the agent's container: the "
@@ -43,7 +41,7 @@ _GROUND: Final = (
 class EngineBackend(SandboxBackend):
     """One engine; it is not contacted before it is needed."""
 
-    declared = ENGINE
+    declared = BUILT_IN
 
     def __init__(
         self,
@@ -87,7 +85,7 @@ class EngineBackend(SandboxBackend):
     def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         if snapshot is not None and snapshot.backend != self.name:
             raise UsageError(f"A snapshot of '{snapshot.backend}' cannot be used by '{self.name}'.")
-        if isinstance(spec.composition, EngineComposition):
+        if isinstance(spec.composition, ServiceComposition):
             main = EngineSandbox(self, spec, origin=snapshot) if snapshot is not None else None
             return ComposeSandbox(self, spec, spec.composition, main=main)
         if spec.composition is not None:
@@ -101,40 +99,22 @@ class EngineBackend(SandboxBackend):
         image: Image | None = None,
         variables: Mapping[str, str] | None = None,
         timeout_sec: float | None = None,
+        base_image: str | None = None,
     ) -> Composition:
-        """As `SandboxBackend.compose`. A `main` without an image is built from the Dockerfile beside the file."""
-        services = await anyio.to_thread.run_sync(read_compose, file, variables or {})
-        main = services.pop(MAIN_SERVICE, Service(MAIN_SERVICE))
-        if main.image is None and main.build is None and await anyio.Path(file.parent / "Dockerfile").is_file():
-            main = replace(main, build=Build(file.parent))
-        return EngineComposition(
-            image=image or await self._image_of(main, timeout_sec),
-            services=tuple(services),
-            env=main.env,
-            workdir=main.workdir,
-            user=main.user,
-            limits=main.limits,
-            healthcheck=main.healthcheck,
-            labels=main.labels,
-            parts=tuple([Part(service, await self._image_of(service, timeout_sec)) for service in services.values()]),
-            needed=main.depends_on,
-            aliases=main.aliases,
-        )
-
-    async def _image_of(self, service: Service, timeout_sec: float | None) -> Image:
-        build = service.build
-        if build is not None:
-            options = {"build_args": build.args, "target": build.target, "timeout_sec": timeout_sec}
-            return await self.build(build.context, dockerfile=build.dockerfile, **options)
-        if service.image is None:
-            raise EnvironmentFailure(
-                "Neither the compose file nor the package gives `main` an image.", code="image-missing"
-            )
-        return await self.resolve(service.image)
+        options = {"timeout_sec": timeout_sec} | ({"base_image": base_image} if base_image is not None else {})
+        return await compose(self, file, image, variables or {}, options)
 
     async def build(self, context: Path, *, dockerfile: str = "Dockerfile", **options: object) -> Image:
-        """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`)."""
-        return await self._builder.build(context, dockerfile, _build_options(options))
+        """Options: `timeout_sec`, `build_args`, `network`, `target` (see `BuildOptions`). No engine replaces a base
+        image: `base_image` is refused where it is needed.
+        """
+        try:
+            return await self._builder.build(context, dockerfile, _build_options(options))
+        except EnvironmentFailure as error:
+            if options.get("base_image") is None or error.code != "image-missing":
+                raise
+            message = f"{error} Only the sandbox `local` can replace a base image of a Dockerfile (`--base-image`)."
+            raise UnsupportedError(message, path="base_image") from error
 
     async def resolve(self, image: str) -> Image:
         return await resolve_image(self._client, image)
@@ -157,11 +137,6 @@ class EngineBackend(SandboxBackend):
 def _build_options(options: Mapping[str, object]) -> BuildOptions:
     timeout, network, target = (options.get(key) for key in ("timeout_sec", "network", "target"))
     arguments = options.get("build_args") or {}
-    if options.get("base_image") is not None:
-        raise UnsupportedError(
-            "A container engine builds on the base image that the Dockerfile names; only `local` can replace it.",
-            path="base_image",
-        )
     unknown = set(options) - {"timeout_sec", "build_args", "network", "target", "base_image"}
     if unknown:
         raise UsageError(f"Unknown build options: {', '.join(sorted(unknown))}.")

@@ -6,6 +6,7 @@ engines: `debian`, `debian:latest` and `docker.io/library/debian:latest` are the
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from collections.abc import Sequence
@@ -37,6 +38,12 @@ class ImageRecord:
     added_at: str
     size: int
     """Bytes of its files."""
+    stands_for: tuple[str, ...] = ()
+    """Patterns of names (`python:3.*`) of images that it replaces where they are not available."""
+    manifests: tuple[str, ...] = ()
+    """Digests by which a registry knows it: of its index, if it has one, and of its manifest. The first pins it."""
+    platform: str | None = None
+    """What it is for, where a registry said so: `linux/amd64`."""
 
     @property
     def digest(self) -> str:
@@ -51,11 +58,17 @@ class ImageRecord:
             "size": self.size,
             "layers": list(self.layers),
             "config": self.config.to_oci(),
+            "manifests": list(self.manifests),
+            "platform": self.platform,
+            **({"stands_for": list(self.stands_for)} if self.stands_for else {}),
         }
 
 
 def canonical_name(name: str) -> str:
-    """The one spelling of an image name; a name no engine would accept is a `UsageError`."""
+    """The one spelling of an image name; a name no engine would accept is a `UsageError`.
+
+    A digest wins over a tag, which is left out beside it.
+    """
     short = name
     for prefix in _PREFIXES:
         if short.startswith(prefix):
@@ -63,9 +76,11 @@ def canonical_name(name: str) -> str:
             break
     if not _NAME.fullmatch(short) or len(short) > 200:
         raise UsageError(f"{name!r} is not an image name.", code="image-name")
-    if "@" not in short and ":" not in short.rpartition("/")[2]:
-        short += ":latest"
-    return short
+    rest, at, digest = short.partition("@")
+    folder, slash, last = rest.rpartition("/")
+    if at:
+        return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
+    return short if ":" in last else f"{short}:latest"
 
 
 class ImageRegistry:
@@ -88,12 +103,18 @@ class ImageRegistry:
             raise EnvironmentFailure(message, code="image-damaged", path="environment")
 
     def get(self, name: str) -> ImageRecord | None:
-        """The image of that name, whole or not; None if it is not registered."""
+        """The image of that name, whole or not; None if it is not registered.
+
+        One that is asked for by digest may be registered under any tag of its repository.
+        """
+        canonical = canonical_name(name)
         try:
-            text = self._path(canonical_name(name)).read_text(encoding="utf-8")
+            text = self._path(canonical).read_text(encoding="utf-8")
         except FileNotFoundError:
-            return None
-        return _read(text, self._path(canonical_name(name)))
+            repository, at, digest = canonical.partition("@")
+            same = (r for r in self.all() if r.name.startswith((f"{repository}:", f"{repository}@"))) if at else ()
+            return next((record for record in same if digest in record.manifests), None)
+        return _read(text, self._path(canonical))
 
     def save(self, record: ImageRecord) -> None:
         """Register, replacing an image of the same name."""
@@ -106,6 +127,17 @@ class ImageRegistry:
         """Every registered image, by name."""
         paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         return sorted((_read(path.read_text(encoding="utf-8"), path) for path in paths), key=lambda r: r.name)
+
+    def stand_in(self, name: str) -> ImageRecord | None:
+        """The image that replaces one of that name; of several, the one with the longest pattern."""
+        wanted = canonical_name(name).partition("@")[0]
+        fitting = [
+            (len(pattern), record.added_at, record.name, record)
+            for record in self.all()
+            for pattern in record.stands_for
+            if fnmatch.fnmatchcase(wanted, pattern) or fnmatch.fnmatchcase(wanted, f"*/{pattern}")
+        ]
+        return max(fitting)[-1] if fitting else None
 
     async def remove(self, name: str) -> ImageRecord | None:
         """Remove an image and the layers that only it needs; None if there is no such image."""
@@ -142,6 +174,9 @@ def _read(text: str, path: Path) -> ImageRecord:
             source=values["source"],
             added_at=values["added_at"],
             size=values["size"],
+            manifests=tuple(values.get("manifests") or ()),
+            platform=values.get("platform"),
+            stands_for=tuple(values.get("stands_for", ())),
         )
     except (ValueError, KeyError, TypeError) as error:
         message = f"The image record {path} cannot be read; remove it and add the image again."

@@ -42,7 +42,7 @@ async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageR
         with disk_errors(registry.store.root):
             digest, unpacked = await registry.store.work.run(_unpack_rootfs, source, layer)
         await _publish(registry, layer, digest)
-    return _register(registry, name, [digest], ImageConfig(), f"rootfs {source}", unpacked.size)
+    return register(registry, name, [digest], ImageConfig(), f"rootfs {source}", unpacked.size)
 
 
 async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: str | None = None) -> ImageRecord:
@@ -55,7 +55,7 @@ async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: s
         added = [await _add_blob(registry, blob) for blob in image.layers]
         config = ImageConfig.from_oci(image.config)
     keys = [key for key, _ in added]
-    return _register(registry, name, keys, config, origin or f"oci {source}", sum(size for _, size in added))
+    return register(registry, name, keys, config, origin or f"oci {source}", sum(size for _, size in added))
 
 
 async def add_debootstrap(registry: ImageRegistry, name: str, suite: str) -> ImageRecord:
@@ -73,7 +73,7 @@ async def add_debootstrap(registry: ImageRegistry, name: str, suite: str) -> Ima
         await _run(command, what=f"debootstrap {suite}")
         await _run(["chroot", str(root), "apt-get", "clean"], what="apt-get clean")
         record = await add_rootfs(registry, name, root)
-    return _register(registry, name, record.layers, record.config, f"debootstrap {suite}", record.size)
+    return register(registry, name, record.layers, record.config, f"debootstrap {suite}", record.size)
 
 
 async def add_from_engine(registry: ImageRegistry, name: str, engine: str | None = None) -> ImageRecord:
@@ -177,13 +177,14 @@ async def _add_blob(registry: ImageRegistry, blob: LayerBlob) -> tuple[str, int]
     async def make(target: Path) -> None:
         nonlocal size
         await anyio.to_thread.run_sync(verify_blob, blob)
-        size = (await registry.store.work.run(_unpack_blob, blob.path, target)).size
+        size = (await registry.store.work.run(unpack_blob, blob.path, target)).size
 
     path, existed = await registry.store.layer(key, make)
     return key, await registry.store.work.run(tree_size, path) if existed else size
 
 
-def _unpack_blob(path: Path, target: Path) -> Unpacked:
+def unpack_blob(path: Path, target: Path) -> Unpacked:
+    """Unpack a layer of an image, compressed or not, into the folder `target`."""
     with path.open("rb") as file:
         return unpack_layer(file, target)
 
@@ -215,11 +216,22 @@ async def _run(command: Sequence[str], *, what: str) -> None:
         raise EnvironmentFailure(f"{what} ended with exit code {result.returncode}:\n{tail}", code="image-failed")
 
 
-def _register(
-    registry: ImageRegistry, name: str, layers: Sequence[str], config: ImageConfig, source: str, size: int
+def register(
+    registry: ImageRegistry,
+    name: str,
+    layers: Sequence[str],
+    config: ImageConfig,
+    source: str,
+    size: int,
+    *,
+    manifests: tuple[str, ...] = (),
+    platform: str | None = None,
 ) -> ImageRecord:
+    """Give layers of the store a name, which replaces an image of that name."""
     added_at = datetime.now(UTC).isoformat(timespec="seconds")
-    record = ImageRecord(canonical_name(name), tuple(layers), config, source, added_at, size)
+    record = ImageRecord(
+        canonical_name(name), tuple(layers), config, source, added_at, size, manifests=manifests, platform=platform
+    )
     registry.save(record)
     return record
 

@@ -22,6 +22,7 @@ from benchflow.sandbox.images.layer_tree import is_whiteout
 from benchflow.sandbox.inside.beneath import is_plain, names_of
 
 _WHITEOUT: Final = ".wh."
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _OPAQUE_MARK: Final = ".wh..wh..opq"
 _CAPABILITY: Final = "SCHILY.xattr.security.capability"
 
@@ -55,7 +56,7 @@ def unpack_layer(
     """
     unpacker = _Unpacker(target, whiteouts, limits or UnpackLimits())
     try:
-        with tarfile.open(fileobj=stream, mode="r|*", bufsize=1 << 20) as archive:
+        with tarfile.open(fileobj=_without_zstd(stream), mode="r|*", bufsize=1 << 20) as archive:
             for member in archive:
                 unpacker.add(archive, member)
     except (tarfile.TarError, EOFError, UnicodeError) as error:
@@ -64,6 +65,23 @@ def unpack_layer(
         raise _readable(error) from error
     unpacker.finish()
     return unpacker.result
+
+
+def _without_zstd(stream: BinaryIO) -> BinaryIO:
+    """The stream, decompressed where it is in zstd, which `tarfile` does not know."""
+    if not stream.seekable():
+        return stream
+    start = stream.read(len(_ZSTD))
+    stream.seek(-len(start), os.SEEK_CUR)
+    if start != _ZSTD:
+        return stream
+    try:
+        import zstandard
+    except ImportError:
+        message = "The archive is compressed with zstd, which needs the package zstandard: install benchcube[zstd]."
+        raise EnvironmentFailure(message, code="archive-invalid") from None
+    reader: BinaryIO = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    return reader
 
 
 def _readable(error: OSError) -> Exception:

@@ -21,7 +21,7 @@ from benchflow.sandbox.inside import syscalls as sc
 Kind = Literal["tcp", "udp", "stream", "packet", "datagram"]
 """Of the internet: `tcp`, `udp`. Of the Unix domain: `stream`, `packet` (both accept connections), `datagram`."""
 
-MOST: Final = 128
+MOST: Final = 512
 """How many offers of a box are forwarded."""
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - addresses that programs of a box listen on
 OWN_DESCRIPTORS: Final = "/proc/self/fd"
@@ -40,7 +40,7 @@ _LISTENING: Final = 0x10000
 _UNCONNECTED: Final = "01"
 _UNASKED: Final = re.compile(r"\0[0-9a-f]{5}")
 """A name that the kernel chose."""
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1024
 
 
 class Offer(NamedTuple):
@@ -121,7 +121,10 @@ def connect(offer: Offer, descriptors: str = OWN_DESCRIPTORS) -> socket.socket:
 
 
 def listen(offer: Offer, closed: Sequence[str] = (), descriptors: str = OWN_DESCRIPTORS) -> socket.socket:
-    """A socket at the address of an offer of another box; a path below one of `closed` is refused."""
+    """A socket at the address of an offer of another box.
+
+    A path below one of `closed` is refused, and so is an abstract name that begins with one.
+    """
     opened = socket.socket(offer.domain, _TYPES[offer.kind])
     try:
         if offer.domain != socket.AF_UNIX:
@@ -130,6 +133,8 @@ def listen(offer: Offer, closed: Sequence[str] = (), descriptors: str = OWN_DESC
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, offer.alone)
             opened.bind((offer.place, offer.port))
         elif offer.place.startswith("\0"):
+            if any(offer.place.startswith(place) for place in closed if place.startswith("\0")):
+                raise OSError(errno.EACCES, "nothing may be offered at such a name")
             opened.bind(os.fsencode(offer.place))
         else:
             _bind_path(opened, offer, closed, descriptors)

@@ -306,6 +306,14 @@ class LocalProcess(SandboxProcess):
                 self._started.reply.close()  # not when the wait was cancelled: ending the process waits again
             return self._code
 
+    def take_output(self) -> list[int]:
+        """Descriptors that block, for a reader of its own; `stdout` and `stderr` give nothing afterwards."""
+        taken = [os.dup(self._started.streams[name]) for name in _STREAMS]
+        for name, fd in zip(_STREAMS, taken, strict=True):
+            self._started.close_stream(name)
+            os.set_blocking(fd, True)
+        return taken
+
     @property
     def spent(self) -> bool:
         """Whether it has ended and all its output was read."""

@@ -1,43 +1,39 @@
 """Images for the local backend: builds RUN instructions in its sandboxes, on its store.
 
-The commands of a build see this machine's certificates and proxies, taken from the variables that programs here use
-themselves. They are part of no layer and of no cache key.
+The commands of a build see this machine's certificates and proxies and, where the user allows it, its settings for
+package mirrors (`benchflow.sandbox.machine_settings`). They are part of no layer and of no cache key.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchflow.errors import UsageError
-from benchflow.sandbox.images.build.bases import missing_image
+from benchflow.errors import EnvironmentFailure, UsageError
+from benchflow.files.redaction import make_redactor
+from benchflow.sandbox.images.build.bases import HOST, Bases, registered
 from benchflow.sandbox.images.build.builder import BuildOptions, DockerfileBuilder
 from benchflow.sandbox.images.build.run_step import RunStep
 from benchflow.sandbox.images.filework import FileWork
-from benchflow.sandbox.images.image_registry import ImageRegistry
+from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import LayerStore
-from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, is_opaque
+from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, LayerTree, is_opaque
+from benchflow.sandbox.images.substitutes import lacking
+from benchflow.sandbox.machine_settings.allowance import allows
+from benchflow.sandbox.machine_settings.collected import Settings, collect, lay, trust_and_proxies
+from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.local_backend import LocalBackend
 
-from benchflow.files import write_atomic
-from benchflow.sandbox.protocol import Mount
-
 _SCRIPT: Final = "/dev/shm/build-script"  # noqa: S108 (memory of the sandbox itself, outside every layer)
-_TRUST: Final = (
-    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
-)  # fmt: skip
-_PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
-_INSIDE: Final = "/dev/benchflow/ca-certificates.crt"
-_APT: Final = "/dev/benchflow/apt.conf"
-"""In the sandbox's own `/dev`, which is part of no layer."""
+_APT_SOURCES: Final = "/etc/apt/sources.list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +50,22 @@ class LocalImages:
     async def resolve(self, name: str) -> Image:
         """A registered image, or an `EnvironmentFailure` that says how to register it."""
         registry = await self.registry()
-        record = registry.get(name)
-        if record is None:
-            raise missing_image(name)
+        record = await registered(registry, name)
         await registry.require_whole(record)
         return registry.image(record)
+
+    async def substitute(self, name: str, base_image: str | None) -> Image | None:
+        """What replaces an image that is not available, with what it lacks; None if nothing does."""
+        registry = await self.registry()
+        stage = await Bases(registry, base_image).substitute(name)
+        if stage is None:
+            return None
+        host = await self._host_branches() if stage.on_host else ()
+        branches: list[Branch | Path] = [*host, *(registry.store.path(key) for key in stage.layers)]
+        lacks = await registry.store.work.look(lacking, name, (), LayerTree(branches))
+        image = make_image(registry.store, stage.layers, stage.config, base=stage.base)
+        digest = HOST if stage.on_host else image.digest
+        return replace(image, digest=digest, fidelity="substituted", instead_of=stage.instead_of, lacks=lacks)
 
     async def build(self, context: Path, dockerfile: str, options: Mapping[str, object]) -> Image:
         """The environment of a Dockerfile; see `DockerfileBuilder.build`. `options` are fields of `BuildOptions`."""
@@ -66,21 +73,23 @@ class LocalImages:
         if unknown := sorted(set(options) - known):
             raise UsageError(f"Unknown build option {unknown[0]!r}.", code="build-option")
         chosen = BuildOptions(dockerfile=dockerfile, **options)  # type: ignore[arg-type]  # names checked above, values by the caller
-        return await DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches).build(
-            context, chosen
-        )
+        builder = DockerfileBuilder(await self.registry(), self._run_layer, self._host_branches)
+        try:
+            return await builder.build(context, chosen)
+        except EnvironmentFailure as error:  # the last lines of a command may quote an address with its password
+            error.args = (make_redactor(_settings().secrets).text(str(error)),)
+            raise
 
     async def _host_branches(self) -> Sequence[Branch]:
         from benchflow.sandbox.local.beside import host_profile as hostprofile
 
-        environment = await self.backend.environment(SandboxSpec(), "root", prepared=False)
+        spec = SandboxSpec(image=Image(HOST, HOST))
+        environment = await self.backend.environment(spec, "root", prepared=False)
         layer = self.backend.store.path(environment.host or "")
         return [LayerBranch(layer), *(FolderBranch(path, Path(path)) for path in hostprofile.IN_PLACE)]
 
     async def _run_layer(self, image: Image, step: RunStep, layer: Path, on_output: OutputSink) -> ExecResult:
-        settings = machine_settings() if step.network.mode != "none" else MachineSettings({})
-        if (await self.backend.runtime()).launcher.identity == "single":
-            settings = with_one_user(settings, self.backend.store.root)
+        settings = await self._laid(image, step)
         spec = SandboxSpec(
             image=image,
             network=step.network,
@@ -101,11 +110,39 @@ class LocalImages:
             result = await sandbox.exec(
                 command, user=step.user or "root", env=env, cwd=step.workdir, on_output=on_output, max_output=1 << 16
             )
+            for request in () if result.ok else sandbox.unreached_addresses():
+                port = "" if request.port is None else f" port {request.port}"
+                on_output("stderr", f"\n[not reached: {request.host}{port}: {request.reason}]\n".encode())
         finally:
             with anyio.CancelScope(shield=True):
                 await sandbox.stop()
         _tidy(layer)
         return result
+
+    async def _laid(self, image: Image, step: RunStep) -> Laid:
+        """What the command gets from this machine; apt's own list of sources is only known from the image."""
+        settings = _settings()
+        sources: Mapping[str, str] = {}
+        if settings.apt_mirrors:
+            below = await self._host_branches() if image.base == HOST else ()
+            branches: list[Branch | Path] = [*below, *image.layers]
+            sources = await (await self.registry()).store.work.look(read_apt_sources, branches)
+        one_user = (await self.backend.runtime()).launcher.identity == "single"
+        return lay(settings, step.network.mode, sources=sources, one_user=one_user)
+
+
+def _settings() -> Settings:
+    return collect() if allows("build") else trust_and_proxies()
+
+
+def read_apt_sources(branches: list[Branch | Path]) -> dict[str, str]:
+    """The texts of apt's lists of sources in an environment, by path."""
+    tree = LayerTree(branches)
+    folder = f"{_APT_SOURCES}.d"
+    found = tree.find(folder)
+    names = tree.names(folder) if found is not None and found.is_directory else []
+    paths = [_APT_SOURCES, *(f"{folder}/{name}" for name in names if name.endswith((".list", ".sources")))]
+    return {path: text for path in paths if (text := tree.read_text(path)) is not None}
 
 
 def _tidy(layer: Path) -> None:
@@ -131,35 +168,3 @@ def _remove_if_empty(layer: Path, place: str) -> None:
         except OSError:
             return
         parts.pop()
-
-
-@dataclass(frozen=True, slots=True)
-class MachineSettings:
-    """Variables and read-only files for the commands of a build."""
-
-    env: Mapping[str, str]
-    mounts: tuple[Mount, ...] = ()
-
-
-def with_one_user(settings: MachineSettings, folder: Path) -> MachineSettings:
-    """`settings` for a sandbox whose users are all the same one: apt must not try to become another.
-
-    The settings for apt are in a file below `folder`.
-    """
-    file = folder / "apt.conf"
-    if not file.exists():
-        write_atomic(file, 'APT::Sandbox::User "root";\n')
-    env = {**settings.env, "APT_CONFIG": _APT}
-    return MachineSettings(env, (*settings.mounts, Mount(file, _APT)))
-
-
-def machine_settings(environment: Mapping[str, str] | None = None) -> MachineSettings:
-    """This machine's certificates and proxies; certificates only where a variable here names a bundle."""
-    given = os.environ if environment is None else environment
-    env = {name: given[name] for lower in _PROXIES for name in (lower, lower.upper()) if name in given}
-    named = [name for name in _TRUST if given.get(name)]
-    bundle = next((Path(given[name]) for name in named if Path(given[name]).is_file()), None)
-    if bundle is None:
-        return MachineSettings(env)
-    env |= dict.fromkeys(_TRUST, _INSIDE)
-    return MachineSettings(env, (Mount(bundle.resolve(), _INSIDE),))

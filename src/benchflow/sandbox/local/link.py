@@ -166,14 +166,22 @@ class Link:
         """A descriptor of the supervisor's process."""
 
     @classmethod
-    async def open(cls, launcher: Launcher, plan: Plan, groups: Groups, after: anyio.Event | None = None) -> Link:
+    async def open(
+        cls,
+        launcher: Launcher,
+        plan: Plan,
+        groups: Groups,
+        after: anyio.Event | None = None,
+        network: int | None = None,
+    ) -> Link:
         """Bring a sandbox up, with its layers mounted only `after` others have released them; after an error nothing
-        of it runs."""
+        of it runs. `network` is the network namespace it shall be in, instead of one of its own."""
         control, theirs = messages.channel()
         process = -1
         try:
-            planned = plan._replace(waits=after is not None).to_dict()
-            reply = launcher.request({"op": "launch", "plan": planned}, (theirs.fileno(), *groups.members))
+            planned = plan._replace(waits=after is not None, joins=network is not None).to_dict()
+            joined = (network,) if network is not None else ()
+            reply = launcher.request({"op": "launch", "plan": planned}, (theirs.fileno(), *groups.members, *joined))
             theirs.close()
             with reply:
                 _, fds = await cls._answer(reply)

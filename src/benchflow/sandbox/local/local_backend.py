@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import (
     CAPABILITIES,
     BackendStatus,
+    Composition,
     Image,
     Limits,
     Missing,
@@ -50,7 +51,7 @@ from benchflow.sandbox.protocol import (
 
 _ROOT_NAMES: Final = ("root", "0")
 _ALWAYS: Final = frozenset(
-    {"network.none", "limits.time", "mounts", "fork", "snapshot", "forward", "services", "healthcheck"}
+    {"network.none", "limits.time", "mounts", "fork", "snapshot", "forward", "services", "healthcheck", "compose"}
 )
 _IMAGES: Final = frozenset({"build.dockerfile", "image"})
 _EGRESS: Final = frozenset({"network.public", "network.allowlist"})
@@ -58,7 +59,6 @@ KNOWN: Final = "machine.json"
 """In the store: what worked when it was tried on this machine."""
 _ENGINE: Final = "use the docker or podman sandbox"
 _HOW: Final = {
-    "compose": _ENGINE,
     "gpu": "use a remote sandbox backend with GPUs",
     "tpu": "use a remote sandbox backend with TPUs",
     "windows": "use a remote sandbox backend that runs Windows",
@@ -157,7 +157,9 @@ class LocalBackend(SandboxBackend):
         as_root = user.partition(":")[0] in _ROOT_NAMES
         host = folders = None
         if image is None or image.base == "host":
-            host = await self._host_layer()
+            # Without a layer of its own an image gets no user, so the profile has to bring it.
+            bare = image is not None and (as_root or bool(image.layers))
+            host = await self._host_layer(bare=bare)
             if as_root and (await self.runtime()).launcher.identity in ("range", "single"):
                 folders = await self._host_layer(folders=True)
         layers = tuple(self.store.location(path) for path in reversed(image.layers)) if image else ()
@@ -166,16 +168,16 @@ class LocalBackend(SandboxBackend):
             return environment
         return replace(environment, layers=(await self._prepared_layer(spec, environment, user), *layers))
 
-    async def _host_layer(self, *, folders: bool = False) -> str:
+    async def _host_layer(self, *, folders: bool = False, bare: bool = False) -> str:
         """The location of a layer of the host profile, composed when it is new or out of date."""
         runtime = await self.runtime()
-        key = hostprofile.profile_key() + ("-folders" if folders else "")
+        key = hostprofile.profile_key() + ("-folders" if folders else "-bare" if bare else "")
         async with self._preparing.setdefault(key, anyio.Lock()):
             if not await self._is_whole(key):
                 unfinished = runtime.owner.location(f"profile-{secrets.token_hex(4)}")
                 target = f"store:layers/{key}"
-                message = {"op": "compose-host", "folders": folders, "target": target, "unfinished": unfinished}
-                await runtime.launcher.task(message)
+                message = {"op": "compose-host", "folders": folders, "bare": bare, "target": target}
+                await runtime.launcher.task({**message, "unfinished": unfinished})
         return f"store:layers/{key}"
 
     async def _is_whole(self, key: str) -> bool:
@@ -227,6 +229,13 @@ class LocalBackend(SandboxBackend):
         """A sandbox that is not started yet. `upper` is an empty folder that takes what is written, as a layer for
         `Image.layers`: it stays when the sandbox stops. Keep it on the store's file system."""
         layers = self._snapshot_layers(snapshot) if snapshot else ()
+        if spec.composition is not None and spec.composition.services:
+            from benchflow.sandbox.composed.composition import ServiceComposition
+            from benchflow.sandbox.local.composed_sandbox import ComposedSandbox  # loaded where there are services
+
+            if not isinstance(spec.composition, ServiceComposition):
+                raise UsageError(f"The composition does not belong to '{self.name}'.")
+            return ComposedSandbox(self, spec, spec.composition, layers=layers)
         return LocalSandbox(self, spec, layers=layers, upper=upper)
 
     def keep_snapshot(self, layers: tuple[Layer, ...], spec: SandboxSpec) -> Snapshot:
@@ -246,10 +255,29 @@ class LocalBackend(SandboxBackend):
 
         return await LocalImages(self).build(context, dockerfile, options)
 
+    async def compose(
+        self,
+        file: Path,
+        *,
+        image: Image | None = None,
+        variables: Mapping[str, str] | None = None,
+        timeout_sec: float | None = None,
+        base_image: str | None = None,
+    ) -> Composition:
+        from benchflow.sandbox.composed.composition import compose
+
+        options = {"timeout_sec": timeout_sec} | ({"base_image": base_image} if base_image is not None else {})
+        return await compose(self, file, image, variables or {}, options)
+
     async def resolve(self, image: str) -> Image:
         from benchflow.sandbox.local.image_builds import LocalImages
 
         return await LocalImages(self).resolve(image)
+
+    async def substitute(self, image: str, base_image: str | None) -> Image | None:
+        from benchflow.sandbox.local.image_builds import LocalImages
+
+        return await LocalImages(self).substitute(image, base_image)
 
     async def discard(self, snapshot: Snapshot) -> None:
         layers, _ = self._snapshots.pop(snapshot.reference, ((), None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from benchflow.sandbox.local.commands import LocalProcess, run_command, task_gro
 from benchflow.sandbox.local.inside.messages import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
+from benchflow.sandbox.network.attempt_log import Attempt, unreached
 from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
@@ -64,10 +66,13 @@ class LocalSandbox(Sandbox):
         prepared: bool = True,
         revert: Revert | None = None,
         after: anyio.Event | None = None,
+        network_of: LocalSandbox | None = None,
+        names: tuple[str, ...] = (),
     ) -> None:
         """`layers` are on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
         takes what is written, as a layer. Without `prepared` the environment is used unchanged. `revert`
         chooses what of `layers` is hidden. `after` is set once the layers are no longer mounted for writing.
+        `network_of` is a running sandbox whose network this one is in too, with `names` for its loopback address.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -81,6 +86,8 @@ class LocalSandbox(Sandbox):
         self.groups = cgroups.Groups()
         self._restraints = Restraints()
         self._link: Link | None = None
+        self._network_of = network_of
+        self._names = names
         self._uplink = Uplink(spec.network)
         self._forwarding: Forwarding | None = None
         """What another sandbox offers in this one."""
@@ -149,8 +156,15 @@ class LocalSandbox(Sandbox):
             overlays = await files.open(self.id, upper)
         await files.revert(unwanted)
         after, self._after = self._after, None
-        self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self.groups, after)
-        if self._uplink.policy.mode != "none":
+        joined = await self._network_of.namespace() if self._network_of is not None else None
+        try:
+            self._link = await Link.open(files.runtime.launcher, self._plan(overlays), self.groups, after, joined)
+        finally:
+            if joined is not None:
+                os.close(joined)
+        if self._network_of is not None:
+            await self.renew_resolver()
+        elif self._uplink.policy.mode != "none":
             await self._uplink.open(self._link)
         if self._revert is None:  # such a copy is short-lived and in a hurry
             files.prepare_next()
@@ -173,7 +187,19 @@ class LocalSandbox(Sandbox):
             rlimits=dict(self._restraints.rlimits),
             memory_watch=self._restraints.memory_watch,
             shm_bytes=self._restraints.shm_bytes,
+            names=self._names,
         )
+
+    async def namespace(self) -> int:
+        """A descriptor of the network namespace, for a sandbox that shall be in it too."""
+        _, (fd,) = await self.link.call({"op": "namespace"})
+        return fd
+
+    async def renew_resolver(self) -> None:
+        """Look up names as the sandbox does whose network this is."""
+        if self._network_of is not None and self._link is not None:
+            text = self._network_of._uplink.resolv_conf
+            await self._link.call({"op": "resolver", "resolv_conf": text})
 
     def _open_files(self) -> Files:
         if self._files is None:
@@ -197,7 +223,17 @@ class LocalSandbox(Sandbox):
 
     def _connected(self, options: Options) -> Options:
         """The options with the variables that the network policy needs."""
-        return {**options, "env": {**self._uplink.environment, **(options.get("env") or {})}}
+        return {**options, "env": {**self.network_environment, **(options.get("env") or {})}}
+
+    @property
+    def network_environment(self) -> Mapping[str, str]:
+        """The variables that the network policy needs."""
+        return (self._network_of or self)._uplink.environment
+
+    @property
+    def policy(self) -> NetworkPolicy:
+        """The network policy that holds now."""
+        return (self._network_of or self)._uplink.policy
 
     async def _quiet_link(self) -> Link:
         """The link, as soon as no layers are being exchanged; a sandbox that rests since a fork is started again."""
@@ -238,7 +274,11 @@ class LocalSandbox(Sandbox):
         return ("processes",) if self.groups.forks_refused() else ()
 
     async def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return self._uplink.failed_requests
+        return unreached((self._network_of or self)._uplink.attempts)
+
+    def unreached_addresses(self) -> tuple[FailedRequest, ...]:
+        """All that was asked for and not reached, addresses without a name too: for commands that only download."""
+        return unreached((self._network_of or self)._uplink.attempts, numeric=True)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         link = await self._quiet_link()
@@ -253,15 +293,36 @@ class LocalSandbox(Sandbox):
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> LocalSandbox:
-        spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self._uplink.policy)
+        return await self._fork_files(mounts, network, revert)
+
+    async def _fork_files(
+        self, mounts: Sequence[Mount], network: NetworkPolicy | None, revert: Revert | None
+    ) -> LocalSandbox:
+        """A copy with a network of its own."""
+        spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self.policy)
         async with self._switching, task_group() as group:
             ended = anyio.Event()
             layers = await self._freeze(group, ended)
             child = LocalSandbox(
-                self._backend, spec, layers=layers, prepared=self._prepared, revert=revert, after=ended
+                self._backend,
+                spec,
+                layers=layers,
+                prepared=self._prepared,
+                revert=revert,
+                after=ended,
+                names=self._names,
             )
             await child.start()
         return child
+
+    async def copy_files(self) -> tuple[Layer, ...]:
+        """Its files as they are now, for another sandbox to start from."""
+        async with self._switching, task_group() as group:
+            return await self._freeze(group, anyio.Event())
+
+    async def _offers(self) -> tuple[list[Offer], list[str]]:
+        """What processes here offer to others, and what of it cannot be forwarded."""
+        return ([], []) if self._resting else await transfer.list_offers(await self._quiet_link())
 
     async def fork_beside(
         self,
@@ -271,9 +332,8 @@ class LocalSandbox(Sandbox):
         revert: Revert | None = None,
         closed: Sequence[str] = (),
     ) -> LocalSandbox:
-        resting = self._resting
-        offers, unusable = ([], []) if resting else await transfer.list_offers(await self._quiet_link())
-        child = await self.fork(mounts=mounts, network=network, revert=revert)
+        offers, unusable = await self._offers()
+        child = await self._fork_files(mounts, network, revert)
         try:
             await child._receive(offers, unusable, closed, self._reach)
         except BaseException:
@@ -410,8 +470,13 @@ class Uplink:
         return self._plan.environment or {}
 
     @property
-    def failed_requests(self) -> tuple[FailedRequest, ...]:
-        return self._egress.failed_requests if self._egress is not None else ()
+    def resolv_conf(self) -> str:
+        return self._plan.resolv_conf
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The newest attempts to get out, oldest first."""
+        return self._egress.attempts if self._egress is not None else ()
 
     async def open(self, link: Link) -> None:
         """Apply the policy inside; the sandbox has no other network."""

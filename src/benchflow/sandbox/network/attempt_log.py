@@ -6,8 +6,9 @@ all.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -19,6 +20,8 @@ Channel = Literal["proxy", "connect", "tls", "http", "raw", "dns"]
 Verdict = Literal["allowed", "refused", "failed"]
 
 _MAX_TEXT: Final = 300
+_PATIENCE_SEC: Final = 1.0
+"""How long a request waits before it counts as one without an answer: the end of a connection waits for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,24 @@ class Attempt:
         return asdict(self)
 
 
-def unreached(attempts: Iterable[Attempt]) -> tuple[FailedRequest, ...]:
+def unreached(
+    attempts: Iterable[Attempt], silent: Collection[tuple[str, int | None]] = (), *, numeric: bool = False
+) -> tuple[FailedRequest, ...]:
     """The hosts whose newest attempt was refused or failed, each with its port; None where only the name was asked for.
 
-    Names without a domain and refused numeric addresses are left out: programs look for their own machine by the one
-    and for that of a cloud by the other, and download from neither.
+    So are those that are `silent`, by host and port: they were asked for something and did not answer. Names without a
+    domain and, unless `numeric`, refused addresses without a name are left out: programs look for their own machine by
+    the one and for that of a cloud by the other, and download from neither.
     """
     newest = {(attempt.host, attempt.port): attempt for attempt in attempts if "." in attempt.host}
-    return tuple(
-        FailedRequest(attempt.host, attempt.port, attempt.reason or attempt.verdict)
-        for attempt in newest.values()
-        if attempt.verdict == "failed" or (attempt.verdict == "refused" and as_address(attempt.host) is None)
-    )
+    failed = {
+        place: FailedRequest(attempt.host, attempt.port, attempt.reason or attempt.verdict)
+        for place, attempt in newest.items()
+        if attempt.verdict == "failed"
+        or (attempt.verdict == "refused" and (numeric or as_address(attempt.host) is None))
+    }
+    quiet = {(host, port): FailedRequest(host, port, "no answer") for host, port in silent if "." in host}
+    return tuple((quiet | failed).values())
 
 
 class AuditLog:
@@ -63,6 +72,9 @@ class AuditLog:
         self._kept: deque[Attempt] = deque(maxlen=keep)
         self._on_attempt = on_attempt
         self._total = 0
+        self._waiting: dict[object, tuple[str, int | None, float]] = {}
+        """What each connection waits for, and since when."""
+        self._silent: set[tuple[str, int | None]] = set()
 
     def record(self, channel: Channel, host: str, port: int | None, verdict: Verdict, reason: str = "") -> None:
         """Add an attempt and pass it on."""
@@ -82,3 +94,27 @@ class AuditLog:
     def dropped(self) -> int:
         """How many older ones are no longer kept."""
         return self._total - len(self._kept)
+
+    def asked(self, connection: object, host: str, port: int | None) -> None:
+        """A connection waits for an answer from now on."""
+        self._waiting[connection] = host[:_MAX_TEXT], port, time.monotonic()
+
+    def answered(self, connection: object) -> None:
+        """The other side sent something, or ended."""
+        found = self._waiting.pop(connection, None)
+        if found is not None:
+            self._silent.discard(found[:2])
+
+    def given_up(self, connection: object) -> None:
+        """A connection ends that may still wait."""
+        found = self._waiting.pop(connection, None)
+        if found is not None and time.monotonic() - found[2] >= _PATIENCE_SEC:
+            self._silent.add(found[:2])
+
+    @property
+    def silent(self) -> frozenset[tuple[str, int | None]]:
+        """Hosts and ports that were asked and have not answered, for longer than a farewell takes."""
+        late = time.monotonic() - _PATIENCE_SEC
+        return frozenset(
+            {*self._silent, *((host, port) for host, port, since in self._waiting.values() if since <= late)}
+        )

@@ -98,7 +98,7 @@ class Egress:
     @property
     def failed_requests(self) -> tuple[FailedRequest, ...]:
         """The addresses that were not reached at last."""
-        return unreached(self._audit.attempts)
+        return unreached(self._audit.attempts, self._audit.silent)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

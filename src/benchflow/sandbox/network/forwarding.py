@@ -22,7 +22,7 @@ from benchflow.sandbox.network.proxying.connection import Stream, relay
 Dial = Callable[[Offer], Awaitable[socket.socket]]
 """Gives a socket that is connected to an offer, or an `OSError`."""
 
-_CONNECTIONS: Final = 128
+_CONNECTIONS: Final = 512
 _PEERS: Final = 64
 _WAITING: Final = 16
 _AT_A_TURN: Final = 16

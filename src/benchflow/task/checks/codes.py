@@ -227,6 +227,35 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "export-refused": ("An invalid package is not exported.", "Fix what `bench tasks check` reports."),
         "invalid-compose": ("The compose file of a Terminal-Bench folder cannot be read.", "Fix it."),
+        "not-terminal-bench": (
+            "A `task.yaml` has no instruction: it belongs to another format.",
+            "Convert it with the tools of that format.",
+        ),
+        "two-test-scripts": (
+            "A Terminal-Bench folder has two different `run-tests.sh`; the one of the folder itself runs.",
+            "Delete the other one if nothing uses it.",
+        ),
+        "own-shell": (
+            "Terminal-Bench ran the tests in the agent's shell; here they have their own.",
+            "Let the tests check files instead of variables.",
+        ),
+        "hidden-files-in-image": (
+            "The Dockerfile of a Terminal-Bench folder copies tests or solution into the image.",
+            "Remove them from the image if the task does not need them.",
+        ),
+        "missing-script": (
+            "The tests use a script that the Terminal-Bench harness used to add.",
+            "Add it beside the tests.",
+        ),
+        "unresolved-variable": (
+            "A compose file uses a variable that only the Terminal-Bench harness sets.",
+            "Replace it with a value.",
+        ),
+        "oracle-not-converted": (
+            "A `solution.yaml` sends keystrokes, which a script cannot do.",
+            "Write `oracle/solve.sh`.",
+        ),
+        "unusable-name": ("The name of the folder is not a valid task name.", "Set `task.name`."),
         "file-exists": ("A file exists where the conversion would write.", "Move it."),
     },
     "Running a package": {

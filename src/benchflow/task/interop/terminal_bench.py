@@ -1,15 +1,14 @@
 """Terminal-Bench 1 folders (`task.yaml`, `run-tests.sh`, `solution.sh`) -> the parts of a package.
 
 `read_terminal_bench` only reads: it returns the frontmatter, the prompt and the files of the package, and what could
-not be converted; `migration` writes them. A compose file that only repeats what the
-harness prescribes for its `client` container is reduced to variables; any other is kept, with `client` as `main`.
+not be converted; `migration` writes them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,8 @@ from benchflow.task.document.markdown import MarkdownError, decode
 from benchflow.task.document.yaml_source import YamlError, YamlSource
 from benchflow.task.document.yaml_text import dump_yaml
 from benchflow.task.filemap import FileMap, scan
+from benchflow.task.interop.terminal_bench_compose import reduce_compose
+from benchflow.task.interop.terminal_bench_parsers import UnreadableResultsError, script_for
 
 DEFINITION: Final = "task.yaml"
 SOURCE: Final = "terminal-bench"
@@ -36,21 +37,11 @@ _METADATA: Final = (
     "expert_time_estimate_min",
     "junior_time_estimate_min",
 )
-_TEST_SH: Final = """\
-#!/bin/bash
-# Runs the checks of the imported task and writes the reward.
-# pytest exits with 0 when all passed, 1 or 2 when not; anything else means that the checks could not run.
-TEST_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-export TEST_DIR
-mkdir -p /logs/verifier
-bash "$TEST_DIR/run-tests.sh"
-code=$?
-case "$code" in
-  0) echo 1 > /logs/verifier/reward.txt ;;
-  1 | 2) echo 0 > /logs/verifier/reward.txt ;;
-  *) exit "$code" ;;
-esac
-"""
+_RUN_TESTS: Final = "run-tests.sh"
+_SECOND_RUN_TESTS: Final = "run-tests-of-task.sh"
+_HIDDEN: Final = ("tests", _RUN_TESTS, *_ORACLE, DEFINITION)
+"""What the agent is not meant to see; it is part of the build context only where a Dockerfile names it."""
+_COPY: Final = re.compile(r"^\s*(?:COPY|ADD)\s+(.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +86,20 @@ class _Reader:
         if not isinstance(self.source.value, dict):
             raise PackageError("task.yaml must be a mapping", code="not-a-mapping", file=DEFINITION, line=1)
         self.keys: dict[str, Any] = dict(self.source.value)
-        self.copies: dict[str, str] = {"tests/run-tests.sh": "run-tests.sh"}
-        self.texts: dict[str, str] = {"tests/test.sh": _TEST_SH}
+        self.copies: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self.links: dict[str, str] = {}
-        self.superseded = [DEFINITION, "run-tests.sh"]
+        self.superseded = [DEFINITION, _RUN_TESTS]
         self.issues: list[Issue] = []
 
     def read(self) -> TerminalBenchTask:
-        self._require_room()
+        self._require_format()
         instruction = self._instruction()
-        self._require_pytest()
+        self._tests()
         frontmatter = self._frontmatter()
-        env = self._environment()
-        if env:
-            frontmatter["environment"] = {"env": env}
+        environment = self._environment()
+        if environment:
+            frontmatter["environment"] = environment
         self._oracle()
         self._report_shared_scripts()
         self.keys.pop("disable_asciinema", None)
@@ -125,17 +116,42 @@ class _Reader:
             tuple(self.issues),
         )
 
-    def _require_room(self) -> None:
-        if "run-tests.sh" not in self.files:
-            raise PackageError("run-tests.sh is missing", code="missing-file", file="run-tests.sh")
+    def _require_format(self) -> None:
+        if not {"instruction", "descriptions"} & self.keys.keys():
+            message = "task.yaml is not a Terminal-Bench definition: it has no instruction"
+            raise PackageError(message, code="not-terminal-bench", file=DEFINITION, line=1)
+        if _RUN_TESTS not in self.files:
+            raise PackageError(f"{_RUN_TESTS} is missing", code="missing-file", file=_RUN_TESTS)
         if "tests" in self.files or "tests" in self.files.links:
             raise PackageError("tests must be a real folder", code="linked-part", file="tests")
         taken: list[str] = [name for name in _TAKEN if name in self.files.folders]
-        taken += [name for name in ("tests/test.sh", "tests/run-tests.sh") if name in self.files]
+        taken += [name for name in ("tests/test.sh", f"tests/{_SECOND_RUN_TESTS}") if name in self.files]
         if taken:
             raise PackageError(
                 f"{taken[0]} already exists, but the package needs that name", code="file-exists", file=taken[0]
             )
+
+    def _tests(self) -> None:
+        """The script of the folder itself runs; one of the same name among the tests is kept beside it."""
+        script = _RUN_TESTS
+        if f"tests/{_RUN_TESTS}" in self.files:
+            script = _SECOND_RUN_TESTS
+            if self.files.read(_RUN_TESTS) != self.files.read(f"tests/{_RUN_TESTS}"):
+                message = f"{_RUN_TESTS} and tests/{_RUN_TESTS} differ; the first is used, as tests/{script}"
+                self._warn("two-test-scripts", "verifier", message, _RUN_TESTS)
+        self.copies[f"tests/{script}"] = _RUN_TESTS
+        parser = self.keys.pop("parser_name", "pytest")
+        try:
+            self.texts["tests/test.sh"] = script_for(parser, script, self.keys)
+        except UnreadableResultsError as problem:
+            raise self._error(problem.key, str(problem)) from None
+        if self.keys.get("run_tests_in_same_shell") is True:
+            message = (
+                "the tests have a shell of their own; variables and functions of the agent's shell are not visible"
+            )
+            self._warn("own-shell", "run_tests_in_same_shell", message)
+        if isinstance(self.keys.get("run_tests_in_same_shell"), bool):
+            del self.keys["run_tests_in_same_shell"]
 
     def _instruction(self) -> str:
         value = self.keys.pop("instruction", None)
@@ -157,13 +173,6 @@ class _Reader:
                 return entry.get("description")
         return None
 
-    def _require_pytest(self) -> None:
-        parser = self.keys.pop("parser_name", "pytest")
-        if parser != "pytest":
-            raise self._error("parser_name", f"is '{parser}'; only pytest results can be converted to a reward")
-        if self.keys.get("run_tests_in_same_shell") is False:
-            del self.keys["run_tests_in_same_shell"]
-
     def _frontmatter(self) -> dict[str, Any]:
         frontmatter: dict[str, Any] = {"schema_version": "1.3"}
         name = self.folder.resolve().name
@@ -182,6 +191,8 @@ class _Reader:
         return frontmatter
 
     def _authors(self) -> dict[str, Any]:
+        if "author" in self.keys and "author_name" not in self.keys:
+            self.keys["author_name"] = self.keys.pop("author")
         author = {"name": self.keys.get("author_name"), "email": self.keys.get("author_email")}
         if not all(isinstance(value, str | None) for value in author.values()) or not (author["name"] or "").strip():
             return {}
@@ -195,24 +206,35 @@ class _Reader:
             raise self._error(key, "must be a number of seconds greater than 0")
         return value
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self) -> dict[str, Any]:
         """Everything except the definition, the tests and the solution is the build context."""
-        env: dict[str, str] = {}
+        settings: dict[str, Any] = {}
         for path in self.files.files:
-            if path in self.superseded or path in _ORACLE or path.startswith("tests/"):
+            if path.split("/", 1)[0] in _HIDDEN:
                 continue
             self.superseded.append(path)
             if path in _COMPOSE:
-                env.update(self._compose(path))
+                settings.update(self._compose(path))
             else:
                 self.copies[f"environment/{path}"] = path
         for path, target in self.files.links.items():
             if not path.startswith("tests/"):
                 self.links[f"environment/{path}"] = target
                 self.superseded.append(path)
-        return env
+        self._hidden_in_context()
+        return settings
 
-    def _compose(self, path: str) -> dict[str, str]:
+    def _hidden_in_context(self) -> None:
+        """Files that the agent is not meant to see, but that a Dockerfile copies into the image by name."""
+        named = _copied_names(self.files)
+        shown = sorted(path for path in self.files.files if path.split("/", 1)[0] in named)
+        self.copies.update({f"environment/{path}": path for path in shown})
+        if shown:
+            names = ", ".join(sorted({path.split("/", 1)[0] for path in shown}))
+            message = f"the Dockerfile copies {names} into the image, where the agent can read it"
+            self._warn("hidden-files-in-image", "environment", message, "Dockerfile")
+
+    def _compose(self, path: str) -> dict[str, Any]:
         try:
             reading = reduce_compose(self._yaml(path).value)
         except ValueError as problem:
@@ -222,7 +244,7 @@ class _Reader:
         if reading.unresolved:
             names = ", ".join(reading.unresolved)
             self._warn("unresolved-variable", "environment", f"{path} uses {names}, which nothing sets", path)
-        return reading.env
+        return reading.environment
 
     def _oracle(self) -> None:
         self.superseded += [name for name in _ORACLE if name in self.files]
@@ -264,6 +286,19 @@ class _Reader:
         return PackageError(f"{key} {problem}", code="invalid-value", path=key, file=DEFINITION, line=line)
 
 
+def _copied_names(files: FileMap) -> set[str]:
+    """The hidden files and folders that a Dockerfile of the folder itself copies by name."""
+    found: set[str] = set()
+    for path in files.files:
+        if not path.startswith("Dockerfile") or "/" in path:
+            continue
+        text = re.sub(r"\\\r?\n", " ", files.read(path).decode("utf-8", "replace"))
+        for words in _COPY.findall(text):
+            sources = re.sub(r'[\[\]",]', " ", words).split()[:-1]
+            found.update(source.removeprefix("./").strip("/").split("/", 1)[0] for source in sources)
+    return found & set(_HIDDEN)
+
+
 def _script(value: Any) -> str | None:
     """The commands of a `solution.yaml` as one script, or None if it contains more than commands."""
     if not isinstance(value, list):
@@ -275,123 +310,3 @@ def _script(value: Any) -> str | None:
             return None
         lines.append(command.rstrip("\n"))
     return "\n".join(lines) + "\n"
-
-
-_CLIENT: Final = "client"
-_MAIN: Final = "main"
-_HARNESS: Final = "T_BENCH_"
-_PRESCRIBED: Final = ("image", "container_name", "command", "volumes", "environment", "build")
-_HARNESS_VALUES: Final = {
-    "T_BENCH_TEST_DIR": "/tests",
-    "T_BENCH_CONTAINER_LOGS_PATH": "/logs",
-    "T_BENCH_CONTAINER_AGENT_LOGS_PATH": "/logs/agent",
-}
-_VARIABLE: Final = re.compile(r"\$\{?(T_BENCH_[A-Z_]+)\}?")
-
-
-@dataclass(slots=True)
-class ComposeReading:
-    """What is left of a compose file."""
-
-    env: dict[str, str] = field(default_factory=dict)
-    """Variables of the main container."""
-    compose: dict[str, Any] | None = None
-    """The file to keep, or None for an ordinary container."""
-    unresolved: tuple[str, ...] = ()
-    """Variables of the harness that are no longer set."""
-
-
-def reduce_compose(data: Any) -> ComposeReading:
-    """Reduce a parsed compose file; raises `ValueError` if it has no client service."""
-    services = data.get("services") if isinstance(data, Mapping) else None
-    if not isinstance(services, Mapping) or not services:
-        raise ValueError("has no services")
-    name = _CLIENT if _CLIENT in services else next(iter(services)) if len(services) == 1 else None
-    if name is None or not isinstance(services[name], Mapping):
-        raise ValueError("has no service 'client'")
-    env, main = _client(services[name])
-    if len(services) == 1 and not main and _is_plain_build(services[name].get("build")):
-        return ComposeReading(env, None, _unresolved(env))
-    others = {key: _without_harness(value) for key, value in services.items() if key != name}
-    kept = {key: value for key, value in data.items() if key not in {"services", "version"}}
-    main = {"build": services[name].get("build", {"dockerfile": "Dockerfile"}), **main}
-    compose = {**kept, "services": {_MAIN: main, **others}}
-    compose = _resolve(_rename(compose, name))
-    return ComposeReading(env, compose, _unresolved([env, compose]))
-
-
-def _client(service: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """The variables of the client container, and its settings beyond what the harness prescribes."""
-    env = {key: _resolve(value) for key, value in _variables(service)}
-    env.pop("TEST_DIR", None)
-    rest = {key: value for key, value in service.items() if key not in _PRESCRIBED}
-    volumes = [item for item in _items(service, "volumes") if _HARNESS not in str(item)]
-    if volumes:
-        rest["volumes"] = volumes
-    for key in ("image", "container_name"):
-        if key in service and _HARNESS not in str(service[key]):
-            rest[key] = service[key]
-    command = service.get("command")
-    words = command if isinstance(command, list) else [command]
-    if command is not None and "sleep infinity" not in " ".join(str(word) for word in words):
-        rest["command"] = command
-    return env, rest
-
-
-def _variables(service: Mapping[str, Any]) -> list[tuple[str, str]]:
-    value = service.get("environment")
-    if isinstance(value, Mapping):
-        return [(str(key), "" if item is None else str(item)) for key, item in value.items()]
-    pairs = [str(item).partition("=") for item in _items(service, "environment")]
-    return [(key, item) for key, _, item in pairs]
-
-
-def _items(service: Mapping[str, Any], key: str) -> list[Any]:
-    value = service.get(key) or []
-    if not isinstance(value, list):
-        raise ValueError(f"has a service whose {key} is not a list")
-    return value
-
-
-def _is_plain_build(build: Any) -> bool:
-    if build is None or isinstance(build, str):
-        return build in {None, ".", "./"}
-    plain = {"dockerfile": {"Dockerfile", "./Dockerfile"}, "context": {".", "./"}}
-    return isinstance(build, Mapping) and all(
-        isinstance(value, str) and value in plain.get(key, ()) for key, value in build.items()
-    )
-
-
-def _without_harness(service: Any) -> Any:
-    if not isinstance(service, Mapping):
-        return service
-    kept = {key: value for key, value in service.items() if key != "container_name" or _HARNESS not in str(value)}
-    volumes = kept.get("volumes")
-    if isinstance(volumes, list):
-        kept["volumes"] = [item for item in volumes if _HARNESS not in str(item)]
-    return kept
-
-
-def _rename(compose: dict[str, Any], old: str) -> dict[str, Any]:
-    """Make other services wait for the client under its new name."""
-    for service in compose["services"].values():
-        waits = service.get("depends_on") if isinstance(service, dict) else None
-        if isinstance(waits, list):
-            service["depends_on"] = [_MAIN if item == old else item for item in waits]
-        elif isinstance(waits, Mapping):
-            service["depends_on"] = {_MAIN if key == old else key: value for key, value in waits.items()}
-    return compose
-
-
-def _resolve(value: Any) -> Any:
-    if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _HARNESS_VALUES.get(found[1], found[0]), value)
-    if isinstance(value, Mapping):
-        return {key: _resolve(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item) for item in value]
-    return value
-
-
-def _unresolved(value: Any) -> tuple[str, ...]:
-    return tuple(sorted(set(_VARIABLE.findall(str(value)))))

@@ -1,7 +1,8 @@
 """Libraries that an agent installed before those of the environment, where its system changes are kept.
 
-Perl, Ruby and R look in the folders of the site first. What the agent added there stays unless the environment was
-built with a library of that name: `candidates` chooses such paths from the list of changes, `settle` asks the copy.
+Perl, Ruby, R, Lua and compilers of C look in the folders of the site first. What the agent added there stays unless
+the environment was built with a library of that name: `candidates` chooses such paths from the list of changes,
+`settle` asks the copy.
 """
 
 from __future__ import annotations
@@ -62,6 +63,21 @@ _FAMILIES: Final = (
             "/usr/local/lib/ruby/gems/*/specifications/{}-[0-9]*",
             "/usr/local/lib/ruby/gems/*/specifications/default/{}-[0-9]*", "/usr/local/bundle/specifications/{}-[0-9]*",
         ),
+    ),
+    _Family(
+        re.compile(r"/usr/(?:local/include|lib/gcc/[^/]+/[^/]+/include(?:-fixed)?|include/[^/]+-linux-[^/]+)/(.+)"),
+        (
+            "/usr/include/{}", "/usr/include/*-linux-*/{}", "/usr/include/c++/*/{}", "/usr/include/*-linux-*/c++/*/{}",
+            "/usr/lib/gcc/*/*/include/{}",
+        ),
+    ),
+    _Family(
+        re.compile(r"/usr/local/(?:lib|share)/pkgconfig/(.+\.pc)"),
+        ("/usr/lib/pkgconfig/{}", "/usr/share/pkgconfig/{}", "/usr/lib/*/pkgconfig/{}"),
+    ),
+    _Family(
+        re.compile(r"/usr/local/(?:lib|share)/lua/[\d.]+/(.+\.(?:lua|so))"),
+        ("/usr/share/lua/*/{}", "/usr/lib/*/lua/*/{}"),
     ),
     _Family(
         re.compile(

@@ -57,6 +57,64 @@ def candidates(changes: Iterable[Change], withheld: PathSet) -> list[Change]:
     ]
 
 
+_HOOKS: Final = r"""
+line() { IFS= read -r found <"$1"; case $found in "gitdir: "*) found=${found#gitdir: };; esac; }
+hooks() {
+  cd -P "$1/hooks" 2>/dev/null || return 0
+  for hook in *; do [ ! -e "$hook" ] || printf '%s\0' "$(pwd)/$hook"; done
+}
+for place do
+  folder=$place
+  case $place in */commondir) folder=${place%/*};; esac
+  if [ ! -d "$folder" ]; then
+    line "$folder"
+    case $found in /*) folder=$found;; *) folder=${place%/*}/$found;; esac
+  fi
+  (hooks "$folder")
+  if [ -f "$folder/commondir" ]; then
+    line "$folder/commondir"
+    case $found in /*) (hooks "$found");; *) (hooks "$folder/$found");; esac
+  fi
+done
+true
+"""
+"""Prints the hooks of repositories that are elsewhere: a file or link `.git` leads there, or their common folder."""
+
+
+def elsewhere(changes: Iterable[Change], withheld: PathSet) -> list[str]:
+    """What leads git from a working tree to a repository in another place."""
+    return [
+        change.path
+        for change in changes
+        if change.path.endswith(("/.git", "/commondir"))
+        and change.type != "directory"
+        and change.kind != "deleted"
+        and not withheld.covers(change.path)
+    ]
+
+
+async def settle_hooks(forked: Sandbox, places: Sequence[str], own: PathSet) -> list[str]:
+    """Remove the agent's `own` hooks from repositories that are elsewhere; the paths that were removed.
+
+    Variables turn hooks off for commands of the verifier, but not for those that it starts without an environment.
+    """
+    removed: list[str] = []
+    for start in range(0, len(places), _AT_ONCE):
+        words = ["/bin/sh", "-c", _HOOKS, "sh", *places[start : start + _AT_ONCE]]
+        result = await forked.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC, max_output=_MAX_BYTES)
+        if not result.ok or result.dropped_bytes:
+            raise SandboxFailure("Hooks of repositories could not be listed.", code="listing-failed")
+        found = result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        gone = [path for path in dict.fromkeys(found) if own.covers(path) and not path.endswith(".sample")]
+        if (
+            gone
+            and not (await forked.exec(["/bin/rm", "-rf", "--", *gone], user="root", cwd="/", timeout=_TIMEOUT_SEC)).ok
+        ):
+            raise SandboxFailure("Hooks of repositories could not be removed.", code="cleanup-failed")
+        removed += gone
+    return removed
+
+
 async def settle(
     forked: Sandbox, changes: Iterable[Change], workdir: str, pristine: Callable[[], Awaitable[Sandbox]]
 ) -> list[str]:

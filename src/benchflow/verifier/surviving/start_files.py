@@ -58,14 +58,16 @@ def reads_by_itself(names: Sequence[str], *, link: bool) -> bool:
 
 
 NAME_SERVICES: Final = (
-    "/run/nscd", "/var/run/nscd", "/run/nslcd", "/var/run/nslcd", "/run/systemd/resolve", "/run/systemd/userdb",
-    "/run/avahi-daemon", "/var/run/avahi-daemon", "/var/lib/sss", "/run/samba/winbindd", "/var/run/samba/winbindd",
+    "/run/nscd", "/var/run/nscd", "/run/nslcd", "/var/run/nslcd", "/run/systemd", "/run/avahi-daemon",
+    "/var/run/avahi-daemon", "/run/dbus", "/var/run/dbus", "/var/run/systemd", "/var/lib/sss", "/run/samba/winbindd",
+    "/var/run/samba/winbindd",
 )  # fmt: skip
-"""Where the C library and its modules ask for the addresses of hosts and for accounts if a socket is there."""
+"""Where the C library, its modules and programs of the system ask for the addresses of hosts, for accounts and for
+services of the system, if a socket is there."""
 _SYSTEM_START: Final = re.compile(
     r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|bash\.bashrc|bashrc|zshenv|inputrc"
     r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
-    r"|sudoers|sudo\.conf|wgetrc|psqlrc|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|common-session.*)"
+    r"|sudoers|sudo\.conf|wgetrc|psqlrc|php(/.*)?|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|common-session.*)"
     r"|((ld\.so\.conf|environment|profile|bash_completion|sudoers)\.d|apt|dpkg|zsh|uv|xdg|python[23]?[.\d]*|perl"
     r"|ruby[.\d]*|r|java[^/]*|maven|alternatives)(/.*)?)"
     r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
@@ -83,6 +85,22 @@ _HOME_START: Final = re.compile(
     r"|node_(modules|libraries)(/.*)?)"
 )
 _TO_HOME_START: Final = re.compile(r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)")
+
+
+_PROGRAM_SETTING: Final = re.compile(
+    r"([a-z][\w+-]*?)-?[\d.]*?(\.(conf|cfg|ini|cnf|toml|ya?ml|json|xml|config)|rc|_config)"
+)
+_PROGRAM_FOLDER: Final = re.compile(r"([a-z][\w+-]*?)-?[\d.]*?(\.conf)?(\.d)?")
+_OF_THE_MACHINE: Final = frozenset({"cron", "init", "network", "networks", "systemd"})
+"""Folders of `/etc` that say what a machine does, and that no program of a verifier reads at its start."""
+
+
+def named_after(names: Sequence[str]) -> str | None:
+    """The program that a setting in `/etc` or directly in a home seems to belong to, by its name; `names` are the path
+    within that place."""
+    first, inside = names[0].removeprefix("."), len(names) > 1
+    found = (_PROGRAM_FOLDER if inside else _PROGRAM_SETTING).fullmatch(first)
+    return found[1] if found and found[1] not in _OF_THE_MACHINE else None
 
 
 def is_system_start(path: str) -> bool:

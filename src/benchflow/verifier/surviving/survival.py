@@ -20,6 +20,7 @@ from benchflow.verifier.surviving.start_files import (
     is_system_start,
     leads_to_home_start,
     leads_to_system_start,
+    named_after,
     of_home_start,
     reads_by_itself,
 )
@@ -72,6 +73,9 @@ _DATABASES: Final = frozenset(
     }
 )  # fmt: skip
 """Folders of `/var/lib` in which package managers and interpreters keep what they look up."""
+_LIBRARIES_OF_STATE: Final = ("/var/lib/gems", "/var/lib/ghc", "/var/lib/javascript", "/var/lib/python")
+_SUITE: Final = re.compile(r"/opt/([^/]+/){1,3}(s?bin|lib(32|64|exec)?|include|jre|jmods|modules|share|src)/")
+"""Programs and libraries of software in `/opt`; the rest of it may be settings and data."""
 _NODE_MODULES: Final = "node_modules"
 """Where Node looks up modules for any script, in every folder above it."""
 _MAKEFILES: Final = frozenset({"makefile", "rakefile", "rakefile.rb"})
@@ -103,6 +107,8 @@ class Rules:
     """Mount points, which appear as changes but are not."""
     home: str | None = None
     """The home of the verifier's user as built."""
+    early: frozenset[str] = frozenset()
+    """Modules that interpreters of the environment import before their hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,8 @@ class _Judge:
         """Folders that the agent made."""
         self.programs = (*rules.lookup, *rules.built, f"/{_NODE_MODULES}")
         self.above = _folders_above(rules.workdir)
+        self.mentioned = frozenset(plain(word).removeprefix(".") for word in rules.expected)
+        """Words of the task, as names of files and programs."""
 
     def reason(self, change: Change) -> Reason | None:
         path, rules = change.path, self.rules
@@ -170,7 +178,7 @@ class _Judge:
         names = [plain(name) for name in path.split("/")[1:]]
         if _BYTECODE in names:
             return "bytecode"
-        if is_startup(names[-1]):
+        if is_startup(names[-1]) or self._is_early(change, names):
             return "startup"
         reason = self._of_system(change, names) if rules.keep_system else self._of_place(change, names)
         if reason is None and not rules.keep_hooks and (below(path, rules.workdir) or not below(path, *SYSTEM)):
@@ -178,6 +186,15 @@ class _Judge:
         if reason is None and change.type == "symlink" and change.kind != "deleted":
             reason = self._of_link(change)
         return reason
+
+    def _is_early(self, change: Change, names: list[str]) -> bool:
+        """Whether Python would import this before its hook, from a folder that a verifier has in `PYTHONPATH`."""
+        name = names[-1]
+        if name in self.rules.expected or self.rules.keep_hooks:
+            return False
+        module = module_name(name)
+        found = names[-2] if module == "__init__" and len(names) > 1 else module
+        return found in self.rules.early or (change.type == "symlink" and name in self.rules.early)
 
     def _of_place(self, change: Change, names: list[str]) -> Reason | None:
         """Where the system, its interpreters and their settings are, everything is as built; elsewhere is data."""
@@ -214,10 +231,12 @@ class _Judge:
     def _of_system(self, change: Change, names: list[str]) -> Reason | None:
         """Programs and libraries as built, nothing before them, and what they read when they start."""
         path, added = change.path, change.kind == "added"
-        places = (*PROGRAMS, *self.programs)
+        places = (*PROGRAMS, *self.programs, *_LIBRARIES_OF_STATE)
         if self._is_start_setting(change, names) or self._is_python_start(change, names):
             return "startup"
         if self._redirects(change, self.programs):
+            return "path"
+        if _SUITE.match(path) and change.kind != "added" and not below(path, self.rules.workdir):
             return "path"
         if not below(path, *places) or (below(path, self.rules.workdir) and not below(path, *self.programs)):
             return None
@@ -232,7 +251,25 @@ class _Judge:
         path = "/" + "/".join(names)
         if is_system_start(path) or below(path, *NAME_SERVICES) or self._redirects(change, NAME_SERVICES):
             return True
-        return (_is_link(change) and leads_to_system_start(path)) or self._is_home_start(change, names)
+        if (_is_link(change) and leads_to_system_start(path)) or self._is_home_start(change, names):
+            return True
+        return not below(change.path, self.rules.workdir) and self._is_unmentioned_setting(change, names)
+
+    def _is_unmentioned_setting(self, change: Change, names: list[str]) -> bool:
+        """Whether it is a setting of a program as built, or one in a home, and the task speaks of neither.
+
+        Settings have names that programs choose; so the names of the environment's own programs tell them apart.
+        """
+        depth = 1 if names[0] == "etc" else _home_of(change.path).count("/")
+        inner = names[depth:]
+        if not inner or (names[0] != "etc" and not (_is_home(_home_of(change.path)) and inner[0].startswith("."))):
+            return False
+        if self.mentioned.intersection(name.removeprefix(".") for name in inner if name != ".config"):
+            return False
+        if names[0] != "etc" and (inner[0] == ".config" or len(inner) == 1):
+            return change.type != "directory"
+        program = named_after(inner)
+        return program is not None and program in self.rules.programs and program not in self.mentioned
 
     def _is_home_start(self, change: Change, names: list[str]) -> bool:
         """The same in a home: the verifier's, wherever it is, or another one at the usual place."""
@@ -244,12 +281,15 @@ class _Judge:
         return of_home_start(rest) or (_is_link(change) and leads_to_home_start(rest))
 
     def _is_in_library(self, path: str, names: list[str]) -> bool:
-        """Whether a path is in the standard library, or in a package of Python that the environment was built with."""
-        for depth, name in enumerate(names):
-            if name in _SITES:
-                top = "/".join(path.split("/")[: depth + 3])
-                return len(names) > depth + 2 and not self.added.covers(top)
-        return any(_STDLIB.fullmatch(name) for name in names[:-1]) and not self.added.covers(path.rpartition("/")[0])
+        """Whether a path is in the standard library of a language, or in a package that the environment was built with:
+        programs read all that they find there."""
+        parts = path.split("/")
+        for depth, name in enumerate(names[:-1]):
+            if name in _PACKAGES and not _is_above_packages(names, depth):
+                inner = depth + 1 + names[depth + 1].startswith("@")
+                return len(names) > inner + 1 and not self.added.covers("/".join(parts[: inner + 2]))
+        whole = any(_WHOLE.fullmatch(name) for name in names[:-1]) or tuple(names[-3:-1]) in _READ_WHOLE
+        return whole and not self.added.covers(path.rpartition("/")[0])
 
     def _is_python_start(self, change: Change, names: list[str]) -> bool:
         """What an interpreter of the environment reads at its start; a virtual environment of the agent has its own."""
@@ -300,8 +340,11 @@ def is_startup(name: str) -> bool:
 
 
 def is_repository_hook(parents: list[str], name: str) -> bool:
-    """A program that git runs on its own."""
-    return parents[-2:] == [".git", "hooks"] and not name.endswith(".sample")
+    """A program that git runs on its own, in a repository or in one of its submodules or work trees."""
+    if ".git" not in parents or parents[-1] != "hooks" or name.endswith(".sample"):
+        return False
+    inner = parents[parents.index(".git") + 1 : -1]
+    return not inner or (len(inner) > 1 and inner[0] in ("modules", "worktrees") and not {"refs", "logs"} & {*inner})
 
 
 def module_name(name: str) -> str | None:
@@ -336,6 +379,13 @@ def _is_home_setting(path: str, home: str) -> bool:
     )
 
 
+def _is_above_packages(names: Sequence[str], depth: int) -> bool:
+    """Whether packages are below a further folder: gems of a version; and a folder `library` of others than R."""
+    if names[depth] == "gems":
+        return _VERSION.fullmatch(names[depth + 1]) is not None
+    return names[depth] == "library" and names[depth - 1] != "r"
+
+
 def _folders_above(workdir: str) -> frozenset[str]:
     """The folders that programs pass when they walk up from the working folder, or from the verifier's."""
     parts = workdir.strip("/").split("/")[:-1]
@@ -343,7 +393,16 @@ def _folders_above(workdir: str) -> frozenset[str]:
 
 
 _SITES: Final = frozenset({"site-packages", "dist-packages"})
-_STDLIB: Final = re.compile(r"(python|pypy)[23](\.\d+)?t?")
+_PACKAGES: Final = _SITES | {"node_modules", "gems", "library", "site-library"}
+"""Folders in which each entry is one package of a language."""
+_WHOLE: Final = re.compile(
+    r"(python|pypy)[23](\.\d+)?t?|go|golang|go-?[\d.]+|rustlib|rubygems|bundler|gconv-modules\.d"
+)
+"""Folders that are one library of a language, or are read as a whole."""
+_VERSION: Final = re.compile(r"\d[\d.]*")
+_READ_WHOLE: Final = frozenset(
+    {("lib", "ext"), ("lib", "endorsed"), ("ant", "lib"), ("gio", "modules"), ("gdb", "auto-load")}
+)
 _PYTHON_START: Final = frozenset({"pyvenv.cfg", "python._pth", "python3._pth"})
 
 

@@ -9,24 +9,22 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from benchflow.errors import SandboxFailure, UnsupportedError, UsageError
+from benchflow.sandbox.composed.composition import Part, ServiceComposition
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer
-from benchflow.sandbox.engine.composed.compose_file import Condition, Service
 from benchflow.sandbox.engine.composed.compose_service import EngineService
 from benchflow.sandbox.engine.container_changes import parse_diff
 from benchflow.sandbox.engine.container_sandbox import EngineSandbox, describe
 from benchflow.sandbox.engine.forwarded_services import services_of
 from benchflow.sandbox.protocol import (
     Change,
-    Composition,
-    Image,
     Limits,
     Mount,
     NetworkPolicy,
@@ -41,27 +39,6 @@ if TYPE_CHECKING:
     from benchflow.sandbox.engine.engine_backend import EngineBackend
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A service with the image it runs from; `own` images are removed with the sandbox."""
-
-    service: Service
-    image: Image
-    own: bool = False
-
-
-@dataclass(frozen=True)
-class EngineComposition(Composition):
-    """The services of a compose file on an engine."""
-
-    parts: tuple[Part, ...] = ()
-    """In the order of their start, without `main`."""
-    needed: Mapping[str, Condition] = field(default_factory=dict)
-    """What `main` waits for."""
-    aliases: tuple[str, ...] = ()
-    """Further names of `main`."""
-
-
 class ComposeSandbox(InContainer):
     """All services of a compose file. Everything but `service` is about `main`, where agent and verifier work."""
 
@@ -69,7 +46,7 @@ class ComposeSandbox(InContainer):
         self,
         backend: EngineBackend,
         spec: SandboxSpec,
-        composition: EngineComposition,
+        composition: ServiceComposition,
         *,
         main: EngineSandbox | None = None,
     ) -> None:
@@ -79,8 +56,7 @@ class ComposeSandbox(InContainer):
         self._backend = backend
         self._composition = composition
         self._parts = composition.parts
-        self._names = [MAIN_SERVICE, *composition.aliases]
-        self._names += [name for part in self._parts for name in (part.service.name, *part.service.aliases)]
+        self._names = composition.names
         holder = replace(spec, mounts=(), limits=Limits(), env={}, workdir="/", user="root")
         self._holder = EngineSandbox(backend, holder, purpose="service", hosts=self._names)
         self._main = main or EngineSandbox(backend, spec)
@@ -126,7 +102,7 @@ class ComposeSandbox(InContainer):
             if name == MAIN_SERVICE:
                 raise UnsupportedError(f"The service '{part.service.name}' depends on main, which starts last.")
             await self._services[name].wait_for(condition)
-        started = EngineService(await self._backend.connect(), part.service, part.image, self._holder.id)
+        started = EngineService(await self._backend.connect(), part, self._holder.id)
         self._services[part.service.name] = started
         await started.start(self._holder.network_environment())
 

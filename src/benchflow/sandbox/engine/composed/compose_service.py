@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import anyio
 
 from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.sandbox.composed.composition import Part
 from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.running_container import EngineContainer
-from benchflow.sandbox.engine.composed.compose_file import Service
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
 from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.protocol import Healthcheck, Image, SandboxSpec
+from benchflow.sandbox.protocol import Healthcheck, SandboxSpec
 
 _LAST_LINES = 15
 _POLL_SEC = 0.2
@@ -22,11 +22,12 @@ _POLL_SEC = 0.2
 class EngineService:
     """A container that runs a service's command; the sandbox ends when it is stopped."""
 
-    def __init__(self, host: EngineHost, service: Service, image: Image, network_of: str) -> None:
+    def __init__(self, host: EngineHost, part: Part, network_of: str) -> None:
         self.id = f"benchcube-{secrets.token_hex(8)}"
         self._host = host
-        self._service = service
-        self._image = image
+        self._part = part
+        self._service = part.service
+        self._image = part.image
         self._network_of = network_of
         self._container: EngineContainer | None = None
 
@@ -56,11 +57,7 @@ class EngineService:
     async def start(self, environment: Mapping[str, str]) -> None:
         """Start the service's program; `environment` is what the network policy adds."""
         service, client = self._service, self._host.client
-        command = self._command()
-        if not command:
-            raise EnvironmentFailure(
-                f"Neither the service '{service.name}' nor its image has a command.", code="service-failed"
-            )
+        command = self._part.command
         user, workdir = self.spec.user or "0:0", self.spec.workdir
         variables, env = client.environment({**environment, **service.env})
         launch = Launch(
@@ -82,13 +79,6 @@ class EngineService:
         self._container = EngineContainer(
             client, self.id, user=user, workdir=workdir, env={}, restart=self._cannot_restart
         )
-
-    def _command(self) -> tuple[str, ...]:
-        """As compose has it: an entry point of the service's own sets aside the image's command too."""
-        if self._service.entrypoint is not None:
-            return (*self._service.entrypoint, *(self._service.command or ()))
-        command = self._service.command
-        return (*self._image.entrypoint, *(self._image.command if command is None else command))
 
     async def wait_for(self, condition: str) -> None:
         """Return once the service has reached what others wait for; one that ends before is an error."""

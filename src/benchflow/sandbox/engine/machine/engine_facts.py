@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.sandbox.backends import ENGINE
+from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.protocol import Limits, Missing, SandboxSpec
 
-ALWAYS: Final = ENGINE - {"network.allowlist", "forward", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}
+ALWAYS: Final = BUILT_IN - {"network.allowlist", "forward", "limits.cpu", "limits.memory", "limits.pids", "limits.disk"}
 """What both engines can do wherever they run, of all that they declare."""
 
 

@@ -36,6 +36,10 @@ class Stage:
     on_host: bool = False
     """Whether its layers are on top of this machine's userland."""
     fidelity: Fidelity = "exact"
+    instead_of: tuple[str, ...] = ()
+    """Images that were replaced, as the Dockerfile names them."""
+    lacks: tuple[str, ...] = ()
+    """What their substitutes do not have of them."""
     args: Mapping[str, str] = field(default_factory=dict)
     """Build arguments in scope."""
     has_command: bool = False

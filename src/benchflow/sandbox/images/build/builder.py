@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
-from benchflow.sandbox.images.build.bases import HOST, Bases
+from benchflow.sandbox.images.build.bases import HOST, IMAGE_MISSING, Bases, Obtain
 from benchflow.sandbox.images.build.build_stage import SETTINGS, Stage, workdir_after
 from benchflow.sandbox.images.build.copy_files import Ownership, SourceTree, hash_all
 from benchflow.sandbox.images.build.copy_step import (
@@ -27,12 +27,13 @@ from benchflow.sandbox.images.build.copy_step import (
 )
 from benchflow.sandbox.images.build.layer_writer import make_directory
 from benchflow.sandbox.images.build.run_step import RunStep, Tail, read_run
-from benchflow.sandbox.images.build.stage_plan import BuildPlan, plan_build, unsupported
+from benchflow.sandbox.images.build.stage_plan import BuildPlan, StagePlan, plan_build, unsupported
 from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.images.dockerfile.instructions import Instruction, parse_dockerfile
 from benchflow.sandbox.images.image_registry import ImageRegistry, make_image
 from benchflow.sandbox.images.layer_store import MakeLayer
 from benchflow.sandbox.images.layer_tree import Branch, LayerTree
+from benchflow.sandbox.images.substitutes import lacking
 from benchflow.sandbox.protocol import ExecResult, Image, NetworkPolicy, OutputSink
 
 _PUBLIC: Final = NetworkPolicy("public")
@@ -67,10 +68,18 @@ class BuildOptions:
 class DockerfileBuilder:
     """Builds into one store; `host` gives the branches of this machine's userland."""
 
-    def __init__(self, registry: ImageRegistry, run_layer: RunLayer, host: HostBranches | None = None) -> None:
+    def __init__(
+        self,
+        registry: ImageRegistry,
+        run_layer: RunLayer,
+        host: HostBranches | None = None,
+        obtain: Obtain | None = None,
+    ) -> None:
+        """`obtain` finds base images; by default only those in the store."""
         self.registry: Final = registry
         self.run_layer: Final = run_layer
         self.host: Final = host
+        self.obtain: Final = obtain
 
     async def build(self, context: Path, options: BuildOptions | None = None) -> Image:
         """The environment that the Dockerfile in `context` describes.
@@ -93,7 +102,7 @@ class DockerfileBuilder:
             line = build.current.line if build.current else None
             raise EnvironmentFailure(message, code="build-timeout", file=options.dockerfile, line=line)
         image = build.image(stage)
-        return replace(image, fidelity=stage.fidelity)
+        return replace(image, fidelity=stage.fidelity, instead_of=stage.instead_of, lacks=stage.lacks)
 
     def _plan(self, context: Path, options: BuildOptions) -> BuildPlan:
         path = context / options.dockerfile
@@ -121,7 +130,7 @@ class _Build:
         self.store = builder.registry.store
         self.plan = plan
         self.options = options
-        self.bases = Bases(builder.registry, options.base_image)
+        self.bases = Bases(builder.registry, options.base_image, builder.obtain)
         self.context = SourceTree(
             LayerTree([context]), context_rules(context, options.dockerfile), what="the build context"
         )
@@ -146,6 +155,7 @@ class _Build:
             stage = replace(await self.stage(written.parent), args={}, has_command=False)
         else:
             stage = await self._located(written.start, self.bases.stage(written.image))
+            stage = await self._compared(stage, written)
         if stage.config.triggers:
             message = f"the base image {written.image} has ONBUILD instructions, which are not supported"
             raise unsupported(written.start, self.plan.scope, message)
@@ -155,6 +165,14 @@ class _Build:
         self._stages[index] = stage
         self._open.discard(index)
         return stage
+
+    async def _compared(self, stage: Stage, written: StagePlan) -> Stage:
+        """The stage with what its base lacks, where that is a substitute."""
+        if stage.fidelity != "substituted":
+            return stage
+        runs = [instruction.value for instruction in written.body if instruction.keyword == "RUN"]
+        lacks = await self.store.work.look(lacking, written.image, runs, self.tree(stage))
+        return replace(stage, lacks=lacks)
 
     async def _located(self, instruction: Instruction, work: Awaitable[Stage]) -> Stage:
         """Say where in the Dockerfile a failure happened."""
@@ -223,7 +241,9 @@ class _Build:
         request = read_request(instruction, stage, self.plan.scope)
         source, tree = await self._source(request)
         if source is not None and source.fidelity == "substituted":
-            stage = replace(stage, fidelity="substituted")
+            replaced = tuple(dict.fromkeys((*stage.instead_of, *source.instead_of)))
+            lacks = tuple(dict.fromkeys((*stage.lacks, *source.lacks)))
+            stage = replace(stage, fidelity="substituted", instead_of=replaced, lacks=lacks)
         owner = await self._owner(stage, request)
 
         key = hash_all([stage.key, "COPY", await self.store.work.look(fingerprint_copy, request, tree, owner)])
@@ -247,9 +267,19 @@ class _Build:
             raise EnvironmentFailure(
                 f"the stage {request.stage} is not complete at this point", code="dockerfile-invalid"
             )
-        stage = await (self.stage(written.index) if written else self.bases.stage(request.stage))
+        stage = await (self.stage(written.index) if written else self._copied_image(request.stage))
         self.current = current
         return stage, SourceTree(self.tree(stage), what=f"{request.stage}")
+
+    async def _copied_image(self, name: str) -> Stage:
+        """The image whose files are copied; no other image has them, so nothing replaces it."""
+        try:
+            return await self.bases.exact(name)
+        except EnvironmentFailure as error:
+            if error.code != IMAGE_MISSING:
+                raise
+            message = f"its files are copied, so no other image can replace it. {error}"
+            raise EnvironmentFailure(message, code=IMAGE_MISSING) from error
 
     async def _owner(self, stage: Stage, request: CopyRequest) -> Ownership:
         if request.owner is not None:

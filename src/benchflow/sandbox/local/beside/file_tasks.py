@@ -136,7 +136,7 @@ def compose_host(message: messages.Message, zygote: Zygote) -> messages.Message:
     if message["folders"]:
         host_profile.compose_folders(unfinished)
     else:
-        host_profile.compose(unfinished, owners=zygote.identity != "single")
+        host_profile.compose(unfinished, owners=zygote.identity != "single", bare=message["bare"])
     publish(unfinished, target)
     return {}
 

@@ -7,6 +7,7 @@ in an address.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Final
 
 from benchflow.sandbox.inside.accounts import AGENT, AGENT_ID
 
-_FORMAT: Final = "3"
+_FORMAT: Final = "4"
 IN_PLACE: Final = ("/usr",)
 """Folders that are layers themselves."""
 _MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -46,6 +47,8 @@ _FOLDERS: Final = {
 _LINKS: Final = {"var/run": "/run", "var/lock": "/run/lock", "etc/mtab": "/proc/self/mounts"}
 _LOGIN_IN_ADDRESS: Final = re.compile(rb"://[^/\s@]+:[^/\s@]+@|_authToken|password\s*=", re.IGNORECASE)
 _LARGEST_SETTING: Final = 1 << 20
+_PIP_MARK: Final = "lib/python3*/EXTERNALLY-MANAGED"
+"""Below `/usr`: Debian's request to pip not to install anything. Images of Python have no such file."""
 _FIRST_PERSON: Final = 1000
 _NOBODY: Final = 65534
 
@@ -70,8 +73,12 @@ def profile_key(root: Path = Path("/")) -> str:
     return f"host-{digest.hexdigest()[:16]}"
 
 
-def compose(target: Path, root: Path = Path("/"), *, owners: bool = True) -> None:
-    """Write the layer. `owners`: whether more than one user id is there to give files to."""
+def compose(target: Path, root: Path = Path("/"), *, owners: bool = True, bare: bool = False) -> None:
+    """Write the layer. `owners`: whether more than one user id is there to give files to.
+
+    A `bare` one is for images that are built on it: it has no user `agent`, because a Dockerfile may create one, or
+    another user with the same id.
+    """
     target.mkdir(mode=0o755)
     for name in _MERGED:
         if (root / name).is_symlink():
@@ -87,12 +94,14 @@ def compose(target: Path, root: Path = Path("/"), *, owners: bool = True) -> Non
     for name, leads_to in _LINKS.items():
         if not os.path.lexists(target / name):
             (target / name).symlink_to(leads_to)
-    _write_accounts(target, root)
+    _write_accounts(target, root, bare=bare)
+    _hide_pip_mark(target, root)
     for name in ("hosts", "hostname", "resolv.conf"):
         (target / "etc" / name).write_text("")
     home = target / "home" / AGENT
-    home.mkdir(mode=0o755)
-    if owners:
+    if not bare:
+        home.mkdir(mode=0o755)
+    if owners and not bare:
         for folder in (home, target / "app"):
             os.chown(folder, AGENT_ID, AGENT_ID)
 
@@ -140,13 +149,22 @@ def _carries_login(path: Path, size: int) -> bool:
     return "etc" in path.parts and size < _LARGEST_SETTING and bool(_LOGIN_IN_ADDRESS.search(path.read_bytes()))
 
 
-def _write_accounts(target: Path, root: Path) -> None:
-    """The system's users and groups and the sandbox's own; the people of this machine are not named."""
+def _hide_pip_mark(target: Path, root: Path) -> None:
+    """Delete the mark for the environment: in an overlay, a device 0:0 means that a file of a lower layer is gone."""
+    for mark in (root / "usr").glob(_PIP_MARK):
+        place = target / mark.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # not every user may make one; then pip itself says how it installs
+            os.mknod(place, stat.S_IFCHR, os.makedev(0, 0))
+
+
+def _write_accounts(target: Path, root: Path, *, bare: bool) -> None:
+    """The system's users and groups and, unless `bare`, the sandbox's own; the people of this machine are not named."""
     people = {"passwd": f"{AGENT}:x:{AGENT_ID}:{AGENT_ID}::/home/{AGENT}:/bin/sh", "group": f"{AGENT}:x:{AGENT_ID}:"}
     for name, own in people.items():
         lines = [line for line in (root / "etc" / name).read_text().splitlines() if _is_system(line)]
         cleaned = lines if name == "passwd" else [line.rpartition(":")[0] + ":" for line in lines]
-        (target / "etc" / name).write_text("\n".join([*cleaned, own]) + "\n")
+        (target / "etc" / name).write_text("\n".join([*cleaned, *([] if bare else [own])]) + "\n")
 
 
 def _is_system(line: str) -> bool:

@@ -36,8 +36,9 @@ from benchflow.sandbox.local.inside.seccomp import build_filter
 from benchflow.sandbox.local.inside.supervisor import Supervisor, answer
 
 _NAMESPACES: Final = (
-    sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP
+    sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWCGROUP | sc.CLONE_NEWUTS
 )
+"""Of every sandbox; that of the network may be shared."""
 _OOM_SCORE: Final = b"800"
 _REHEARSALS: Final = 10
 _GROUP_ATTEMPTS: Final = 100
@@ -232,10 +233,13 @@ class Zygote:
                     self.spare = None
 
     def _launch(self, planned: wire.Message, reply: socket.socket, fds: list[int]) -> None:
-        """`fds`: reply, control, then control groups."""
+        """`fds`: reply, control, then control groups, then the network namespace of a plan that joins one."""
         plan = Plan.from_dict(planned)
-        spare, self.spare = self.spare, None
-        blank = spare or self._clone_blank()
+        if plan.joins:
+            blank = self._clone_within(fds.pop())
+        else:
+            spare, self.spare = self.spare, None
+            blank = spare or self._clone_blank()
         trees: dict[str, int] = {}
         try:
             self._open_trees(plan, blank, trees)
@@ -274,13 +278,27 @@ class Zygote:
         except OSError:  # the next sandbox will say what is wrong
             self.sparing = False
 
-    def _clone_blank(self) -> Blank:
+    def _clone_within(self, network: int) -> Blank:
+        """A blank in the network namespace of another sandbox, which this process enters for that moment."""
+        home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            sc.setns(network, sc.CLONE_NEWNET)
+            try:
+                return self._clone_blank(joined=True)
+            finally:
+                sc.setns(home, sc.CLONE_NEWNET)
+        finally:
+            os.close(home)
+            os.close(network)
+
+    def _clone_blank(self, *, joined: bool = False) -> Blank:
+        """A process that waits for its plan, in a network namespace of its own unless `joined`."""
         ours, theirs = wire.channel()
         with theirs:
             first = self.ranges.take() if self.ranges is not None else 0
-            pid = self._clone(first)
+            pid = self._clone(first, 0 if joined else sc.CLONE_NEWNET)
             if pid == 0:
-                self._become_supervisor(theirs.detach())
+                self._become_supervisor(theirs.detach(), joined=joined)
         self.sandboxes[pid] = first
         owners = None
         try:
@@ -295,7 +313,7 @@ class Zygote:
             raise
         return Blank(pid, ours, owners)
 
-    def _clone(self, first: int) -> int:
+    def _clone(self, first: int, network: int) -> int:
         """`os.fork` into new namespaces.
 
         What the kernel counts per user namespace it also counts for the user who made it, up to that user's limit. So
@@ -305,7 +323,7 @@ class Zygote:
         try:
             if self.ranges is not None:
                 os.setresuid(-1, first, -1)
-            pid = sc.clone_process(_NAMESPACES | sc.CLONE_NEWUTS)
+            pid = sc.clone_process(_NAMESPACES | network)
         except OSError as error:
             raise refused(error) from error
         finally:
@@ -334,7 +352,7 @@ class Zygote:
         for name in ("uid_map", "gid_map"):
             _write(f"/proc/{pid}/{name}", lines.encode())
 
-    def _become_supervisor(self, inbox: int) -> NoReturn:
+    def _become_supervisor(self, inbox: int, *, joined: bool) -> NoReturn:
         reply: socket.socket | None = None
         try:
             signal.set_wakeup_fd(-1)
@@ -348,6 +366,8 @@ class Zygote:
             watch = None
             try:
                 self._prepare_blank(store)
+                if not joined:
+                    rootfs.open_network()
                 watch = KillWatch.install(self.watch)
             except OSError as error:
                 failure = error
@@ -374,7 +394,6 @@ class Zygote:
         sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
         sc.prctl(sc.PR_SET_DUMPABLE, 0)
         os.setsid()
-        rootfs.loopback_up()
         rootfs.prepare()
         for tree in store:
             sc.attach_tree(tree, rootfs.STORE)
@@ -455,7 +474,7 @@ def main() -> NoReturn:
 
 def _unshare() -> None:
     try:
-        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWNET)  # a network it can come back to
         sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)  # AppArmor lets the first succeed without rights to do this
     except OSError as error:
         raise refused(error) from error

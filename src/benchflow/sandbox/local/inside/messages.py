@@ -127,6 +127,10 @@ class Plan(NamedTuple):
     shm_bytes: int = SHM_BYTES
     waits: bool = False
     """Whether the layers are mounted only when a message says so."""
+    joins: bool = False
+    """Whether it is in the network namespace of another sandbox, whose descriptor is sent with the plan."""
+    names: tuple[str, ...] = ()
+    """Further names of the loopback address."""
 
     def to_dict(self) -> dict[str, Any]:
         return self._asdict()
@@ -135,4 +139,12 @@ class Plan(NamedTuple):
     def from_dict(cls, values: dict[str, Any]) -> Plan:
         overlays = tuple(Overlay(*item) for item in values["overlays"])
         attachments = tuple(Attachment(*item) for item in values["attachments"])
-        return cls(**{**values, "overlays": overlays, "attachments": attachments, "cpus": tuple(values["cpus"])})
+        return cls(
+            **{
+                **values,
+                "overlays": overlays,
+                "attachments": attachments,
+                "cpus": tuple(values["cpus"]),
+                "names": tuple(values["names"]),
+            }
+        )

@@ -200,6 +200,25 @@ def open_network(supervisor: Supervisor, message: messages.Message, reply: socke
     return supervisor.fork(reply, lambda: _build_gateway(message, reply), passing=True)
 
 
+def renew_resolver(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Look up names as the sandbox does whose network this is."""
+    del fds
+    _write_resolver(supervisor.resolver, message["resolv_conf"])
+    messages.send(reply, {})
+    return False
+
+
+def hand_out_network(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """A descriptor of the network namespace."""
+    del supervisor, message, fds
+    namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        messages.send(reply, {}, (namespace,))
+    finally:
+        os.close(namespace)
+    return False
+
+
 def _build_gateway(message: messages.Message, reply: socket.socket) -> int:
     sockets = open_gateway(EgressPlan.from_message(message))
     messages.send(reply, {}, [opened.fileno() for opened in sockets])
@@ -222,6 +241,8 @@ OPERATIONS: Final[Mapping[str, Handler]] = {
     "survey": survey,
     "pause": pause,
     "network": open_network,
+    "resolver": renew_resolver,
+    "namespace": hand_out_network,
     "offers": list_offers,
     "dial": dial,
     "listen": open_listeners,

@@ -7,6 +7,7 @@ gone. Mount points are claimed without following anything there (`beneath`).
 from __future__ import annotations
 
 import _socket  # the plain kind: every sandbox pays for what it touches
+import contextlib
 import fcntl
 import functools
 import os
@@ -164,9 +165,11 @@ def _mount_dev() -> None:
 
 def _mount_own_files(root: int, plan: Plan) -> int:
     """`hosts`, `hostname` and `resolv.conf` are this sandbox's, regardless of the environment."""
+    hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+    hosts += f"127.0.1.1\t{plan.hostname}\n" + "".join(f"127.0.0.1\t{name}\n" for name in plan.names)
     contents = {
         "hostname": f"{plan.hostname}\n",
-        "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{plan.hostname}\n",
+        "hosts": hosts,
         "resolv.conf": "",
     }
     writers: dict[str, int] = {}
@@ -197,8 +200,13 @@ def make_workdir(plan: Plan) -> None:
         os.chown(plan.workdir, account.uid, account.gid)
 
 
-def loopback_up() -> None:
-    """Bring up the only interface of a fresh network namespace."""
+def open_network() -> None:
+    """Bring up the only interface of a fresh network namespace. Anybody may listen on any port, as in Docker, also root
+    of another sandbox that shares the namespace and does not own it."""
+    with contextlib.suppress(OSError):  # a kernel without the setting, which is only a convenience
+        setting = os.open("/proc/sys/net/ipv4/ip_unprivileged_port_start", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(setting, b"0")
+        os.close(setting)
     anything = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     fcntl.ioctl(anything.fileno(), _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
     anything.close()

@@ -161,7 +161,8 @@ class Environment:
             return [*self.layers, *([self.host] if self.host else [])]
         found = [f"{layer}{target}" for layer in self.layers]
         own = [f"{self.folders}{target}"] if self.folders else []
-        return [*(location for location in found if store.path(location).is_dir()), *own, target]
+        changed = f"{self.host}{target}"
+        return [*(location for location in (*found, changed) if store.path(location).is_dir()), *own, target]
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from functools import cache
 from ipaddress import IPv4Address, ip_address
 from typing import Final
 
-from benchflow.sandbox.network.addresses import refusal
+from benchflow.sandbox.network.addresses import VARIABLE, refusal
 from benchflow.sandbox.network.attempt_log import AuditLog, Channel
 from benchflow.sandbox.network.host_rules import Address, HostRules, Network, as_address
 from benchflow.sandbox.network.proxying.connection import Stream
@@ -63,7 +63,7 @@ class Dialer:
         fit = [address for address, reason in reasons.items() if reason is None]
         if not fit:
             address, reason = next(iter(reasons.items()))
-            raise RefusedError(f"{address} is {reason}")
+            raise RefusedError(f"{address} is {reason}; permit it with {VARIABLE}")
         return fit[:_MAX_TRIED]
 
     async def _resolve(self, host: str) -> Sequence[Address]:
@@ -93,6 +93,32 @@ class Dialer:
         return sock
 
 
+class _Asked(Stream):
+    """A connection to the outside, of which the log knows whether it waits for an answer."""
+
+    def __init__(self, sock: socket.socket, target: Target, audit: AuditLog, *, timeout: float) -> None:
+        super().__init__(sock, timeout=timeout)
+        self._target = target
+        self._audit = audit
+
+    async def write(self, data: bytes) -> None:
+        self._audit.asked(self, self._target.host, self._target.port)
+        await super().write(data)
+
+    async def _fill(self) -> bool:
+        found = await super()._fill()
+        self._audit.answered(self)
+        return found
+
+    def end_writing(self) -> None:
+        self._audit.given_up(self)
+        super().end_writing()
+
+    def close(self) -> None:
+        self._audit.given_up(self)
+        super().close()
+
+
 class Outbound:
     """The only place where connections to the outside are made."""
 
@@ -115,16 +141,21 @@ class Outbound:
     async def connect(self, channel: Channel, target: Target) -> Stream:
         """A connection to `target`; `RefusedError` or `UnreachableError` otherwise. Logged in every case."""
         if not self.admits(target.host):
-            raise self.refused(channel, target, "not on the allowlist")
+            raise self.refused(channel, target, "not on the allowlist; `allowed_hosts` of the package permits hosts")
+        dialling = object()
+        self._audit.asked(dialling, target.host, target.port)
         try:
             sock = await self._dialer.dial(target)
+            self._audit.answered(dialling)
         except RefusedError as error:
             raise self.refused(channel, target, str(error)) from None
         except UnreachableError as error:
             self.failed(channel, target, str(error))
             raise
+        finally:  # also where the client does not wait for it
+            self._audit.given_up(dialling)
         self._audit.record(channel, target.host, target.port, "allowed")
-        return Stream(sock, timeout=self._timeout)
+        return _Asked(sock, target, self._audit, timeout=self._timeout)
 
     def refused(self, channel: Channel, target: Target, reason: str) -> RefusedError:
         """Log a refusal and give the error to raise for it."""

@@ -6,6 +6,7 @@ A server never sees two requests of one client connection, so nothing can be smu
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from benchflow.sandbox.network.proxying.http1 import (
 _LINGER_SECONDS: Final = 2.0
 _LINGER_BYTES: Final = 1 << 20
 _SERVER_ERROR: Final = 500
+_FORBIDDEN: Final = 403
 _PHRASES: Final = {
     400: "Bad Request",
     403: "Forbidden",
@@ -66,7 +68,10 @@ async def answer_errors(client: Stream, outbound: Outbound, channel: Channel, wo
 async def reply(client: Stream, status: int, text: str, *headers: str) -> None:
     """Answer in the server's stead, as the last thing on this connection."""
     body = text.encode() + b"\n"
-    head = [f"HTTP/1.1 {status} {_PHRASES[status]}", "Content-Type: text/plain; charset=utf-8", *headers]
+    phrase = _PHRASES[status]
+    if status == _FORBIDDEN:  # all that most programs show of a refused tunnel is this line
+        phrase += f" ({re.sub(r'[^ -~]', '?', text)})"
+    head = [f"HTTP/1.1 {status} {phrase}", "Content-Type: text/plain; charset=utf-8", *headers]
     head += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
     await client.write("\r\n".join(head).encode("latin-1") + body)
     client.end_writing()

@@ -6,15 +6,16 @@ was found outside the places that are as built, or when a library that looks up 
 """
 
 import _frozen_importlib_external
-import os
+import encodings
+import posix  # there from the start, when `os` cannot be imported yet
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-GROUND = os.path.dirname(HERE)
+HERE = __file__.rpartition("/")[0]
+GROUND = HERE.rpartition("/")[0]
 SETTLED = frozenset(
     {
         "_pytest.config",
@@ -47,9 +48,14 @@ def install() -> None:
         spec = native(cls, fullname, path, target)
         if spec is None or (spec.loader is None and not spec.submodule_search_locations):
             return spec
+        if "io" not in sys.modules:  # early in the start of Python, which knows no other path than the library yet
+            return spec
         if fullname not in SETTLED and spec.origin is not None and spec.origin.startswith(as_built):
             return spec
-        return spec if fullname in _OURS else _lookups().settle(native, cls, fullname, path, target, spec)
+        if fullname in _OURS:
+            return spec
+        settle = getattr(_lookups(), "settle", None)  # None while it is being imported, with the path of the library
+        return spec if settle is None else settle(native, cls, fullname, path, target, spec)
 
     FINDER._get_spec = classmethod(get_spec)
     FINDER.verifier_ground = True
@@ -60,10 +66,11 @@ def install() -> None:
 def _as_built_places() -> "tuple[str, ...] | None":
     """Places where nothing is the agent's; None if the package opted out."""
     try:
-        with open(GROUND + "/changes", "rb") as file:
-            head = file.read(_HEAD)
+        file = posix.open((GROUND + "/changes").encode(), posix.O_RDONLY)
     except OSError:
         return None
+    head = posix.read(file, _HEAD)
+    posix.close(file)
     places = [HERE + "/"]
     for record in head.split(b"\0"):
         word, _, path = record.partition(b" ")
@@ -78,9 +85,10 @@ def _as_built_places() -> "tuple[str, ...] | None":
 def _lookups() -> "Any":
     found = sys.modules.get("verifier_lookups")
     if found is None:
-        sys.path.insert(0, HERE)
+        path = sys.path[:]
+        sys.path[:] = [HERE, encodings.__path__[0].rpartition("/")[0]]
         try:
             found = __import__("verifier_lookups")
         finally:
-            sys.path.remove(HERE)
+            sys.path[:] = path
     return found

@@ -8,6 +8,7 @@ import os
 import sys
 from _frozen_importlib_external import BYTECODE_SUFFIXES, SOURCE_SUFFIXES, spec_from_file_location
 from _imp import extension_suffixes
+from _io import FileIO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _same_bytes(path: str, other: str) -> bool:
 
 
 def _read() -> Changes:
-    with open(GROUND + "/changes", "rb") as file:
+    with FileIO(GROUND + "/changes") as file:  # the interpreter may have no `open` yet
         return Changes(file.read(), os.fstat(file.fileno()).st_ctime)
 
 
@@ -201,7 +202,7 @@ def _is_agents(fullname: str, origin: str) -> bool:
     if CHANGES.is_agents(origin):
         return True
     known = fullname in CHANGES.names or fullname in _RUNNERS or _is_standard(fullname)
-    return known and not origin.startswith(_OWN) and CHANGES.is_touched(origin)
+    return known and not origin.startswith(_own()) and CHANGES.is_touched(origin)
 
 
 def _is_standard(fullname: str) -> bool:
@@ -215,7 +216,9 @@ def _is_standard(fullname: str) -> bool:
 _RUNNERS = frozenset({"_pytest", "pluggy", "pytest", "tox"})
 
 
-_OWN = tuple(prefix.rstrip("/") + "/" for prefix in {sys.prefix, sys.base_prefix, "/verifier", "/tests", GROUND})
+def _own() -> "tuple[str, ...]":
+    """Where nothing is a copy of the agent's; when asked, since `site` sets the prefix of a virtual environment."""
+    return tuple(prefix.rstrip("/") + "/" for prefix in (sys.prefix, sys.base_prefix, "/verifier", "/tests", GROUND))
 
 
 def _is_agents_program() -> bool:

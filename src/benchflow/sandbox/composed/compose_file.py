@@ -1,7 +1,9 @@
 """Compose files, as far as a sandbox supports them. Pure.
 
-Services of a package share one network, reach each other under their names, and are seen from nowhere else, so `ports`
-and `expose` say nothing more. What is not in the tables below is refused with its path: nothing is left out silently.
+Services of a package share one network, reach each other under their names, and are seen from nowhere else, so `ports`,
+`expose` and the names of networks say nothing more. A volume of one service is a folder of that service. A service that
+ends is reported and not restarted. What is not in the tables below is refused with its path: nothing is left out
+silently.
 """
 
 from __future__ import annotations
@@ -20,16 +22,24 @@ from benchflow.task.document.yaml_source import YamlSource
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 _CONDITIONS: Final = frozenset({"service_started", "service_healthy", "service_completed_successfully"})
-_TOP: Final = frozenset({"services", "version", "name"})
+_TOP: Final = frozenset({"services", "version", "name", "volumes", "networks"})
 _SERVICE: Final = frozenset(
     {
         *("image", "build", "command", "entrypoint", "environment", "working_dir", "user", "depends_on"),
         *("healthcheck", "ports", "expose", "labels", "hostname", "container_name", "mem_limit", "cpus", "pids_limit"),
+        *("deploy", "networks", "volumes", "restart", "init", "tty", "stdin_open"),
     }
 )
+_RESOURCES: Final = frozenset({"cpus", "memory", "pids"})
+_NETWORK: Final = frozenset({"driver", "name"})
+_MOUNT: Final = frozenset({"type", "source", "target", "read_only", "volume"})
+LOG_FOLDERS: Final = ("/logs/verifier", "/logs/agent", "/logs/artifacts")
+"""Every environment has them; files that mount them from the machine, as Harbor's do, ask for nothing more."""
 _BUILD: Final = frozenset({"context", "dockerfile", "args", "target"})
 _CHECK: Final = frozenset({"test", "interval", "timeout", "retries", "start_period", "start_interval", "disable"})
-_KEEPS_ALIVE: Final = re.compile(r"(sh -c )?['\"]?(sleep (infinity|inf|\d+)|tail -f /dev/null)['\"]?")
+_KEEPS_ALIVE: Final = re.compile(
+    r"((/bin/)?(ba)?sh -c )?['\"]?(sleep (infinity|inf|\d+)|tail -f /dev/null)['\"]?|(/bin/)?(ba)?sh"
+)
 _VARIABLE: Final = re.compile(r"\$(?:\$|\{(\w+)(?:(:?-)([^}]*))?\}|(\w+))")
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
@@ -63,6 +73,8 @@ class Service:
     labels: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     """Further names that other services know it by."""
+    empty_folders: tuple[str, ...] = ()
+    """Of `main`: where the file mounts folders from outside the package, which nothing in a sandbox gets to see."""
 
 
 def read_compose(file: Path, variables: Mapping[str, str]) -> dict[str, Service]:
@@ -82,6 +94,10 @@ def parse_compose(document: object, file: Path, variables: Mapping[str, str]) ->
     reader = _Reader(file, variables)
     top = reader.mapping(reader.filled(document, ""), "")
     reader.only(top, _TOP, "")
+    for name, value in reader.mapping(top.get("networks") or {}, "networks").items():
+        reader.only(reader.mapping(value or {}, f"networks.{name}"), _NETWORK, f"networks.{name}")
+    for name, value in reader.mapping(top.get("volumes") or {}, "volumes").items():
+        reader.only(reader.mapping(value or {}, f"volumes.{name}"), _NETWORK, f"volumes.{name}")
     services = reader.mapping(top.get("services") or {}, "services")
     if not services:
         raise reader.wrong("services", "lists no services")
@@ -116,6 +132,8 @@ class _Reader:
     def __init__(self, file: Path, variables: Mapping[str, str]) -> None:
         self._file = file
         self._variables = variables
+        self._volumes: dict[str, str] = {}
+        """Named volumes, and the service that has each."""
 
     def service(self, name: str, value: object) -> Service:
         path = f"services.{name}"
@@ -127,11 +145,10 @@ class _Reader:
         if name == MAIN_SERVICE and (
             data.get("entrypoint") is not None or (command and not _KEEPS_ALIVE.fullmatch(" ".join(command)))
         ):
-            raise UnsupportedError(
-                f"{self._file.name}: `{path}` starts its own program, but the main service is where agent and "
-                "verifier run; put the program into its own service.",
-                path=f"{path}.command",
-                file=self._file.name,
+            raise self.unsupported(
+                f"{path}.command",
+                "starts its own program, but the main service is where agent and verifier run; "
+                "put the program into its own service",
             )
         return Service(
             name=name,
@@ -145,9 +162,55 @@ class _Reader:
             depends_on=self.dependencies(data.get("depends_on"), f"{path}.depends_on"),
             healthcheck=self.healthcheck(data.get("healthcheck"), f"{path}.healthcheck"),
             limits=self.limits(data, path),
+            empty_folders=self.volumes(data.get("volumes"), f"{path}.volumes", name),
             labels=self.pairs(data.get("labels"), f"{path}.labels"),
-            aliases=tuple(str(data[key]) for key in ("hostname", "container_name") if data.get(key)),
+            aliases=(
+                *(str(data[key]) for key in ("hostname", "container_name") if data.get(key)),
+                *self.network_aliases(data.get("networks"), f"{path}.networks"),
+            ),
         )
+
+    def network_aliases(self, value: object, path: str) -> tuple[str, ...]:
+        if value is None or isinstance(value, list):
+            return ()
+        found: list[str] = []
+        for name, item in self.mapping(value, path).items():
+            data = self.mapping(item or {}, f"{path}.{name}")
+            self.only(data, frozenset({"aliases"}), f"{path}.{name}")
+            found += map(str, data.get("aliases") or ())
+        return tuple(found)
+
+    def volumes(self, value: object, path: str, service: str) -> tuple[str, ...]:
+        """Check that each is a folder of this service alone, for which nothing has to be made; the mounts of `main`
+        from outside the package are returned."""
+        if value is not None and not isinstance(value, list):
+            raise self.wrong(path, "is not a list")
+        outside: list[str] = []
+        for index, item in enumerate(value or ()):
+            place = f"{path}[{index}]"
+            source, target = self.volume(item, place)
+            if source.startswith((".", "/", "~")):
+                if service != MAIN_SERVICE or self._is_inside(source):
+                    raise self.unsupported(place, "mounts files of the machine; copy them in a Dockerfile instead")
+                outside += [target] if target not in LOG_FOLDERS else []
+            elif source and self._volumes.setdefault(source, service) != service:
+                other = self._volumes[source]
+                raise self.unsupported(place, f"is a volume that '{other}' has too, and services share no files")
+        return tuple(outside)
+
+    def volume(self, item: object, path: str) -> tuple[str, str]:
+        """Source and target; an anonymous volume has no source."""
+        if isinstance(item, str):
+            *sources, target = item.removesuffix(":rw").removesuffix(":ro").rsplit(":", 1)
+            return (sources[0] if sources else ""), target
+        data = self.mapping(item, path)
+        self.only(data, _MOUNT, path)
+        return str(data.get("source") or ""), str(data.get("target") or "")
+
+    def _is_inside(self, source: str) -> bool:
+        """Whether a path is part of the package."""
+        home = self._file.parent.resolve()
+        return (home / source).resolve().is_relative_to(home)
 
     def filled(self, value: object, path: str) -> object:
         """The value with `${NAME}` and `${NAME:-default}` filled in; `$$` is a dollar."""
@@ -227,12 +290,32 @@ class _Reader:
         )
 
     def limits(self, data: Mapping[str, Any], path: str) -> Limits:
-        memory = data.get("mem_limit")
-        return Limits(
-            cpus=float(data["cpus"]) if data.get("cpus") is not None else None,
-            memory_mb=max(self.size(memory, f"{path}.mem_limit") >> 20, 1) if memory is not None else None,
-            pids=int(data["pids_limit"]) if data.get("pids_limit") is not None else None,
-        )
+        """The limits of a service, spelled either way; 0 is none."""
+        given = self.deployed(data.get("deploy"), f"{path}.deploy")
+        for name, key in (("cpus", "cpus"), ("memory", "mem_limit"), ("pids", "pids_limit")):
+            if data.get(key) is not None:
+                given[name] = (data[key], f"{path}.{key}")
+        cpus, pids = (self.number(*given[name]) if name in given else 0.0 for name in ("cpus", "pids"))
+        memory = self.size(*given["memory"]) if "memory" in given else 0
+        return Limits(cpus=cpus or None, memory_mb=max(memory >> 20, 1) if memory else None, pids=int(pids) or None)
+
+    def deployed(self, value: object, path: str) -> dict[str, tuple[Any, str]]:
+        """The limits below `deploy`, each with its path."""
+        if value is None:
+            return {}
+        deploy = self.mapping(value, path)
+        self.only(deploy, frozenset({"resources"}), path)
+        resources = self.mapping(deploy.get("resources") or {}, f"{path}.resources")
+        self.only(resources, frozenset({"limits"}), f"{path}.resources")
+        limits = self.mapping(resources.get("limits") or {}, f"{path}.resources.limits")
+        self.only(limits, _RESOURCES, f"{path}.resources.limits")
+        return {key: (item, f"{path}.resources.limits.{key}") for key, item in limits.items() if item is not None}
+
+    def number(self, value: object, path: str) -> float:
+        try:
+            return float(str(value))
+        except ValueError:
+            raise self.wrong(path, f"is '{value}', not a number") from None
 
     def size(self, value: object, path: str) -> int:
         match = re.fullmatch(r"(\d+)\s*([bkmg]?)b?", str(value).lower())
@@ -283,10 +366,10 @@ class _Reader:
     def only(self, data: Mapping[str, Any], known: frozenset[str], path: str) -> None:
         for key in data:
             if key not in known and not key.startswith("x-"):
-                place = f"{path}.{key}".lstrip(".")
-                raise UnsupportedError(
-                    f"{self._file.name}: `{place}` is not supported in a sandbox.", path=place, file=self._file.name
-                )
+                raise self.unsupported(f"{path}.{key}".lstrip("."), "is not supported in a sandbox")
+
+    def unsupported(self, path: str, why: str) -> UnsupportedError:
+        return UnsupportedError(f"{self._file.name}: `{path}` {why}.", path=path, file=self._file.name)
 
     def wrong(self, path: str, why: str) -> PackageError:
         place = f"`{path}` " if path else "the file "

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import BenchflowError, PackageError, UnsupportedError
-from benchflow.sandbox.engine.composed.compose_file import read_compose
+from benchflow.sandbox.composed.compose_file import read_compose
+from benchflow.sandbox.composed.composition import compose_variables
+from benchflow.sandbox.protocol import Limits
+from benchflow.task.config.task_config import EnvironmentConfig
 
 FULL = """
 services:
@@ -62,9 +65,13 @@ def test_defaults_fill_in_and_unset_variables_are_errors(tmp_path):
     ("text", "path"),
     [
         ("services: {a: {image: x, privileged: true}}", "services.a.privileged"),
-        ("services: {a: {image: x, volumes: ['/:/host']}}", "services.a.volumes"),
+        ("services: {a: {image: x, volumes: ['/:/host']}}", "services.a.volumes[0]"),
+        ("services: {main: {volumes: ['./x:/data']}}", "services.main.volumes[0]"),
+        ("services: {a: {image: x, volumes: [v:/a]}, b: {image: x, volumes: [v:/b]}}", "services.b.volumes[0]"),
+        ("services: {a: {image: x, deploy: {replicas: 2}}}", "services.a.deploy.replicas"),
+        ("services: {a: {image: x}}\nnetworks: {n: {external: true}}", "networks.n.external"),
         ("services: {a: {image: x, network_mode: host}}", "services.a.network_mode"),
-        ("services: {a: {image: x}}\nvolumes: {v: {}}", "volumes"),
+        ("services: {a: {image: x}}\nvolumes: {v: {external: true}}", "volumes.v.external"),
         ("services: {main: {command: [server]}}", "services.main.command"),
         ("services: {a: {build: {context: ., ssh: x}}}", "services.a.build.ssh"),
     ],
@@ -98,3 +105,27 @@ def test_broken_files_get_one_sentence(tmp_path, text):
         read(tmp_path, text)
     assert "\n" not in str(caught.value)
     assert caught.value.file == "docker-compose.yaml"
+
+
+def test_limits_below_deploy_networks_and_volumes_of_one_service_are_read(tmp_path):
+    text = """
+    services:
+      main:
+        image: ${MAIN_IMAGE_NAME}
+        command: [sh, -c, sleep infinity]
+        volumes: ["${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}"]
+        deploy: {resources: {limits: {cpus: "${CPUS}", memory: "${MEMORY}"}}}
+      db:
+        image: x
+        restart: unless-stopped
+        networks: {inner: {aliases: [store]}}
+        volumes: [data:/var/lib/db, /cache, {type: volume, source: data, target: /other}]
+    networks: {inner: {driver: bridge}}
+    volumes: {data: null}
+    """
+    environment = EnvironmentConfig(cpus=2, memory_mb=512)
+    services = read(tmp_path, text, **compose_variables(tmp_path, environment))
+    assert services["main"].limits == Limits(cpus=2.0, memory_mb=512)
+    assert services["db"].aliases == ("store",)
+    unlimited = read(tmp_path, text, **compose_variables(tmp_path, environment) | {"CPUS": "0", "MEMORY": "0"})
+    assert unlimited["main"].limits == Limits()

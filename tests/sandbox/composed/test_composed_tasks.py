@@ -1,4 +1,4 @@
-"""Packages with a compose file, from the folder to the verdict. On real engines."""
+"""Packages with a compose file, from the folder to the verdict. On the local sandbox and on real engines."""
 
 import textwrap
 
@@ -8,17 +8,9 @@ from benchflow.environment import Environment
 from benchflow.errors import PackageError, UnsupportedError
 from benchflow.rewards import Scored
 from benchflow.rollout.phases.step_bounds import collect
-from benchflow.sandbox.factory import choose_backend, task_package
 from benchflow.verifier import Verifier
 
-ENGINES = [
-    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")
-]
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.slow,
-    pytest.mark.parametrize("bench", ENGINES, indirect=True, scope="module"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 BASE = "benchcube-test/base:1"
 COMPOSE = f"""\
@@ -123,8 +115,19 @@ async def test_what_a_compose_file_asks_for_in_vain_is_named_with_its_file(bench
     assert caught.value.file == "environment/docker-compose.yaml"
 
 
-async def test_auto_takes_an_engine_even_with_a_substitute_for_images(bench, composed, engines, monkeypatch):
-    monkeypatch.setenv("DOCKER_HOST", engines.docker()["DOCKER_HOST"])
-    chosen = await choose_backend(task_package(composed(IN_WEB)), "auto", base_image="host")
-    assert chosen.name == "docker"
-    await chosen.close()
+async def test_a_folder_from_outside_the_package_is_empty_here_and_the_record_says_so(bench, composed):
+    folder = composed(IN_WEB, compose=COMPOSE.replace("mem_limit: 64m", "volumes: ['..:/shared']"))
+    async with await Environment.from_task(folder, sandbox=bench.backend, machine={}) as it:
+        result = await it.sandbox.exec("ls /shared | wc -l; touch /shared/mine && echo written")
+        assert result.stdout.split() == [b"0", b"written"]
+        assert it.record().lacks == ("/shared of the machine, an empty folder here",)
+
+
+async def test_a_fork_has_services_of_its_own(bench, composed):
+    async with await Environment.from_task(composed(IN_WEB), sandbox=bench.backend, machine={}) as it:
+        await it.sandbox.service("web").exec("echo kept > /opt/kept", user="root")
+        async with await it.fork() as copy:
+            await it.sandbox.service("web").exec("echo touched > /dev/shm/state", user="root")
+            assert (await copy.sandbox.exec(ASK_WEB)).stdout == b"born\n"
+            assert (await copy.sandbox.service("web").exec("cat /opt/kept")).stdout == b"kept\n"
+        assert (await it.sandbox.exec(ASK_WEB)).stdout == b"touched\n"

@@ -1,0 +1,1 @@
+"""Several services from a compose file: what the file says, with images, for every backend."""

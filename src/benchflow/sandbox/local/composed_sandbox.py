@@ -1,0 +1,130 @@
+"""`main` and the services of a compose file: sandboxes of their own in one network namespace that none of them owns.
+
+A sandbox in which nothing runs holds the namespace and its gateway, so network policies hold for all services alike.
+Services reach each other by name on the loopback address; two of them cannot use the same port.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from benchflow.errors import UnsupportedError, UsageError
+from benchflow.sandbox.composed.composition import ServiceComposition
+from benchflow.sandbox.inside.offers import Offer
+from benchflow.sandbox.local import local_transfer as transfer
+from benchflow.sandbox.local.commands import task_group
+from benchflow.sandbox.local.layers.layer_stack import Layer
+from benchflow.sandbox.local.local_sandbox import LocalSandbox
+from benchflow.sandbox.local.service_sandbox import ServiceSandbox
+from benchflow.sandbox.protocol import Mount, NetworkPolicy, Revert, Sandbox, SandboxSpec, Snapshot
+from benchflow.task.config.task_config import MAIN_SERVICE
+
+if TYPE_CHECKING:
+    from benchflow.sandbox.local.local_backend import LocalBackend
+
+
+class ComposedSandbox(LocalSandbox):
+    """The main service, in which agent and verifier work, with all others beside it."""
+
+    def __init__(
+        self,
+        backend: LocalBackend,
+        spec: SandboxSpec,
+        composition: ServiceComposition,
+        *,
+        layers: tuple[Layer, ...] = (),
+        revert: Revert | None = None,
+        after: anyio.Event | None = None,
+        service_layers: Mapping[str, tuple[Layer, ...]] | None = None,
+    ) -> None:
+        """`service_layers` is what a fork takes over of each service."""
+        names = tuple(composition.names)
+        self._holder = LocalSandbox(backend, SandboxSpec(user="root", workdir="/", network=spec.network))
+        super().__init__(backend, spec, layers=layers, revert=revert, after=after, network_of=self._holder, names=names)
+        self._composition = composition
+        kept = service_layers or {}
+        self._services = {
+            part.service.name: ServiceSandbox(
+                backend, part, network=self._holder, names=names, layers=kept.get(part.service.name, ())
+            )
+            for part in composition.parts
+        }
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return super().capabilities - {"snapshot"}
+
+    def service(self, name: str) -> Sandbox:
+        if name == MAIN_SERVICE:
+            return self
+        if name not in self._services:
+            raise UsageError(f"Unknown service '{name}'; available: {', '.join([MAIN_SERVICE, *self._services])}.")
+        return self._services[name]
+
+    async def start(self) -> None:
+        try:
+            await self._holder.start()
+            for service in self._services.values():
+                await self._start_service(service)
+            for name, condition in self._composition.needed.items():
+                await self._services[name].wait_for(condition)
+            await super().start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+
+    async def _start_service(self, service: ServiceSandbox) -> None:
+        """Start a service once those it depends on are as far as it wants them."""
+        for name, condition in service.part.service.depends_on.items():
+            if name == MAIN_SERVICE:
+                message = f"The service '{service.part.service.name}' depends on main, which starts last."
+                raise UnsupportedError(message, path=f"services.{service.part.service.name}.depends_on")
+            await self._services[name].wait_for(condition)
+        await service.start()
+        await service.run()
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        await self._holder.set_network(policy)
+        for sandbox in (self, *self._services.values()):
+            await sandbox.renew_resolver()
+
+    async def dial(self, port: int) -> socket.socket:
+        return await self._holder.dial(port)
+
+    async def fork(
+        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+    ) -> ComposedSandbox:
+        """A copy of all services; each is restarted on a copy of its files."""
+        policy = network or self._holder.policy
+        spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=policy)
+        async with self._switching, task_group() as group:
+            ended = anyio.Event()
+            layers = await self._freeze(group, ended)
+            kept = {name: await service.copy_files() for name, service in self._services.items()}
+            child = ComposedSandbox(
+                self._backend, spec, self._composition, layers=layers, revert=revert, after=ended, service_layers=kept
+            )
+            await child.start()
+        return child
+
+    async def snapshot(self) -> Snapshot:
+        raise UnsupportedError("Several services cannot have a common snapshot; fork them instead.", path="snapshot")
+
+    async def _offers(self) -> tuple[list[Offer], list[str]]:
+        """Of all services; where nothing runs in `main`, only those that need none of its files to be reached."""
+        return await transfer.list_offers(self._holder.link if self._resting else self.link)
+
+    async def _reach(self, offer: Offer) -> socket.socket:
+        return await transfer.dial(self._holder.link if self._resting else self.link, offer)
+
+    async def _tear_down(self) -> None:
+        await super()._tear_down()
+        for service in reversed(self._services.values()):
+            await service.stop()
+        await self._holder.stop()
