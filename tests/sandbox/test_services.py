@@ -68,6 +68,24 @@ def test_variables_come_from_the_manifest_the_machine_and_the_task():
 
 
 @pytest.mark.anyio
+async def test_an_environment_uses_of_a_shared_catalogue_what_its_image_has(sandbox):
+    catalogue = (
+        "owns_lifecycle = false\n[environment.readiness]\ntimeout_sec = 60\n"
+        "[[environment.services]]\nname = 'mail'\ncommand = 'no-such-mailer --port 8041'\nport = 8041\n"
+        f"[[environment.services]]\nname = 'web'\ncommand = '{SERVE.format(port=8042)}'\nport = 8042\n"
+    )
+    shared = plan_services(manifest(catalogue), None, {}, task_id="acme/task", shared=True)
+    services = RunningServices(sandbox, shared)
+    await services.start()
+    assert [service.name for service in services.plan.services] == ["web"]
+    assert services.plan.probes == (TcpProbe(8042),)
+    assert await services.failure() is None
+    await services.stop()
+    with pytest.raises(EnvironmentFailure, match="none of the services"):
+        await RunningServices(sandbox, shared.without({"web"})).start()
+
+
+@pytest.mark.anyio
 async def test_services_come_up_stay_up_and_end(sandbox):
     services = RunningServices(
         sandbox,

@@ -14,6 +14,7 @@ from typing import Final
 from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind, AgentRequest, TurnResult
 from benchflow.agents.running import OutputLog, run_as_root, run_to_end
 from benchflow.errors import AgentFailure, EnvironmentFailure, PackageError, SandboxFailure
+from benchflow.sandbox.inside.script_shell import BASH_OR_SH, names_interpreter
 
 FOLDER: Final = "/oracle"
 ALIAS: Final = "/solution"
@@ -29,12 +30,14 @@ for path in {FOLDER} {ALIAS}; do
 done
 mv "$1" {FOLDER} && ln -s {FOLDER} {ALIAS} || exit {_TAKEN}
 [ -x {FOLDER}/{SCRIPT} ] || chmod a+rx {FOLDER}/{SCRIPT}
-{FOLDER}/{SCRIPT}
+if [ -n "$2" ]; then {BASH_OR_SH} {FOLDER}/{SCRIPT}; else {FOLDER}/{SCRIPT}; fi
 code=$?
 rm -rf {FOLDER} {ALIAS}
 exit $code
 """
-"""Moves the files into place, runs the solution, and removes them: one command, because each one costs time."""
+"""Moves the files into place, runs the solution, and removes them: one command, because each one costs time.
+
+The second argument is not empty if the solution names no interpreter."""
 _REMOVE: Final = f'if [ -e "$1" ]; then rm -rf "$1"; else rm -rf {FOLDER} {ALIAS}; fi'
 """The folder of the upload is gone exactly if it was moved to become the oracle's."""
 
@@ -56,10 +59,12 @@ class OracleAgent(Agent):
         if context is None:
             raise AgentFailure("The oracle is not running.", code="not-started")
         place = self._uploaded = f"/.oracle-{secrets.token_hex(8)}"
-        await context.sandbox.upload(oracle_folder(context), place)
+        folder = oracle_folder(context)
+        await context.sandbox.upload(folder, place)
         env = {"DEBIAN_FRONTEND": "noninteractive", **context.env, **context.oracle_env}
         log = OutputLog(context.log_folder / "oracle.txt", context.redactor)
-        command = ("sh", "-c", _RUN, "sh", place)
+        in_shell = "" if names_interpreter(folder / SCRIPT) else "yes"
+        command = ("sh", "-c", _RUN, "sh", place, in_shell)
         try:
             ended = await run_to_end(context, command, log, user="root", env=env, timeout=timeout)
         finally:

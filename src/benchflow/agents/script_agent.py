@@ -1,7 +1,7 @@
-"""`script:FILE`: a shell script of this machine, run inside the sandbox; the simplest agent.
+"""`script:FILE`: a script of this machine, run inside the sandbox; the simplest agent.
 
-Each prompt runs the script once, as the agent's user, in the working folder, with closed input. The script and the
-prompt are in the sandbox only while the agent is open.
+Each prompt runs the script once, by the interpreter it names, else in bash or sh, as the agent's user, in the working
+folder, with closed input. The script and the prompt are in the sandbox only while the agent is open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from benchflow.agents.protocol import Agent, AgentContext, AgentInfo, AgentKind,
 from benchflow.agents.running import NOT_REMOVED, OutputLog, run_as_root, run_to_end
 from benchflow.errors import AgentFailure, SandboxFailure, UsageError
 from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.sandbox.inside.script_shell import script_command
 
 MAX_SCRIPT: Final = 8 << 20
 
@@ -42,7 +43,12 @@ class ScriptAgent(Agent):
         log = OutputLog(context.log_folder / "script.txt", context.redactor)
         try:
             ended = await run_to_end(
-                context, ["sh", f"{self._folder}/script.sh"], log, user=context.user, env=env, timeout=timeout
+                context,
+                script_command(self._script, f"{self._folder}/script.sh"),
+                log,
+                user=context.user,
+                env=env,
+                timeout=timeout,
             )
         finally:
             log.close()

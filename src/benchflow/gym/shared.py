@@ -64,10 +64,10 @@ def _stamp(folder: Path, package: TaskPackage) -> Stamp:
 
 
 def _outside(folder: Path, package: TaskPackage) -> Iterator[tuple[str, int, int, int, int]]:
-    """Profiles beside the package that count as part of it."""
-    for profile in package.profiles.values():
-        place = folder / profile.path
-        if not profile.inside and place.is_file():
+    """Files beside the package that count as part of it."""
+    for path in package.shared:
+        place = folder / path
+        if place.is_file():
             found = place.stat()
             yield str(place), found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
 

@@ -1,4 +1,4 @@
-"""Valid reward numbers: finite, not booleans, within a range.
+"""Valid reward numbers: finite, not booleans; rewards within a range.
 
 The range is 0 to 1 unless the package widens it.
 """
@@ -27,6 +27,14 @@ def finite(value: object) -> float | None:
     return number + 0.0 if math.isfinite(number) else None
 
 
+def take_finite(value: object, what: str) -> float:
+    """Validate a number, named `what` in errors; raises `RewardError`."""
+    number = finite(value)
+    if number is None:
+        raise RewardError(f"{what} must be a finite number, not {shown(value)}", path=what)
+    return number
+
+
 def agree(one: float, other: float) -> bool:
     """Whether two statements of one reward agree."""
     return abs(one - other) <= TOLERANCE
@@ -34,7 +42,7 @@ def agree(one: float, other: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RewardRange:
-    """The range of rewards and metrics (`verifier.reward_range`): 0 to 1, or wider."""
+    """The range of rewards (`verifier.reward_range`): 0 to 1, or wider."""
 
     low: float = 0.0
     high: float = 1.0
@@ -54,9 +62,7 @@ class RewardRange:
 
     def take(self, value: object, what: str) -> float:
         """Validate a reward, named `what` in errors; raises `RewardError`."""
-        number = finite(value)
-        if number is None:
-            raise RewardError(f"{what} must be a finite number, not {shown(value)}", path=what)
+        number = take_finite(value, what)
         if not self.low <= number <= self.high:
             raise RewardError(f"{what} is {number!r}, outside {self}", path=what)
         return number

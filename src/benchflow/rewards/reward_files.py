@@ -19,7 +19,7 @@ from benchflow.files.atomic import write_atomic, write_unseen
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.rewards.aggregate import AggregatePolicy, parse_policy
-from benchflow.rewards.numbers import UNIT, RewardRange, agree, shown
+from benchflow.rewards.numbers import UNIT, RewardRange, agree, shown, take_finite
 from benchflow.rewards.reward_errors import RewardError
 from benchflow.rewards.verdict import RewardItem, Scored, granularity, space
 
@@ -172,7 +172,10 @@ class RewardMap:
 
 
 def parse_reward_map(value: object, reward_range: RewardRange = UNIT) -> RewardMap:
-    """Parse a reward map; raises `RewardError` with the invalid key."""
+    """Parse a reward map; raises `RewardError` with the invalid key.
+
+    Only the reward is bound to its range: a metric may count anything.
+    """
     if not isinstance(value, Mapping):
         raise RewardError(f"must be an object, not {shown(value)}")
     if "space" in value:
@@ -181,8 +184,8 @@ def parse_reward_map(value: object, reward_range: RewardRange = UNIT) -> RewardM
         granularity(value["granularity"], "granularity")
     return RewardMap(
         reward=reward_range.take(value["reward"], "reward") if "reward" in value else None,
-        named=_named_metrics(value["metrics"], reward_range) if "metrics" in value else None,
-        loose=_loose_metrics(value, reward_range),
+        named=_named_metrics(value["metrics"]) if "metrics" in value else None,
+        loose=_loose_metrics(value),
         items=parse_items(value["rubric"], "rubric") if "rubric" in value else (),
         aggregate=_own_policy(value["aggregate"]) if "aggregate" in value else None,
         document=dict(value),
@@ -299,15 +302,15 @@ def _overruled(own: AggregatePolicy | None, effective: AggregatePolicy | None) -
     return (Issue("aggregate-overruled", "warning", "aggregate", message, "reward.json"),)
 
 
-def _named_metrics(value: object, reward_range: RewardRange) -> dict[str, float]:
+def _named_metrics(value: object) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise RewardError(f"metrics must map names to numbers, not {shown(value)}", path="metrics")
-    return {name: reward_range.take(number, f"metrics.{name}") for name, number in value.items()}
+    return {name: take_finite(number, f"metrics.{name}") for name, number in value.items()}
 
 
-def _loose_metrics(value: Mapping[str, Any], reward_range: RewardRange) -> dict[str, float]:
+def _loose_metrics(value: Mapping[str, Any]) -> dict[str, float]:
     return {
-        name: reward_range.take(number, name)
+        name: take_finite(number, name)
         for name, number in value.items()
         if name not in STRUCTURAL and name not in PRESERVED
     }

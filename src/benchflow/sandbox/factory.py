@@ -193,7 +193,8 @@ async def prepare(
     if view.manifest is not None:
         from benchflow.sandbox.services import plan_services
 
-        services = plan_services(view.manifest, image, variables, task_id=view.name)
+        shared = bool(package.shared.keys() - {profile.path for profile in package.profiles.values()})
+        services = plan_services(view.manifest, image, variables, task_id=view.name, shared=shared)
         selection = view.manifest.task_selection
         if selection is not None and selection.mechanism == "env_var" and selection.inject_into == "exec":
             env = {selection.key: view.name, **env}

@@ -8,8 +8,8 @@ with its last lines. Verification checks again (`failure`). An image without a m
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -39,6 +39,9 @@ true
 """Prints exit code and name of every service that has ended; its waiting shell may have been killed with it."""
 
 
+_ABSENT: Final = 'for program do command -v "$program" >/dev/null 2>&1 || echo "$program"; done'
+
+
 @dataclass(frozen=True, slots=True)
 class ServicePlan:
     """One service: what is started, and under which name it is reported."""
@@ -57,12 +60,32 @@ class ServicesPlan:
     probes: tuple[Probe, ...] = ()
     timeout_sec: float = 120.0
     env: Mapping[str, str] = field(default_factory=dict)
+    optional: Mapping[str, tuple[Probe, ...]] = field(default_factory=dict)
+    """The services that are left out if the image lacks their program, each with the probes that go with it."""
+
+    def without(self, names: Collection[str]) -> ServicesPlan:
+        """The plan without some of its optional services."""
+        void = [probe for name in names for probe in self.optional[name]]
+        return replace(
+            self,
+            services=tuple(service for service in self.services if service.name not in names),
+            probes=tuple(probe for probe in self.probes if probe not in void),
+            optional={name: probes for name, probes in self.optional.items() if name not in names},
+        )
 
 
 def plan_services(
-    manifest: EnvironmentManifest, image: Image | None, machine: Mapping[str, str], *, task_id: str
+    manifest: EnvironmentManifest,
+    image: Image | None,
+    machine: Mapping[str, str],
+    *,
+    task_id: str,
+    shared: bool = False,
 ) -> ServicesPlan:
-    """What a manifest asks for; a missing variable, or nothing to start, is an `EnvironmentFailure`."""
+    """What a manifest asks for; a missing variable, or nothing to start, is an `EnvironmentFailure`.
+
+    A `shared` manifest is the catalogue of a benchmark: a package uses those of its services that its image has.
+    """
     env = resolve_variables(manifest.env, machine) | forward_variables(manifest.forward_env.keys, machine)
     selection = manifest.task_selection
     if selection is not None and selection.mechanism == "env_var":
@@ -75,14 +98,15 @@ def plan_services(
         *(http_probe(item) for item in manifest.readiness.http),
         *map(tcp_probe, manifest.readiness.tcp),
     ]
-    if not probes:
-        probes = [probe for service in manifest.services for probe in _own_probes(service)]
+    own = {} if probes else {service.name: tuple(_own_probes(service)) for service in manifest.services}
+    probes += [probe for found in own.values() for probe in found]
     if not probes:
         probes = [tcp_probe(port) for port in manifest.ports]
     if probes and not services:
         message = f"The manifest of {manifest.name} expects the image to start its services, but it starts nothing."
         raise EnvironmentFailure(message, code="service-missing", path="environment.services")
-    return ServicesPlan(services, tuple(probes), manifest.readiness.timeout_sec, env)
+    optional = {service.name: own.get(service.name, ()) for service in services} if shared else {}
+    return ServicesPlan(services, tuple(probes), manifest.readiness.timeout_sec, env, optional)
 
 
 def _own_probes(service: Service) -> list[Probe]:
@@ -101,7 +125,7 @@ class RunningServices:
     """
 
     def __init__(self, sandbox: Sandbox, plan: ServicesPlan) -> None:
-        self.plan: Final = plan
+        self.plan = plan
         self.sandbox: Final = sandbox
         self._processes: Final[list[SandboxProcess]] = []
 
@@ -113,6 +137,7 @@ class RunningServices:
     async def start(self) -> None:
         """Start all and wait until they are ready; after an error none of them runs."""
         try:
+            await self._leave_out()
             for service in self.plan.services:
                 place = [LOGS, service.name, service.user]
                 await self.sandbox.exec(["/bin/sh", "-c", _MAKE_FOLDER, "sh", *place], user="root", cwd="/", timeout=30)
@@ -125,6 +150,23 @@ class RunningServices:
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
+
+    async def _leave_out(self) -> None:
+        """Optional services whose program is not here are not part of this environment."""
+        programs = {service.name: _program(service) for service in self.plan.services}
+        words = [program for name, program in programs.items() if name in self.plan.optional]
+        if not words:
+            return
+        command = ["/bin/sh", "-c", _ABSENT, "sh", *words]
+        result = await self.sandbox.exec(command, user="root", env=self.plan.env, cwd="/", timeout=30)
+        if not result.ok:
+            raise SandboxFailure("The sandbox does not report which programs it has.", code="services-unknown")
+        missing = result.stdout.decode(errors="replace").splitlines()
+        absent = {name for name in self.plan.optional if programs[name] in missing}
+        if len(absent) == len(self.plan.services):
+            message = "The environment has the program of none of the services of its manifest."
+            raise EnvironmentFailure(message, code="service-missing", path="environment.services")
+        self.plan = self.plan.without(absent)
 
     async def _wait_ready(self) -> None:
         pending = list(self.plan.probes)
@@ -185,6 +227,15 @@ class RunningServices:
         for process in self._processes:
             await process.kill()
             await process.wait()
+
+
+def _program(service: ServicePlan) -> str:
+    """The word of the command that names its program: the first that does not set a variable."""
+    try:
+        words = shlex.split(service.command) if isinstance(service.command, str) else service.command
+    except ValueError:
+        return "sh"  # only the shell can read this command, and says why it fails
+    return next((word for word in words if "=" not in word), "sh")
 
 
 def _in_background(service: ServicePlan) -> str:

@@ -105,6 +105,11 @@ def rows(shared: Rule, names: str, **own: Rule) -> dict[str, Rule]:
     return {**dict.fromkeys(names.split(), shared), **own}
 
 
+_REWARD_FILES: Final = {
+    "reward_text": only((v.Outputs.reward_text,), "rewards are read from the standard paths only"),
+    "reward_json": only((v.Outputs.reward_json,), "rewards are read from the standard paths only"),
+    "details_json": only(("/logs/verifier/reward-details.json",), "details are read from the standard path only"),
+}
 TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     DocumentRoot: {
         **rows(
@@ -219,7 +224,12 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         "strategies": judged("known strategies", lambda value: [d for name in value for d in _implementation(name)]),
     },
     n.Transfer: rows(ENGINE, "source exclude max_mb"),
-    n.VerifierWiring: rows(ENGINE, "path spec entrypoint rubric inputs outputs transfer implementation downloads"),
+    n.Transfers: rows(ENGINE, "agent_to_verifier verifier_to_result"),
+    n.VerifierInput: rows(ENGINE, "path visibility", kind=NOTE),
+    n.VerifierOutputs: rows(ENGINE, "artifacts", **_REWARD_FILES),
+    n.VerifierWiring: rows(
+        ENGINE, "path spec entrypoint rubric visibility inputs outputs transfer implementation downloads"
+    ),
     n.OracleWiring: rows(ENGINE, "path"),
     n.EnvironmentWiring: rows(needs("services"), "manifest"),
     n.AssetSource: rows(NOTE, "url revision license"),
@@ -241,7 +251,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     ),
     n.SourceProvenance: rows(NOTE, "url revision path license sha256 description"),
     n.Provenance: rows(NOTE, "images sources created_by created_at license"),
-    n.TargetCompatibility: rows(NOTE, "export emits"),
+    n.TargetCompatibility: rows(NOTE, "export emits losses"),
     n.Compat: rows(NOTE, "source extra_paths extra"),
     n.Authoring: rows(NOTE, "profiles presets normalized"),
     e.OracleRuns: rows(NOTE, "required_reward last_job artifact"),
@@ -253,7 +263,8 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         "no_op_reward_max known_bad_reward_max partial_solution_range report human_or_reference_examples"
         " judge_agreement",
     ),
-    e.Pin: rows(NOTE, "path sha256 kind visibility description"),
+    e.JudgeAgreement: rows(NOTE, "required sample_count min_pairwise_agreement"),
+    e.Pin: rows(NOTE, "path sha256 kind visibility mime_type produced_by description"),
     e.Expectation: rows(NOTE, "reward_min reward_max reward_range reward_equals flake_rate_max"),
     e.LiveCase: rows(NOTE, "name type command reruns expect"),
     e.Workspace: rows(NOTE, "source target"),
@@ -277,16 +288,10 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     v.VerifierRoot: rows(ENGINE, "verifier", document_version=NOTE),
     v.VerifierSpec: {**rows(ENGINE, "default_strategy strategies rubric outputs"), **rows(NOTE, "name description")},
     v.Rubric: rows(ENGINE, "combine dimensions files"),
-    v.RubricFiles: rows(ENGINE, "human structured"),
+    v.RubricFiles: rows(NOTE, "human structured"),
     v.Dimension: rows(ENGINE, "weight source", description=NOTE),
     v.AggregatePolicy: rows(ENGINE, "method fallback field_ weights threshold criteria"),
-    v.Outputs: rows(
-        ENGINE,
-        "artifacts aggregate_policy",
-        reward_text=only((v.Outputs.reward_text,), "rewards are read from the standard paths only"),
-        reward_json=only((v.Outputs.reward_json,), "rewards are read from the standard paths only"),
-        details_json=only(("/logs/verifier/reward-details.json",), "details are read from the standard path only"),
-    ),
+    v.Outputs: rows(ENGINE, "artifacts aggregate_policy", **_REWARD_FILES),
     s.Factor: rows(ENGINE, "strategy weight"),
     s.ScriptStrategy: rows(ENGINE, "type config command", description=NOTE),
     s.RewardKitStrategy: rows(ENGINE, "type config root entrypoint criteria", description=NOTE),

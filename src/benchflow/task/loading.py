@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import Issue, PackageError
-from benchflow.task.config.parsed_record import IssueLog
+from benchflow.task.beside import BesideError, BesideFile, OutsideError, read_beside
+from benchflow.task.config.parsed_record import IssueLog, shorten
 from benchflow.task.config.task_config import HardeningConfig, TaskConfig, VerifierConfig
 from benchflow.task.document.markdown import MAX_TEXT_BYTES, MarkdownError, decode, split_frontmatter
 from benchflow.task.document.task_document import PERSONA, TASK_MD, TaskDocument, read_document
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from benchflow.task.document.environment_manifest import EnvironmentManifest
     from benchflow.task.document.task_toml import InboundCompatibility
 
-_WITH_FILES: Final = frozenset({"assets", "provenance", "environment"})
+_WITH_FILES: Final = frozenset({"assets", "provenance", "environment", "verifier"})
 """Keys of the namespace that refer to files in the package."""
 _SIDECARS: Final = {"role.": "role:", "scene.": "scene:"}
 
@@ -55,6 +56,7 @@ class PackageLoader:
         """Problems of the definition."""
         self.layout = IssueLog()
         self.profiles = ProfileReader(path)
+        self.manifest: BesideFile | None = None
         self.document: TaskDocument | None = None
         self.config: TaskConfig | None = None
         self.instruction: str | None = None
@@ -68,6 +70,8 @@ class PackageLoader:
         verifier_dir, oracle_dir = (select(self.files, native, legacy) for native, legacy in ALIASES)
         check_parts(self.files, self.layout)
         check_aliases(self.files, self.layout)
+        verifier_document, step_verifiers, manifest = self._verifier(verifier_dir), self._steps(), self._namespace()
+        shared = self._shared()
         return TaskPackage(
             path=self.path,
             files=self.files,
@@ -77,13 +81,14 @@ class PackageLoader:
             instruction=self.instruction,
             verifier_dir=verifier_dir,
             oracle_dir=oracle_dir,
-            verifier_document=self._verifier(verifier_dir),
-            step_verifiers=self._steps(),
-            manifest=self._namespace(),
+            verifier_document=verifier_document,
+            step_verifiers=step_verifiers,
+            manifest=manifest,
             profiles=self.profiles.profiles,
+            shared=shared,
             imported=self.imported,
             name=self._name(),
-            digest=self.files.digest(self.profiles.hashes()),
+            digest=self.files.digest(shared),
             document_issues=tuple(self.issues),
             layout_issues=(*self.files.issues, *self.layout.issues),
             sandbox=sandbox,
@@ -242,22 +247,34 @@ class PackageLoader:
         """Compare the namespace with the files: assets and the manifest of services."""
         if self.document is None or not self.document.namespace.declared & _WITH_FILES:
             return None
-        from benchflow.task.document.environment_manifest import read_manifest
-
         namespace = self.document.namespace
         problems = IssueLog(TASK_MD, lambda path: document_line(self.files, path))
         check_assets(namespace, self.files, problems)
-        manifest = None
-        if namespace.environment is not None:
-            file = namespace.environment.manifest
-            if file not in self.files:
-                where = "benchflow.environment.manifest"
-                problems.error("missing-file", where, f"{where} names {file}, which is not in the package")
-            elif (data := self._bytes(file, self.layout.issues)) is not None:
-                manifest, issues = read_manifest(data, file=file)
-                self.layout.extend(issues)
+        manifest = self._manifest(namespace.environment.manifest, problems) if namespace.environment else None
         self.layout.extend(problems.issues)
         return manifest
+
+    def _manifest(self, written: str, problems: IssueLog) -> EnvironmentManifest | None:
+        """The manifest of services, which may be beside the package and shared with others, as profiles are."""
+        from benchflow.task.document.environment_manifest import read_manifest
+
+        where = "benchflow.environment.manifest"
+        try:
+            found = read_beside(self.path, written, MAX_TEXT_BYTES)
+        except BesideError as problem:
+            code = "unsafe-path" if isinstance(problem, OutsideError) else "missing-file"
+            problems.error(code, where, f"{where} '{shorten(written)}' {problem}")
+            return None
+        self.manifest = found
+        manifest, issues = read_manifest(found.data, file=found.path)
+        self.layout.extend(issues)
+        return manifest
+
+    def _shared(self) -> dict[str, str]:
+        """Path -> SHA-256 of what is beside the package and belongs to it."""
+        manifest = self.manifest
+        own = {manifest.path: manifest.sha256} if manifest is not None and not manifest.inside else {}
+        return self.profiles.hashes() | own
 
     def _bytes(self, file: str, issues: list[Issue]) -> bytes | None:
         size = self.files.files[file].size

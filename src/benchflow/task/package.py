@@ -77,6 +77,8 @@ class TaskPackage:
     manifest: EnvironmentManifest | None = field(repr=False)
     """The services of the environment, when the document names a manifest."""
     profiles: Mapping[str, Profile] = field(repr=False)
+    shared: Mapping[str, str] = field(repr=False)
+    """Path -> SHA-256 of the files beside the package that belong to it: profiles and a manifest of services."""
     imported: InboundCompatibility | None = field(repr=False)
     """What a split definition contains beyond the configuration."""
     name: str
@@ -128,12 +130,7 @@ class TaskPackage:
     @cached_property
     def content_digest(self) -> str:
         """The digest without evidence: what the task is, whatever is known about it."""
-        return content_digest(self.files, self._outside)
-
-    @property
-    def _outside(self) -> dict[str, str]:
-        """Hashes of what lies beside the package and belongs to it."""
-        return {item.path: item.sha256 for item in self.profiles.values() if not item.inside}
+        return content_digest(self.files, self.shared)
 
     @property
     def runtime_supported(self) -> bool:
@@ -141,8 +138,8 @@ class TaskPackage:
 
     @property
     def source_hashes(self) -> dict[str, str]:
-        """Path -> SHA-256 of everything that defines the task, including profiles."""
-        return dict(sorted({**source_hashes(self.files), **self._outside}.items()))
+        """Path -> SHA-256 of everything that defines the task, including what is beside the package."""
+        return dict(sorted({**source_hashes(self.files), **self.shared}.items()))
 
     def compatibility_export_report(self, *, target: str = "harbor") -> CompatibilityExportReport:
         """What an export to a foreign format would lose."""
@@ -261,10 +258,11 @@ def _settings(package: TaskPackage) -> dict[str, Any]:
     least = [step.pop("min_reward", None) for step in steps]
     scoring = [config.pop(name, None) for name in ("verifier", "reward", "multi_step_reward_strategy")]
     document = package.document
+    manifest = [package.manifest.to_dict()] if package.manifest is not None else []
     people = [view.roles, view.scenes, document.user, document.persona] if document is not None else []
     return {
         VERIFIER_PART: [scoring, own, least, namespace.pop("verifier", None)],
-        "environment": config.pop("environment", None),
+        "environment": [config.pop("environment", None), *manifest],
         "oracle": config.pop("oracle", None),
         "task": [config, steps, namespace, view.prompt, people],
     }

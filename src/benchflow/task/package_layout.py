@@ -113,6 +113,13 @@ def check_assets(namespace: Namespace, files: FileMap, problems: IssueLog) -> No
         path = f"benchflow.assets[{index}]"
         _check_visibility(asset, path, seen_by_agent, problems)
         _check_presence(asset, path, files, problems)
+    for index, given in enumerate(namespace.verifier.inputs if namespace.verifier else ()):
+        path = f"benchflow.verifier.inputs[{index}]"
+        if given.visibility in HIDDEN:
+            _check_hidden(given.path, given.visibility, path, seen_by_agent, problems)
+        of_package = any(_within(given.path, folder) for folder in HIDDEN_FOLDERS)
+        if of_package and given.path not in files and given.path.rstrip("/") not in files.folders:
+            problems.error("missing-asset", f"{path}.path", f"the input {given.path} is not in the package")
     for index, image in enumerate(namespace.provenance.images if namespace.provenance else ()):
         source = image.build_source
         if source is not None and source.sha256 is not None:
@@ -123,13 +130,9 @@ def check_assets(namespace: Namespace, files: FileMap, problems: IssueLog) -> No
 def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problems: IssueLog) -> None:
     where = f"{path}.visibility"
     if asset.visibility in HIDDEN:
-        exposed = next((seen for seen in seen_by_agent if _overlap(asset.path, seen)), None)
-        if exposed is None and _STEP_WORKDIR.match(asset.path):
-            exposed = "the working folder of a step"
-        if exposed is not None:
-            message = f"{asset.path} is {asset.visibility}, but is in {exposed}, which the agent can see"
-            problems.error("exposed-asset", where, message)
-        elif asset.mount_phase in ("agent", "environment"):
+        if _check_hidden(asset.path, asset.visibility, path, seen_by_agent, problems):
+            return
+        if asset.mount_phase in ("agent", "environment"):
             message = f"{asset.path} is {asset.visibility}, but is mounted for the {asset.mount_phase} phase"
             problems.error("exposed-asset", f"{path}.mount_phase", message)
     elif asset.visibility == "agent":
@@ -137,6 +140,17 @@ def _check_visibility(asset: Asset, path: str, seen_by_agent: list[str], problem
         if hidden is not None:
             message = f"{asset.path} is meant for the agent, but is in {hidden}/, which the agent cannot see"
             problems.error("exposed-asset", where, message)
+
+
+def _check_hidden(file: str, visibility: str, path: str, seen_by_agent: list[str], problems: IssueLog) -> bool:
+    """Whether a hidden file is where the agent can see it, which is reported."""
+    exposed = next((seen for seen in seen_by_agent if _overlap(file, seen)), None)
+    if exposed is None and _STEP_WORKDIR.match(file):
+        exposed = "the working folder of a step"
+    if exposed is not None:
+        message = f"{file} is {visibility}, but is in {exposed}, which the agent can see"
+        problems.error("exposed-asset", f"{path}.visibility", message)
+    return exposed is not None
 
 
 def _check_presence(asset: Asset, path: str, files: FileMap, problems: IssueLog) -> None:

@@ -6,13 +6,12 @@ the package. It provides defaults for the package's own keys, is listed in the r
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchflow.errors import Issue
+from benchflow.task.beside import BesideError, OutsideError, read_beside
 from benchflow.task.config.interaction import Agents
 from benchflow.task.config.namespace import PROFILE_KEYS, DocumentRoot
 from benchflow.task.config.parsed_record import FrozenMap, IssueLog, Record, report_unknown
@@ -20,7 +19,6 @@ from benchflow.task.config.task_config import AgentConfig, EnvironmentConfig, Ve
 from benchflow.task.document.markdown import MarkdownError, decode
 from benchflow.task.document.merging import merge_below
 from benchflow.task.document.yaml_source import MAX_CHARS, YamlError, YamlSource
-from benchflow.task.filemap import read_regular
 from benchflow.task.verifier.verifier_document import VerifierSpec
 
 _LATER: Final = frozenset({"missing-key", "conflicting-keys", "unknown-strategy", "unknown-role"})
@@ -69,25 +67,19 @@ class ProfileReader:
         return {profile.path: profile.sha256 for profile in self.profiles.values() if not profile.inside}
 
     def _read(self, key: str, written: str, problems: IssueLog) -> Profile | None:
-        if "\0" in written:
-            problems.error("unsafe-path", key, f"{key} must be a path")
-            return None
-        root = os.path.realpath(self.package)
-        resolved = os.path.realpath(self.package / written)
-        holder = root.rpartition("/")[0]
-        if written.startswith("/") or not resolved.startswith(f"{holder}/"):
-            problems.error("profile-outside", key, f"{key} '{written}' is outside the folder that contains the package")
-            return None
         try:
-            data, _ = read_regular(resolved, MAX_CHARS * 4)
-        except OSError as error:
-            problems.error("profile-missing", key, f"{key} '{written}' cannot be read: {error.strerror or error}")
+            if written.startswith("/"):
+                raise OutsideError("is outside the folder that contains the package")
+            found = read_beside(self.package, written, MAX_CHARS * 4)
+        except BesideError as problem:
+            code = "profile-outside" if isinstance(problem, OutsideError) else "profile-missing"
+            code = "unsafe-path" if "\0" in written else code
+            problems.error(code, key, f"{key} '{written}' {problem}")
             return None
-        mapping = self._parse(key, written, data)
+        mapping = self._parse(key, written, found.data)
         if mapping is None:
             return None
-        inside = resolved.startswith(root + "/")
-        return Profile(key, written, hashlib.sha256(data).hexdigest(), FrozenMap(mapping), inside)
+        return Profile(key, written, found.sha256, FrozenMap(mapping), found.inside)
 
     def _parse(self, key: str, written: str, data: bytes) -> dict[str, Any] | None:
         problems = IssueLog(written)

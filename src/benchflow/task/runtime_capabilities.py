@@ -22,7 +22,7 @@ from benchflow.task.document.prompt_plan import compile_user_runtime
 from benchflow.task.document.task_document import TaskDocument
 from benchflow.task.package import TaskPackage, load_package
 from benchflow.task.package_layout import ALIASES, select
-from benchflow.task.verifier.declared_strategies import GainStrategy, HybridStrategy, Strategy
+from benchflow.task.verifier.declared_strategies import selected_strategies
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
 COMPOSE_FILES: Final = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -219,24 +219,8 @@ class _Gate:
         if self.file not in package.files:
             self.file = package.profiles["verifier-profile"].path
         self.record(document.outputs, "verifier.outputs")
-        for name, strategy in _selected(document.strategies, document.default_strategy):
+        for name, strategy in selected_strategies(document.strategies, document.default_strategy):
             self.record(strategy, f"verifier.strategies.{name}")
-
-
-def _selected(strategies: Mapping[str, Strategy], name: str) -> Iterator[tuple[str, Strategy]]:
-    """A strategy and all that it is made of."""
-    pending, seen = [name], set[str]()
-    while pending:
-        current = pending.pop()
-        strategy = strategies.get(current)
-        if strategy is None or current in seen:
-            continue
-        seen.add(current)
-        yield current, strategy
-        if isinstance(strategy, HybridStrategy):
-            pending += [factor.strategy for factor in strategy.factors.values()]
-        elif isinstance(strategy, GainStrategy):
-            pending.append(strategy.strategy)
 
 
 def _records(value: Any, path: str) -> Iterator[tuple[Record, str]]:

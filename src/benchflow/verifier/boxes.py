@@ -273,7 +273,9 @@ class BoxMaker:
         from benchflow.sandbox.entrypoint import start_entrypoint
         from benchflow.verifier import separate_box as separate
 
-        paths = separate.transfers(self.scope, self.sandbox.spec.workdir)
+        declared = separate.transfers(self.scope, self.sandbox.spec.workdir)
+        paths, unmatched = await separate.expanded(self.sandbox, declared)
+        self.findings.add(*unmatched)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(
             self.environment,

@@ -32,6 +32,7 @@ from benchflow.sandbox.task_policy import (
     working_folder,
 )
 from benchflow.task.config.task_config import MAIN_SERVICE, EnvironmentConfig
+from benchflow.verifier.patterns import is_pattern, matches
 from benchflow.verifier.scope import Scope
 from benchflow.verifier.surviving.survival import below
 
@@ -79,13 +80,35 @@ def transfers(scope: Scope, workdir: str) -> list[Transfer]:
         source = artifact.source if artifact.source.startswith("/") else f"{workdir}/{artifact.source}"
         found[artifact.service, source] = Transfer(source.rstrip("/"), artifact.exclude, service=artifact.service)
     wiring = scope.view.namespace.verifier
-    for source in wiring.inputs if wiring is not None else ():
-        if source.startswith("/"):
-            found.setdefault((MAIN_SERVICE, source), Transfer(source.rstrip("/")))
-    for item in wiring.transfer if wiring is not None else ():
+    for given in wiring.inputs if wiring is not None else ():
+        if given.path.startswith("/"):
+            found.setdefault((MAIN_SERVICE, given.path), Transfer(given.path.rstrip("/")))
+    for item in wiring.transfer.agent_to_verifier if wiring is not None else ():
         limit = int(item.max_mb * _MEGABYTE) if item.max_mb is not None else MAX_BYTES
-        found[MAIN_SERVICE, item.source] = Transfer(item.source.rstrip("/"), item.exclude, limit)
+        source = item.source if item.source.startswith("/") else f"{workdir}/{item.source}"
+        found[MAIN_SERVICE, source] = Transfer(source.rstrip("/"), item.exclude, limit)
     return list(found.values())
+
+
+async def expanded(sandbox: Sandbox, items: Iterable[Transfer]) -> tuple[list[Transfer], list[Issue]]:
+    """The paths that patterns stand for in the agent's sandbox; a note about each pattern that matches nothing."""
+    paths: list[Transfer] = []
+    notes: list[Issue] = []
+    for item in items:
+        if item.service != MAIN_SERVICE or not is_pattern(item.source):
+            paths.append(item)
+            continue
+        try:
+            found = await matches(sandbox, item.source)
+        except SandboxFailure as error:
+            if error.code not in OF_THE_FILE:
+                raise
+            notes.append(_not_transferred(item, str(error)))
+            continue
+        paths += [replace(item, source=path) for path in found]
+        if not found:
+            notes.append(_not_transferred(item, "nothing matches"))
+    return paths, notes
 
 
 def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:

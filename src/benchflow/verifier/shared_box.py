@@ -24,7 +24,7 @@ from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
 from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
-from benchflow.verifier.scope import Scope, paths_of, words_of
+from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
 from benchflow.verifier.surviving import libraries, makefiles, node_packages, repositories
 from benchflow.verifier.surviving.libraries import Candidate
 from benchflow.verifier.surviving.start_files import NAME_SERVICES
@@ -126,6 +126,7 @@ class Survivors:
             if change.type == "symlink" and folders.covers(change.path) and not known.covers(change.path)
         ]
         gone = [item.path for item in self.withheld]
+        self.withheld = [item for item in self.withheld if not _was_placed(item, changes)]
         left = PathSet(gone)
         self.changes = describe(changes, left, self.rules, time.time())
         if not self.rules.keep_hooks:
@@ -142,6 +143,11 @@ class Survivors:
             self.libraries = libraries.candidates(changes, left)
             self.variables |= {"HOME": self.rules.home} if self.rules.home is not None else {}
         return gone
+
+
+def _was_placed(item: Withheld, changes: Sequence[Change]) -> bool:
+    """Whether it is the empty folder for rewards that every agent finds: no change of the agent's."""
+    return item.path == LOGS and not any(change.path.startswith(f"{LOGS}/") for change in changes)
 
 
 async def fork_for_verification(

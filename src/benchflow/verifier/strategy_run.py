@@ -22,6 +22,7 @@ from benchflow.rewards.reward_files import MAX_BYTES, REWARD_JSON
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.verifier.declared_strategies import Strategy
 from benchflow.verifier.boxes import MAX_LOG_BYTES, Box, BoxMaker, Findings
+from benchflow.verifier.patterns import is_pattern, matches
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables
 
 Score = Callable[["Run"], Awaitable[Verdict]]
@@ -91,18 +92,25 @@ def _bare_metrics(file: Path) -> frozenset[str] | None:
 
 
 async def keep_artifacts(run: Run, box: Box) -> None:
-    """Copy what the verifier document declares as artifacts; files in `/logs/verifier` are already kept."""
-    document = run.scope.document
-    for path in document.outputs.artifacts if document is not None else ():
-        if not path.startswith("/") or path.startswith(f"{LOGS}/"):
+    """Copy what the package declares as results of verification; files in `/logs/verifier` are already kept."""
+    for path in _declared_artifacts(run, box.sandbox.spec.workdir):
+        if path.startswith(f"{LOGS}/"):
             continue
-        target = run.output / "artifacts" / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            await box.sandbox.download(path, target, max_bytes=MAX_LOG_BYTES)
+            for found in await matches(box.sandbox, path) if is_pattern(path) else [path]:
+                target = run.output / "artifacts" / found.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                await box.sandbox.download(found, target, max_bytes=MAX_LOG_BYTES)
         except SandboxFailure as error:
             message = f"The artifact {path} could not be copied: {error}"
             run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
+
+
+def _declared_artifacts(run: Run, workdir: str) -> Iterator[str]:
+    document, wiring = run.scope.document, run.scope.view.namespace.verifier
+    yield from (path for path in (document.outputs.artifacts if document is not None else ()) if path.startswith("/"))
+    for path in (*wiring.outputs.artifacts, *wiring.transfer.verifier_to_result) if wiring is not None else ():
+        yield path if path.startswith("/") else f"{workdir}/{path}"
 
 
 @contextmanager

@@ -112,11 +112,6 @@ def test_a_broken_definition_fails_at_every_level(found, base, changes, expected
         (NATIVE, {"verifier/test.sh": "# [REPLACE: it]"}, [("marker-left", "")]),
         (NATIVE, {"oracle/solve.sh": "# [REPLACE: it]"}, [("marker-left", "")]),
         (NATIVE, {"environment/Dockerfile": "# [REPLACE: it]"}, [("marker-left", "")]),
-        (
-            NATIVE,
-            {"verifier/rubrics/verifier.md": None},
-            [("verifier-file-missing", "verifier.rubric.files.human")],
-        ),
         (NATIVE, {"tests/test.sh": "true\n"}, [("alias-drift", "verifier|tests")]),
         (NATIVE, {"solution/solve.sh": "false\n"}, [("alias-drift", "oracle|solution")]),
         (SPLIT, {"tests/test.sh": None}, [("verifier-missing", "verifier")]),

@@ -11,7 +11,8 @@ from benchflow.task.config.namespace import Namespace
 from benchflow.task.config.parsed_record import IssueLog
 from benchflow.task.document.environment_manifest import Readiness
 from benchflow.task.filemap import digest_of
-from benchflow.task.package import load_package
+from benchflow.task.interop.split_export import export_task_to_split_layout
+from benchflow.task.package import changed_parts, load_package, package_parts
 
 FULL: dict[str, Any] = {
     "document_version": "0.6",
@@ -188,7 +189,7 @@ def test_foreign_keys_stay_free_under_compat_extra() -> None:
         ({"assets": [{"path": "x", "visibility": "secretly"}]}, "assets[0].visibility"),
         ({"assets": [{"path": "x", "visibility": "agent", "sha256": "abc"}]}, "assets[0].sha256"),
         ({"secrets": [{"name": "x", "scope": "everywhere"}]}, "secrets[0].scope"),
-        ({"verifier": {"transfer": ["relative"]}}, "verifier.transfer[0].source"),
+        ({"verifier": {"transfer": ["../relative"]}}, "verifier.transfer[0].source"),
         ({"evidence": {"review": {"artifact": "/abs"}}}, "evidence.review.artifact"),
         (
             {"evidence": {"calibration": {"partial_solution_range": [0.9, 0.1]}}},
@@ -316,6 +317,42 @@ def test_the_manifest_of_services_is_read(make_package) -> None:
     assert package.manifest is not None
     assert package.view.manifest == package.manifest
     assert [service.name for service in package.manifest.services] == ["mail"]
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_manifest_beside_the_packages_counts_in_every_digest(make_package, absolute: bool) -> None:
+    shared = make_package().parent / "_manifests/desk.toml"
+    shared.parent.mkdir()
+    shared.write_text(MANIFEST)
+    named = shared if absolute else "../_manifests/desk.toml"
+    folder = make_package({"task.md": task_md(f"  environment: {{manifest: {named}}}\n")})
+    before = load_package(folder)
+    assert before.issues == ()
+    assert before.manifest is not None
+    assert list(before.shared) == ["../_manifests/desk.toml"]
+    assert "../_manifests/desk.toml" in before.source_hashes
+    parts = package_parts(before)
+    shared.write_text(MANIFEST.replace("maild", "maild -v"))
+    after = load_package(folder)
+    assert before.digest != after.digest
+    assert before.content_digest != after.content_digest
+    assert changed_parts(parts, package_parts(after)) == ["environment"]
+
+
+def test_a_manifest_travels_in_an_export(make_package, tmp_path) -> None:
+    shared = make_package().parent / "desk.toml"
+    shared.write_text(MANIFEST)
+    folder = make_package({"task.md": task_md("  environment: {manifest: ../desk.toml}\n")})
+    report = export_task_to_split_layout(folder, tmp_path / "out")
+    assert (tmp_path / "out/compatibility/environment.toml").read_text() == MANIFEST
+    assert "compatibility/environment.toml" in report.output_hashes
+    assert "../desk.toml" in report.input_hashes
+
+
+@pytest.mark.parametrize("named", ["../../desk.toml", "/etc/passwd", "../..", '"a\\0b"'])
+def test_a_manifest_outside_the_benchmark_is_refused(make_package, named: str) -> None:
+    package = load_package(make_package({"task.md": task_md(f"  environment: {{manifest: {named}}}\n")}))
+    assert [(issue.code, issue.path) for issue in package.issues] == [("unsafe-path", "benchflow.environment.manifest")]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from benchflow.record import Artifact
 from benchflow.rollout.plan import StepPlan
 from benchflow.rollout.policies import Secrets, hidden_folders
 from benchflow.sandbox.factory import Preparation
+from benchflow.sandbox.inside.script_shell import starter
 from benchflow.sandbox.protocol import Mount, Sandbox
 from benchflow.sandbox.task_policy import healthcheck_of
 from benchflow.task.config.task_config import ArtifactConfig
@@ -33,7 +34,9 @@ from benchflow.verifier.agent_processes import agent_users, end_agent
 from benchflow.verifier.scope import isolation_of
 
 SETUP_SEC: Final = 600.0
-_LOGS: Final = "mkdir -p /logs/agent /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
+_LOGS: Final = 'mkdir -p "$@" && chmod 777 "$@" && { chown "$0" "$@" 2>/dev/null || true; }'
+_LOG_FOLDERS: Final = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
+"""Folders that solutions and agents may write to. What a verifier finds at `/logs/verifier` is its own, and empty."""
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 50_000
 CONVENTIONAL: Final = "/logs/artifacts"
@@ -65,8 +68,7 @@ async def begin(environment: Environment, step: StepPlan) -> None:
     """Make a started environment ready for a step."""
     sandbox, view = environment.sandbox, environment.preparation.view
     await sandbox.write_file("/instruction.md", f"{step.prompt}\n".encode())
-    if is_imported(view) and step.index == 0:
-        await sandbox.exec(_LOGS, user="root", cwd="/", timeout=60)
+    await _make_log_folders(sandbox, view)
     if step.view is not None:
         require_intact(view.files)
         await _set_up(sandbox, step)
@@ -78,8 +80,13 @@ async def begin(environment: Environment, step: StepPlan) -> None:
     await environment.set_network(step.network)
 
 
-_RUN_SETUP: Final = "[ -x setup.sh ] || chmod u+x setup.sh; ./setup.sh"
-"""By the interpreter that the script names."""
+async def _make_log_folders(sandbox: Sandbox, view: TaskRuntimeView) -> None:
+    """Anybody may write there, since the users of steps and the oracle's root do; the agent owns them."""
+    owner = agent_users(sandbox, view)[0]
+    done = await sandbox.exec(["sh", "-c", _LOGS, owner, *_LOG_FOLDERS], user="root", cwd="/", timeout=60)
+    if not done.ok:
+        reason = (done.stdout + done.stderr).decode(errors="replace").strip()[-300:]
+        raise EnvironmentFailure(f"The folders below /logs could not be made. {reason}".strip(), code="setup-failed")
 
 
 async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
@@ -93,7 +100,8 @@ async def _set_up(sandbox: Sandbox, step: StepPlan) -> None:
     await sandbox.upload(folder, workdir, owner=who.stdout.decode().strip() or None)
     if not (folder / "setup.sh").is_file():
         return
-    done = await sandbox.exec(_RUN_SETUP, user=user, cwd=workdir, timeout=SETUP_SEC)
+    command = f"[ -x setup.sh ] || chmod u+x setup.sh; {starter(folder / 'setup.sh')}./setup.sh"
+    done = await sandbox.exec(command, user=user, cwd=workdir, timeout=SETUP_SEC)
     if not done.ok:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
         how = "exceeded its time limit" if done.timed_out else f"ended with exit code {done.exit_code}"

@@ -160,7 +160,7 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Add one of them.",
         ),
         "verifier-file-missing": (
-            "`verifier.md` names a script, rubric, runner or criteria file that does not exist.",
+            "`verifier.md` names a file that does not exist. A warning unless the selected strategy needs it.",
             "Add the file, or fix the name.",
         ),
         "step-incomplete": ("A step has no folder below `steps/`, or no instruction.", "Add it."),

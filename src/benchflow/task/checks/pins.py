@@ -1,6 +1,6 @@
 """Pins: the SHA-256 of each file at the time the evidence was collected.
 
-`bench tasks pin` writes them to one JSON file; checks only compare. They cover `task.md`, prompts, shared profiles,
+`bench tasks pin` writes them to one JSON file; checks only compare. They cover `task.md`, prompts, files beside it,
 environment, oracle, verifier, steps and every declared evidence file, so that evidence becomes invalid when any of them
 changes. A digest that `task.md` declares for an evidence file also counts as a pin of that file.
 """
@@ -28,9 +28,8 @@ def pins_file(evidence: Evidence) -> str:
 
 
 def pinnable_hashes(package: TaskPackage) -> dict[str, str]:
-    """SHA-256 of everything that can be pinned: the files of a package and its shared profiles (`../…`)."""
-    shared = {profile.path: profile.sha256 for profile in package.profiles.values() if not profile.inside}
-    return {**package.files.hashes(), **shared}
+    """SHA-256 of everything that can be pinned: the files of a package and what it shares with others (`../…`)."""
+    return {**package.files.hashes(), **package.shared}
 
 
 def primary_files(evidence: Evidence) -> dict[str, str]:

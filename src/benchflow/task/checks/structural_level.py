@@ -25,6 +25,7 @@ from benchflow.task.verifier.declared_strategies import (
     RewardKitStrategy,
     ScriptStrategy,
     Strategy,
+    selected_strategies,
 )
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
 
@@ -109,7 +110,7 @@ def _check_verifier(package: TaskPackage, base: str, document: VerifierDocument 
         file = own if own in package.files else package.profiles["verifier-profile"].path
         for missing in missing_files(document, files):
             message = f"{missing.path} names {missing.name}, which is not in {folder}/"
-            yield Issue("verifier-file-missing", "error", missing.path, message, file)
+            yield Issue("verifier-file-missing", "error" if missing.needed else "warning", missing.path, message, file)
     elif VERIFIER_MD not in files and not _has_default_entrypoint(package, files):
         message = f"{folder}/ has neither {VERIFIER_MD} nor {DEFAULT_SCRIPTS[0]}, so nothing scores the result"
         yield Issue("verifier-entrypoint-missing", "error", folder, message)
@@ -161,18 +162,21 @@ class MissingFile:
 
     path: str
     name: str
+    needed: bool = True
+    """Whether the strategy that scores depends on it."""
 
 
 def missing_files(document: VerifierDocument, files: Collection[str]) -> Iterator[MissingFile]:
     """Files named by strategies and rubric that are not in `files` (relative to the verifier folder)."""
+    selected = {name for name, _ in selected_strategies(document.strategies, document.default_strategy)}
     for name, strategy in document.strategies.items():
         for key, file in _named_files(strategy):
             if file not in files:
-                yield MissingFile(f"verifier.strategies.{name}.{key}", file)
+                yield MissingFile(f"verifier.strategies.{name}.{key}", file, needed=name in selected)
     for key in ("human", "structured"):
         file = getattr(document.rubric.files, key)
         if file is not None and file not in files:
-            yield MissingFile(f"verifier.rubric.files.{key}", file)
+            yield MissingFile(f"verifier.rubric.files.{key}", file, needed=False)
 
 
 def _named_files(strategy: Strategy) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,12 @@ ARTIFACT_KINDS: Final = (
     "critique",
     "viewer_metadata",
     "verifier_artifact",
+    "acp",
+    "oracle_run",
+    "verifier_stability",
+    "acceptance_review",
+    "calibration_report",
+    "reference_result",
 )
 CASE_TYPES: Final = ("verifier", "oracle", "no-op", "known-bad", "partial", "reference")
 MAX_RERUNS: Final = 20
@@ -72,6 +78,19 @@ class Example(Record):
     artifact: str | None = field(relative_path, default=None)
 
 
+class JudgeAgreement(Record):
+    """How far a judge and people must agree; a plain number is `min_pairwise_agreement`."""
+
+    required: bool = field(flag, default=False)
+    sample_count: int | None = field(integer(least=0), default=None)
+    min_pairwise_agreement: float | None = field(unit, default=None)
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> JudgeAgreement | None:
+        number_alone = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+        return super().parse({"min_pairwise_agreement": value} if number_alone else value, path, problems)
+
+
 class Calibration(Record):
     """Scores that solutions of known quality must reach."""
 
@@ -80,7 +99,7 @@ class Calibration(Record):
     partial_solution_range: tuple[float, float] | None = field(unit_range, default=None)
     report: str | None = field(relative_path, default=None)
     human_or_reference_examples: tuple[Example, ...] = field(listing(kinds.record(Example)), default=())
-    judge_agreement: float | None = field(number(), default=None)
+    judge_agreement: JudgeAgreement | None = field(kinds.record(JudgeAgreement), default=None)
 
 
 class Pin(Record):
@@ -90,6 +109,8 @@ class Pin(Record):
     sha256: str | None = field(sha256, default=None)
     kind: str | None = field(kinds.choice(*ARTIFACT_KINDS), default=None)
     visibility: str | None = field(kinds.choice(*EVIDENCE_VISIBILITIES), default=None)
+    mime_type: str | None = field(some_text, default=None)
+    produced_by: str | None = field(some_text, default=None)
     description: str | None = field(text, default=None)
 
 

@@ -100,6 +100,35 @@ class Team(Record):
     roles: tuple[str, ...] = field(listing(some_text, unique=True), default=())
 
 
+_teams: Final = kinds.mapping(kinds.record(Team), keys=name)
+
+
+def _by_name(value: Any, path: str, problems: IssueLog) -> FrozenMap:
+    """Teams by name; in a list each item gives its own, `name`."""
+    if not isinstance(value, list):
+        teams: FrozenMap = _teams.parse(value, path, problems)
+        return teams
+    parsed: dict[str, Team] = {}
+    for index, item in enumerate(value):
+        where = f"{path}[{index}]"
+        rest = dict(item) if isinstance(item, dict) else item
+        own = rest.pop("name", f"team-{index}") if isinstance(rest, dict) else ""
+        team = Team.parse(rest, where, problems)
+        try:
+            key = name.parse(own, f"{where}.name", problems) if team is not None else ""
+        except InvalidValueError as problem:
+            problems.error(problem.code, f"{where}.name", f"{where}.name {problem}")
+            continue
+        if key in parsed:
+            problems.error("conflicting-keys", f"{where}.name", f"{where}.name repeats the name of an earlier team")
+        elif team is not None:
+            parsed[key] = team
+    return FrozenMap(parsed)
+
+
+teams: Final = Kind(_by_name, Team, "map")
+
+
 def _confirmation(value: Any, path: str, problems: IssueLog) -> Any:
     if isinstance(value, str):
         return kinds.choice("human").parse(value, path, problems)

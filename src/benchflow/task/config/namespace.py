@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from benchflow.task.config import kinds
 from benchflow.task.config.evidence_config import ARTIFACT_KINDS, Evidence
-from benchflow.task.config.interaction import Agents, Interaction, Nudges, PromptPolicy, Scene, Team, User
+from benchflow.task.config.interaction import Agents, Interaction, Nudges, PromptPolicy, Scene, User, teams
 from benchflow.task.config.kinds import flag, hosts, listing, relative_path, sha256, some_text, text
-from benchflow.task.config.parsed_record import FrozenMap, IssueLog, Record, field
+from benchflow.task.config.parsed_record import FrozenMap, InvalidValueError, IssueLog, Kind, Record, field
 from benchflow.task.config.task_config import TaskConfig, network_mode
 
 VISIBILITIES: Final = (
@@ -98,16 +98,66 @@ class Implementation(Record):
     strategies: FrozenMap = field(kinds.mapping(kinds.record(StrategyWeight)), default=FrozenMap())
 
 
-class Transfer(Record):
-    """A path that separate verification copies from the agent's sandbox; a plain string is its `source`."""
+def _place(value: Any, path: str, problems: IssueLog) -> str:
+    """A path or pattern inside the sandbox; a relative one is below the working folder."""
+    if ".." in some_text.parse(value, path, problems).split("/") or "\0" in value:
+        raise InvalidValueError("must not contain '..'", "unsafe-path")
+    return str(value)
 
-    source: str = field(kinds.absolute_path)
+
+place: Final = Kind(_place)
+
+
+class Transfer(Record):
+    """A path or pattern that separate verification copies from the agent's sandbox; a plain string is its `source`."""
+
+    source: str = field(place)
     exclude: tuple[str, ...] = field(listing(some_text), default=())
     max_mb: float | None = field(kinds.number(above=0), default=None)
 
     @classmethod
     def parse(cls, value: Any, path: str, problems: IssueLog) -> Transfer | None:
         return super().parse({"source": value} if isinstance(value, str) else value, path, problems)
+
+
+class Transfers(Record):
+    """`verifier.transfer`: what passes from one phase to the next; a plain list is `agent_to_verifier`."""
+
+    agent_to_verifier: tuple[Transfer, ...] = field(listing(kinds.record(Transfer)), default=())
+    verifier_to_result: tuple[str, ...] = field(listing(place), default=())
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> Transfers | None:
+        if not isinstance(value, list):
+            return super().parse(value, path, problems)
+        return cls(agent_to_verifier=cls.KEYS["agent_to_verifier"].kind.parse(value, path, problems))
+
+
+class VerifierInput(Record):
+    """What verification reads: a file of the package, or a path of the sandbox; a plain string is its `path`."""
+
+    path: str = field(place)
+    kind: str | None = field(some_text, default=None)
+    visibility: str | None = field(kinds.choice(*VISIBILITIES), default=None)
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> VerifierInput | None:
+        return super().parse({"path": value} if isinstance(value, str) else value, path, problems)
+
+
+class VerifierOutputs(Record):
+    """What verification writes; a plain list is `artifacts`."""
+
+    reward_text: str | None = field(kinds.absolute_path, default=None)
+    reward_json: str | None = field(kinds.absolute_path, default=None)
+    details_json: str | None = field(kinds.absolute_path, default=None)
+    artifacts: tuple[str, ...] = field(listing(place), default=())
+
+    @classmethod
+    def parse(cls, value: Any, path: str, problems: IssueLog) -> VerifierOutputs | None:
+        if not isinstance(value, list):
+            return super().parse(value, path, problems)
+        return cls(artifacts=cls.KEYS["artifacts"].kind.parse(value, path, problems))
 
 
 class VerifierWiring(Record):
@@ -117,9 +167,10 @@ class VerifierWiring(Record):
     spec: str | None = field(relative_path, default=None)
     entrypoint: str | None = field(relative_path, default=None)
     rubric: str | None = field(relative_path, default=None)
-    inputs: tuple[str, ...] = field(listing(some_text), default=())
-    outputs: tuple[str, ...] = field(listing(some_text), default=())
-    transfer: tuple[Transfer, ...] = field(listing(kinds.record(Transfer)), default=())
+    visibility: str = field(kinds.choice("hidden"), default="hidden")
+    inputs: tuple[VerifierInput, ...] = field(listing(kinds.record(VerifierInput)), default=())
+    outputs: VerifierOutputs = field(kinds.record(VerifierOutputs), default=VerifierOutputs())
+    transfer: Transfers = field(kinds.record(Transfers), default=Transfers())
     implementation: Implementation | None = field(kinds.record(Implementation), default=None)
     downloads: str = field(kinds.choice("required", "optional"), default="required")
     """Whether a low reward counts if the verifier's own downloads failed."""
@@ -132,9 +183,9 @@ class OracleWiring(Record):
 
 
 class EnvironmentWiring(Record):
-    """`benchflow.environment`: the manifest of services (`environment.toml`)."""
+    """`benchflow.environment`: the manifest of services (`environment.toml`), in the package or beside it."""
 
-    manifest: str = field(relative_path)
+    manifest: str = field(some_text)
 
 
 class AssetSource(Record):
@@ -217,6 +268,7 @@ class TargetCompatibility(Record):
 
     export: str = field(kinds.choice("full", "supported", "degraded", "unsupported"))
     emits: FrozenMap = field(kinds.mapping(some_text), default=FrozenMap())
+    losses: tuple[str, ...] = field(listing(some_text), default=())
 
 
 class Compat(Record):
@@ -241,7 +293,7 @@ class Namespace(Record):
     document_version: str | None = field(kinds.matching(r"[0-9]+(\.[0-9]+)*", "a version such as '0.6'"), default=None)
     prompt: PromptPolicy | None = field(kinds.record(PromptPolicy), default=None)
     interaction: Interaction | None = field(kinds.record(Interaction), default=None)
-    teams: FrozenMap = field(kinds.mapping(kinds.record(Team), keys=kinds.name), default=FrozenMap())
+    teams: FrozenMap = field(teams, default=FrozenMap())
     nudges: Nudges | None = field(kinds.record(Nudges), default=None)
     agent_policy: AgentPolicy | None = field(kinds.record(AgentPolicy), default=None)
     runtime_policy: RuntimePolicy | None = field(kinds.record(RuntimePolicy), default=None)

@@ -17,6 +17,8 @@ from benchflow.task.package import TaskPackage
 from benchflow.task.package_layout import ALIASES, select
 
 _REWRITTEN: Final = frozenset({"task.md", "task.toml", "instruction.md", "compatibility/export-report.json"})
+COMPATIBILITY: Final = "compatibility"
+"""The folder of an export for what Harbor does not read."""
 _PROMPTS: Final = "prompts"
 _NATIVE_MOUNT: Final = re.compile(rb"(?<![\w./-])/(verifier|oracle)(?=[/\"'\s]|$)", re.MULTILINE)
 _SCRIPTS: Final = (".sh", ".py", ".bash")
@@ -27,6 +29,8 @@ class FilePlan:
     """New path -> path in the package, for files and links; folders that may be empty."""
 
     copies: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
+    """New path -> path relative to the package, of files that belong to it and may be beside it."""
     links: dict[str, str] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
     losses: list[CompatibilityExportLoss] = field(default_factory=list)
@@ -53,9 +57,18 @@ def plan_files(package: TaskPackage) -> FilePlan:
         if tree is not None:
             plan.folders.append(trees[tree] + folder.removeprefix(tree))
     plan.copies.update({name: name for name in (*ROOT_FILES, *_step_files(package)) if name in files})
+    plan.beside = _manifest(package)
     plan.losses += _left_behind(package, trees, plan)
     plan.losses += _native_mounts(files, plan)
     return plan
+
+
+def _manifest(package: TaskPackage) -> dict[str, str]:
+    """The manifest of services goes along, although Harbor does not start them: what runs there must stay known."""
+    wiring = package.document.namespace.environment if package.document is not None else None
+    if package.manifest is None or wiring is None:
+        return {}
+    return {f"{COMPATIBILITY}/environment.toml": wiring.manifest}
 
 
 def _trees(package: TaskPackage) -> Iterator[tuple[str, str]]:
@@ -90,7 +103,7 @@ def _stays_inside(path: str, target: str, tree: str) -> bool:
 
 def _left_behind(package: TaskPackage, trees: Iterable[str], plan: FilePlan) -> Iterator[CompatibilityExportLoss]:
     """One entry per file or folder that is not exported, at the highest level possible."""
-    carried = {*plan.copies.values(), *_REWRITTEN}
+    carried = {*plan.copies.values(), *plan.beside.values(), *_REWRITTEN}
     twins = {holder + split for holder in ("", *(f"steps/{step}/" for step in _steps(package))) for _, split in ALIASES}
     reported: set[str] = set()
     for path in (*package.files.files, *sorted(package.files.links)):
@@ -161,6 +174,8 @@ def namespace_losses(document: TaskDocument) -> Iterator[CompatibilityExportLoss
         if key == "compat":
             continue
         reason = "Harbor has no such concept"
+        if key == "environment":
+            reason = f"Harbor does not start services; their manifest is copied to {COMPATIBILITY}/"
         yield CompatibilityExportLoss(f"benchflow.{key}", reason, "warning" if key in _RECORDS else "loss")
 
 

@@ -227,6 +227,8 @@ def _write(package: TaskPackage, plan: _Plan, folder: Path) -> CompatibilityExpo
     for name, source in plan.files.copies.items():
         if source != WRITTEN:
             copy_file(package.path / source, folder / name)
+    for name, source in plan.files.beside.items():
+        copy_file(Path(os.path.realpath(package.path / source)), folder / name)
     for name, link in plan.files.links.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(link)
@@ -238,6 +240,6 @@ def _write(package: TaskPackage, plan: _Plan, folder: Path) -> CompatibilityExpo
         write_atomic(folder / INSTRUCTION, plan.instruction, sync=False)
     hashes = scan(folder).hashes()
     report = replace(plan.report, emitted_files=tuple(hashes), output_hashes=hashes)
-    (folder / REPORT).parent.mkdir()
+    (folder / REPORT).parent.mkdir(exist_ok=True)
     write_atomic(folder / REPORT, report.to_json(), sync=False)
     return report

@@ -6,7 +6,7 @@ inside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from benchflow.task.config import kinds
@@ -218,3 +218,19 @@ def _plugin(kind: str) -> type[Strategy] | None:
     from benchflow.plugins import STRATEGIES as GROUP
 
     return PluginStrategy if kind in GROUP.plugins() else None
+
+
+def selected_strategies(strategies: Mapping[str, Strategy], name: str) -> Iterator[tuple[str, Strategy]]:
+    """The strategy of this name and all that it is made of, each with its name."""
+    pending, seen = [name], set[str]()
+    while pending:
+        current = pending.pop()
+        strategy = strategies.get(current)
+        if strategy is None or current in seen:
+            continue
+        seen.add(current)
+        yield current, strategy
+        if isinstance(strategy, HybridStrategy):
+            pending += [factor.strategy for factor in strategy.factors.values()]
+        elif isinstance(strategy, GainStrategy):
+            pending.append(strategy.strategy)

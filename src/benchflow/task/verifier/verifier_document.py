@@ -85,7 +85,7 @@ class AggregatePolicy(Record):
     method: str | None = rec.field(aggregation, default=None)
     fallback: str | None = rec.field(aggregation, default=None)
     field_: str = rec.field(kinds.choice("reward"), default="reward", key="field")
-    weights: FrozenMap = rec.field(mapping(number()), default=FrozenMap())
+    weights: FrozenMap = rec.field(mapping(number()), default=FrozenMap(), aliases=("metrics",))
     threshold: float | None = rec.field(number(least=0, most=1), default=None)
     criteria: tuple[str, ...] = rec.field(listing(some_text, unique=True), default=())
 

@@ -18,6 +18,7 @@ from benchflow.errors import InfrastructureFailure, Issue, PackageError, Verifie
 from benchflow.files.atomic import write_atomic
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.rewards import Scored, Unscored, Verdict, gain_verdict, verdict_from_dict
+from benchflow.sandbox.inside.script_shell import starter
 from benchflow.sandbox.local.layers.sandbox_store import default_store
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.sandbox.task_policy import resolve_variables
@@ -103,7 +104,9 @@ async def run_oracle(run: Run, sandbox: Sandbox) -> None:
     await sandbox.upload(view.oracle_dir, mount)
     env = resolve_variables(view.config.oracle.env, run.machine, path="oracle.env")
     timeout = view.config.oracle.timeout_sec or view.config.agent.timeout_sec or 600.0
-    result = await sandbox.exec(["/bin/sh", f"{mount}/solve.sh"], user="root", env=env, timeout=timeout)
+    script = f"{mount}/solve.sh"
+    command = f"chmod a+rx {script}; {starter(view.oracle_dir / 'solve.sh')}{script}"
+    result = await sandbox.exec(command, user="root", env=env, timeout=timeout)
     if not result.ok:
         how = f"exceeded its limit of {timeout:g} s" if result.timed_out else f"exited with code {result.exit_code}"
         raise VerifierFailure(f"The oracle {how}, so the ceiling cannot be measured.", code="oracle-failed")

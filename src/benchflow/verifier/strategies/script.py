@@ -7,6 +7,7 @@ import shlex
 from benchflow.errors import PackageError
 from benchflow.rewards import Scored, read_reward
 from benchflow.sandbox.inside.beneath import is_plain
+from benchflow.sandbox.inside.script_shell import starter
 from benchflow.sandbox.protocol import ExecResult
 from benchflow.task.verifier.declared_strategies import ScriptStrategy
 from benchflow.verifier.boxes import keep_output, timed_out
@@ -27,7 +28,7 @@ async def score(run: Run) -> Scored:
     async with run.box(kit_files() if kit else None) as box:
         timeout = run.scope.config.timeout_sec
         cwd = VERIFIER if declared else box.sandbox.spec.workdir
-        result = await box.run(_command(strategy.command, declared=declared, kit=kit), cwd=cwd, timeout=timeout)
+        result = await box.run(_command(run, strategy.command, declared=declared, kit=kit), cwd=cwd, timeout=timeout)
         await finish(run, result)
         if result.timed_out:
             raise timed_out(timeout)
@@ -37,11 +38,19 @@ async def score(run: Run) -> Scored:
         return read_reward(run.output, reward_range=run.scope.reward_range, policy=declared_policy(run))
 
 
-def _command(command: str, *, declared: bool, kit: bool) -> str | list[str]:
-    """The command: a declared one runs in the shell; otherwise it is the path of the test script."""
-    if not kit:
-        return command if declared else [command]
-    return f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n{command if declared else shlex.quote(command)}'
+def _command(run: Run, command: str, *, declared: bool, kit: bool) -> str | list[str]:
+    """The command: a declared one runs in the shell; otherwise it is the path of the test script.
+
+    A script of the verifier that names no interpreter runs in bash if there is one.
+    """
+    program = shlex.split(command)[0] if declared else command
+    script = run.scope.file(program.removeprefix(f"{run.scope.mount}/").removeprefix("./"))
+    is_path = not declared or "/" in program
+    start = starter(script) if script is not None and is_path else ""
+    if not kit and not declared and not start:
+        return [command]
+    path = f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n' if kit else ""
+    return f"{path}{start}{command if declared else shlex.quote(command)}"
 
 
 def _uses_kit(run: Run, command: str) -> bool:
