@@ -15,6 +15,7 @@ from benchflow.errors import Issue, UsageError
 from benchflow.task.checks.publication_level import check_publication
 from benchflow.task.checks.schema_level import check_schema
 from benchflow.task.checks.structural_level import check_structure
+from benchflow.task.checks.worth import check_worth
 from benchflow.task.discovery import FoundPackage
 from benchflow.task.package import TaskPackage, load_package
 
@@ -31,10 +32,10 @@ def _check_acceptance(package: TaskPackage) -> Iterable[Issue]:
 
 LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {
     "schema": (check_schema,),
-    "structural": (check_schema, check_structure),
-    "runtime-capability": (check_schema, check_structure),
-    "publication-grade": (check_schema, check_structure, check_publication),
-    "acceptance": (check_schema, check_structure, check_publication, _check_acceptance),
+    "structural": (check_schema, check_structure, check_worth),
+    "runtime-capability": (check_schema, check_structure, check_worth),
+    "publication-grade": (check_schema, check_structure, check_worth, check_publication),
+    "acceptance": (check_schema, check_structure, check_worth, check_publication, _check_acceptance),
 }
 """The checks of each level; sandbox support is checked at any level when a sandbox is named."""
 DEFAULT_LEVEL: Final = "structural"

@@ -160,8 +160,32 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Add one of them.",
         ),
         "verifier-file-missing": (
-            "`verifier.md` names a file that does not exist. A warning unless the selected strategy needs it.",
+            "`verifier.md` names a file that does not exist. A warning if the selected strategy does not need it.",
             "Add the file, or fix the name.",
+        ),
+        "solution-exposed": (
+            "A file of the solution is also in `environment/`, where the agent can read it.",
+            "Remove the copy, or exclude it from the image.",
+        ),
+        "tests-exposed": (
+            "A test that scores is also in `environment/`, where the agent can read it.",
+            "Remove the copy, or score with tests that the agent does not have.",
+        ),
+        "oracle-in-prompt": (
+            "Most lines of the solution are in the prompt.",
+            "Ask for the result instead of giving the answer.",
+        ),
+        "tests-download": (
+            "A script of the tests downloads something whenever the task is scored.",
+            "Install what the tests need in the image.",
+        ),
+        "tests-import-work": (
+            "A test loads code of the agent into its own process, where that code can change the verdict.",
+            "Run the agent's code as another process, and compare what it prints.",
+        ),
+        "nested-package": (
+            "A folder inside the package looks like another package. It is part of this one, not a task of its own.",
+            "Move it beside the package if it is a task.",
         ),
         "step-incomplete": ("A step has no folder below `steps/`, or no instruction.", "Add it."),
         "report-path": (
