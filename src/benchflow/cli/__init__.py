@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
     "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
     "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
+    "cache": Lazy("benchflow.cli.cache:cache", "Show and free what the local sandbox keeps on disk."),
     "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
 }
 
