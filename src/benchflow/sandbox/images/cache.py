@@ -105,7 +105,7 @@ def _size(path: Path) -> int:
 def _names(folder: Path) -> list[str]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_NOATIME", 0))
     try:
-        return os.listdir(descriptor)
+        return os.listdir(descriptor)  # noqa: PTH208 - it is a descriptor
     finally:
         os.close(descriptor)
 
