@@ -28,7 +28,7 @@ demo: $(INSTALLED)  ## set up, then evaluate the example packages
 	@$(BIN)/python examples/demo.py
 
 # More workers than cores, because many tests wait for subprocesses. Bytecode is written, so that it is compiled once.
-test: WORKERS ?= 3
+test: WORKERS ?= 4
 unit: WORKERS ?= 3
 test unit: export PYTHONDONTWRITEBYTECODE :=
 

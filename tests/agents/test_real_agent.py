@@ -4,13 +4,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from contextlib import contextmanager, suppress
 
 import pytest
 
 from benchflow.testing import Answer, ModelServer, ToolCall
+from loaded_commands import BENCH
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox]
 
@@ -75,9 +75,8 @@ def test_a_real_agent_solves_a_package_with_the_model_server(tmp_path):
             "OPENAI_BASE_URL": url,
             "BENCHCUBE_PERMITTED_NETWORKS": "0.0.0.0/0",
         }
-        command = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
         done = subprocess.run(
-            [*command, "run", folder, "--agent", "opencode", "--model", "test-model", "--sandbox", "local", "--json"],
+            [*BENCH, "run", folder, "--agent", "opencode", "--model", "test-model", "--sandbox", "local", "--json"],
             cwd=tmp_path,
             env=environ,
             capture_output=True,

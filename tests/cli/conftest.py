@@ -2,11 +2,12 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import loaded_commands
 
 TASK_MD = """---
 schema_version: "1.3"
@@ -26,15 +27,13 @@ def bench(tmp_path) -> Bench:
     """Run `bench` in a new folder, without a terminal, and give back what it printed."""
 
     def run(*arguments: str | Path, cwd: Path = tmp_path, env: dict[str, str] | None = None, **options):
+        environ = {**os.environ, **(env or {})}
+        if not options and "PYTHONPATH" not in (env or {}):
+            return loaded_commands.bench(*arguments, cwd=cwd, env=environ)
         return subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from benchflow.cli import main; sys.exit(main())",
-                *map(str, arguments),
-            ],
+            [*loaded_commands.BENCH, *map(str, arguments)],
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env=environ,
             stdin=subprocess.DEVNULL,
             timeout=60,
             check=False,

@@ -2,17 +2,11 @@
 
 import json
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from benchflow.record import ErrorRecord
-
-
-def bench(*arguments, cwd):
-    command = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+from loaded_commands import bench
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from benchflow.cli.run import result_lines
 from benchflow.record import Notes, schema
+from loaded_commands import BENCH
 
 pytestmark = pytest.mark.slow
 
@@ -109,9 +109,8 @@ def test_what_is_refused_changes_nothing(invoke, package, tmp_path, arguments, s
 def test_an_interrupt_ends_everything_and_leaves_a_record(package, tmp_path):
     mine = f"sleep 987.{os.getpid()}"
     (tmp_path / "agent.sh").write_text(f"{mine}\n")
-    command = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
     process = subprocess.Popen(
-        [*command, "run", str(package()), "--agent", "script:agent.sh"],
+        [*BENCH, "run", str(package()), "--agent", "script:agent.sh"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from mcp.client import Client
 
+from cube.cli import main
 from cube.client import TaskClient
 from cube.core import Action
 
@@ -108,11 +109,17 @@ def serving(*arguments, **options):
         process.communicate()
 
 
-def refused(*arguments):
-    """The sentence with which a command is refused as wrong usage."""
-    result = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stdout) == (2, "")
-    return result.stderr.partition("\n")[0]
+@pytest.fixture
+def refused(capsys):
+    """The sentence with which a command is refused as wrong usage; it needs no process of its own."""
+
+    def run(*arguments):
+        assert main(["serve", *arguments]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        return printed.err.partition("\n")[0]
+
+    return run
 
 
 def rpc(address, method, **params):
@@ -167,7 +174,7 @@ def test_tokens_come_from_files(tmp_path):
         assert rpc(address, "cube/info")["name"] == "counter-cube"
 
 
-def test_wrong_tokens_hosts_and_ports_are_refused_in_one_sentence(tmp_path):
+def test_wrong_tokens_hosts_and_ports_are_refused_in_one_sentence(refused, tmp_path):
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "two").write_text("a b")
     (tmp_path / "same").write_text("same")

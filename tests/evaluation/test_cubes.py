@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -12,10 +11,10 @@ import pytest
 from benchflow.errors import SandboxFailure
 from benchflow.evaluation.cube_driver import trouble_of
 from cube.core import StepError
+from loaded_commands import BENCH
 
 pytestmark = pytest.mark.slow
 
-BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 
 CUBE = """
 import os, time

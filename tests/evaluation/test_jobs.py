@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,16 +12,11 @@ import jsonschema
 import pytest
 
 from benchflow.record import schema
+from loaded_commands import BENCH, bench
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "packages"
-BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 LOCAL = ["--sandbox", "local", "--base-image", "host"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
-
-
-def bench(*arguments, cwd, **options):
-    command = [*BENCH, *(str(argument) for argument in arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, **options)
 
 
 def run(*arguments, cwd):

@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+import loaded_commands
 from benchflow.testing import ModelServer
 
-BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
 FILES = {
     "task.md": "---\nschema_version: '1.3'\ntask: {name: t/judged}\n---\nWrite the answer.\n",
@@ -38,15 +36,8 @@ def bench(tmp_path):
         path.write_text(text)
 
     def run(server, *arguments):
-        done = subprocess.run(
-            [*BENCH, "eval", *arguments, "--json"],
-            cwd=tmp_path,
-            env={**os.environ, **server.environment},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        environ = {**os.environ, **server.environment}
+        done = loaded_commands.bench("eval", *arguments, "--json", cwd=tmp_path, env=environ, load=["litellm"])
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 

@@ -51,7 +51,7 @@ def packages(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("base_image", "expected"),
     [
-        ("host", {"plain": "local", "image": "local", "compose": "docker"}),
+        ("host", {"plain": "local", "image": "local", "compose": "local"}),
         (None, {"plain": "local", "image": "docker", "compose": "docker"}),
     ],
 )

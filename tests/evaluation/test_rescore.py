@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import jsonschema
@@ -16,8 +15,8 @@ import pytest
 
 from benchflow.cli import main
 from benchflow.record import schema
+from loaded_commands import BENCH
 
-BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
 SANDBOX = ["local"]
 """Where jobs of the running test are run: in memory, unless it is marked `sandbox`."""
 SAYS = "grep -q right /app/answer.txt && r=1 || r=0; echo $r > /logs/verifier/reward.txt"

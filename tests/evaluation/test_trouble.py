@@ -11,14 +11,10 @@ from pathlib import Path
 
 import pytest
 
-BENCH = [sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())"]
+from loaded_commands import BENCH, bench
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jobs")]
 NO_KEYS = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_AUTH_TOKEN"))}
-
-
-def bench(*arguments, cwd, **options):
-    command = [*BENCH, *(str(argument) for argument in arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False, **options)
 
 
 def package(folder, name, verifier="echo 1 > /logs/verifier/reward.txt"):

@@ -63,10 +63,10 @@ async def test_a_dockerfile_becomes_an_environment_and_is_built_once(bench, tmp_
 
 
 async def test_a_failing_build_shows_its_last_lines(bench, tmp_path):
-    place = context(tmp_path / "c", f"FROM {BASE}\nRUN echo the reason is here; exit 3\n")
+    place = context(tmp_path / "c", f"FROM {BASE}\n\nRUN echo the reason is here; exit 3\n")
     with pytest.raises(EnvironmentFailure, match="the reason is here") as caught:
         await bench.backend.build(place)
-    assert caught.value.code == "build-failed"
+    assert (caught.value.code, caught.value.line) == ("build-failed", 3)
 
 
 async def test_a_base_image_that_nobody_has_is_named_with_what_helps(bench, tmp_path):
@@ -77,10 +77,75 @@ async def test_a_base_image_that_nobody_has_is_named_with_what_helps(bench, tmp_
 
 
 async def test_a_build_over_its_time_is_ended(bench, tmp_path):
-    place = context(tmp_path / "c", f"FROM {BASE}\nRUN sleep 600\n")
+    place = context(tmp_path / "c", f"FROM {BASE}\nRUN sleep 612\n")
     with anyio.fail_after(60), pytest.raises(EnvironmentFailure, match="limit of 3 s") as caught:
         await bench.backend.build(place, timeout_sec=3)
-    assert caught.value.code == "build-timeout"
+    assert (caught.value.code, caught.value.line) == ("build-timeout", 2)
+    await nothing_is_left_of_a_build(bench, "612")
+
+
+async def nothing_is_left_of_a_build(bench, seconds):
+    """Until no working container is there, and no process that sleeps for that long."""
+    if bench.backend.name != "podman":
+        return  # the daemon of Docker ends a build by itself
+    client = (await bench.backend.connect()).client
+    with anyio.fail_after(60):
+        while sleeping(seconds) or "buildah" in await client.ask("ps", "--all", "--external"):  # noqa: ASYNC110
+            await anyio.sleep(0.2)
+
+
+def sleeping(seconds):
+    lines = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    return [line for line in lines if line.startswith(b"sleep\0" + seconds.encode())]
+
+
+BUILDING = """
+import sys, anyio
+from pathlib import Path
+from benchflow.sandbox.engine import EngineBackend
+name, place, command, state = sys.argv[1:]
+backend = EngineBackend(name, command=command.split(), state=Path(state))
+anyio.run(backend.build, Path(place))
+"""
+
+
+async def test_a_killed_command_leaves_nothing_of_its_build(bench, tmp_path):
+    place = context(tmp_path / "c", f"FROM {BASE}\nRUN sleep 613\n")
+    client = (await bench.backend.connect()).client
+    words = [
+        sys.executable,
+        "-c",
+        BUILDING,
+        bench.backend.name,
+        str(place),
+        " ".join(client.argv()),
+        str(tmp_path / "s"),
+    ]
+    process = await anyio.open_process(words, env=client.environment()[1])
+    with anyio.fail_after(60):
+        while bench.backend.name == "podman" and not sleeping("613"):  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    await nothing_is_left_of_a_build(bench, "613")
+
+
+async def test_settings_of_this_machine_are_used_in_a_build_and_not_kept(bench, tmp_path, monkeypatch):
+    if bench.backend.name != "podman":
+        pytest.skip("docker cannot mount files for a build, and says so")
+    (tmp_path / ".config/pip").mkdir(parents=True)
+    (tmp_path / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://me:pw-of-pip@mirror.test/simple\n")
+    for name, value in {"HOME": str(tmp_path), "BENCHCUBE_MACHINE_SETTINGS": "build", "XDG_CONFIG_HOME": ""}.items():
+        monkeypatch.setenv(name, value)
+    run = 'RUN grep -c mirror.test "$PIP_CONFIG_FILE" > /seen && echo "$UV_INDEX_URL" | grep -c pip@mirror >> /seen\n'
+    image = await bench.backend.build(context(tmp_path / "c", f"FROM {BASE}\n{run}"))
+    assert not [name for name in image.env if name.startswith(("PIP_", "UV_", "SSL_"))]
+    host = await bench.backend.connect()
+    assert "pw-of-pip" not in await host.client.ask("image", "inspect", image.reference)
+    assert "pw-of-pip" not in await host.client.ask("history", "--no-trunc", image.reference)
+    async with bench.backend.create(SandboxSpec(image=image, workdir="/")) as sandbox:
+        shown = await sandbox.exec("cat /seen; ls -d /dev/benchflow /etc/pip.conf 2>/dev/null")
+        assert shown.stdout == b"1\n1\n"
 
 
 async def test_a_replaced_base_image_is_refused(bench, tmp_path):

@@ -81,7 +81,7 @@ def run_as(
 @pytest.mark.parametrize(
     ("identity", "files", "leave_out"),
     [
-        pytest.param("single", ONE_ID, "nothing", marks=pytest.mark.xdist_group("ordinary-user")),
+        pytest.param("single", ONE_ID, "processor and time", marks=pytest.mark.xdist_group("ordinary-user")),
         pytest.param("range", RANGE, "hog or bomb or ended or killed", marks=pytest.mark.xdist_group("user-range")),
     ],
 )

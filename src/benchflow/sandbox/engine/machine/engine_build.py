@@ -10,6 +10,8 @@ import hashlib
 import os
 import re
 import stat
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,20 +21,58 @@ import anyio
 
 from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.files.locks import held_lock
+from benchflow.files.redaction import make_redactor
+from benchflow.files.scratch import scratch
+from benchflow.sandbox.bounded_output import BoundedOutput
+from benchflow.sandbox.engine.machine import build_watch
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.engine_images import find_image
 from benchflow.sandbox.engine.machine.ownership import PURPOSE
-from benchflow.sandbox.host_process import run_process
+from benchflow.sandbox.host_process import (
+    DEFAULT_OUTPUT,
+    Completed,
+    end,
+    open_process,
+    pump,
+    run_process,
+    shell_code,
+)
 from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
+from benchflow.sandbox.images.dockerfile.instructions import DockerfileError, parse_dockerfile
+from benchflow.sandbox.machine_settings.allowance import allows
+from benchflow.sandbox.machine_settings.collected import Settings, collect, lay, trust_and_proxies
+from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import Image
 
 REPOSITORY: Final = "benchcube/environment"
 _LAST_LINES: Final = 12
+_MARKER: Final = "/dev/.benchcube-build"
+"""Where a folder that only this build mounts appears, by which its working containers are known."""
+_STOPPING_SEC: Final = 120.0
+_STEP: Final = re.compile(r"^(?:STEP|Step) \d+/\d+ ?: (.*)$", re.MULTILINE)
+_AT_LINE: Final = re.compile(r"^\S*Dockerfile\S*:(\d+)$", re.MULTILINE)
 _NOT_PULLED: Final = re.compile(
     r"initializing source docker://|short-name|pull access denied|failed to resolve source metadata"
     r"|manifest (for .* not found|unknown)|^Get \"https?://.*/v2/"
 )
 """How engines say that they have no base image and get none."""
+_RUNTIME: Final = """#!{python} -IS
+import json, os, sys
+for option, value in zip(sys.argv, sys.argv[1:]):
+    if option in ("-b", "--bundle"):
+        with open(value + "/config.json") as file:
+            spec = json.load(file)
+        own = {{word.partition("=")[0] for word in spec["process"]["env"]}}
+        given = {variables!r}
+        spec["process"]["env"] += [f"{{name}}={{text}}" for name, text in given.items() if name not in own]
+        with open(value + "/config.json", "w") as file:
+            json.dump(spec, file)
+os.execv({runtime!r}, [{runtime!r}, *sys.argv[1:]])
+"""
+_NOT_GIVEN: Final = (
+    "docker was given this machine's proxies only: it cannot mount certificates and settings for pip, uv, npm and apt "
+    "for a build without changes to the Dockerfile. podman and local can."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +128,17 @@ class Builder:
             args += ["--target", options.target]
         for name, value in options.build_args.items():
             args += ["--build-arg", f"{name}={value}"]
-        try:
-            done = await run_process(
-                self._client.argv(*args, str(context)),
-                env={**self._client.environment()[1], **env},
-                timeout=options.timeout_sec,
-                merge_stderr=True,
-            )
-        except FileNotFoundError:
-            raise self._client.missing() from None
-        shown = last_lines(done.stdout.decode(errors="replace"))
+        settings = machine_settings()
+        text = (context / dockerfile).read_text(encoding="utf-8", errors="replace")
+        env = {**self._client.environment()[1], **env}
+        done = await self._run([*args, str(context)], lay(settings, "public"), env, options.timeout_sec)
+        shown = make_redactor(settings.secrets).text(last_lines(done.stdout.decode(errors="replace")))
         if done.timed_out:
             raise EnvironmentFailure(
                 f"The build of '{context / dockerfile}' exceeded its limit of {options.timeout_sec:g} s.\n{shown}",
                 code="build-timeout",
+                file=dockerfile,
+                line=failed_line(text, done.stdout.decode(errors="replace")),
             )
         if done.exit_code != 0:
             self._client.raise_if_engine_failed(done.stdout.decode(errors="replace"))
@@ -113,7 +150,47 @@ class Builder:
                     "`--base-image host`.",
                     code="image-missing",
                 )
-            raise EnvironmentFailure(f"The build of '{context / dockerfile}' failed:\n{shown}", code="build-failed")
+            line = failed_line(text, done.stdout.decode(errors="replace"))
+            where = f"'{context / dockerfile}'" + (f" at line {line}" if line is not None else "")
+            hint = f"\n{_NOT_GIVEN}" if allows("build") and self._client.dialect.name == "docker" else ""
+            message = f"The build of {where} failed:\n{shown}{hint}"
+            raise EnvironmentFailure(message, code="build-failed", path="environment", file=dockerfile, line=line)
+
+    async def _run(self, args: list[str], given: Laid, env: Mapping[str, str], timeout: float | None) -> Completed:
+        """Build to the end, with this machine's settings as far as the engine can be given them.
+
+        Docker takes the proxies only, and so does an engine on another machine. Podman has the proxies already, and
+        would leave a container and a process behind when it is stopped: `build_watch` runs it and removes them.
+        """
+        if self._client.dialect.name == "docker" or not self._client.on_this_machine:
+            proxies = {name: value for name, value in given.env.items() if name.lower().endswith("_proxy")}
+            words = [part for name in proxies for part in ("--build-arg", name)]
+            argv = self._client.argv(*args[:-1], *words, args[-1])
+            try:
+                return await run_process(argv, env={**env, **proxies}, timeout=timeout, merge_stderr=True)
+            except FileNotFoundError:
+                raise self._client.missing() from None
+        with scratch("build-") as folder:
+            marker = folder / "marker"
+            marker.mkdir()
+            mounts = [f"{mount.source}:{mount.target}:ro" for mount in given.mounts]
+            volumes = [part for text in (f"{marker}:{_MARKER}:ro", *mounts) for part in ("--volume", text)]
+            runtime = ["--runtime", str(await self._runtime(folder, given.env))] if given.env else []
+            argv = self._client.argv(*runtime, *args[:-1], *volumes, args[-1])
+            engine = str(len(self._client.argv()))
+            program = [sys.executable, "-I", "-S", build_watch.__file__, str(marker), engine, *argv]
+            return await _watched(program, env, timeout)
+
+    async def _runtime(self, folder: Path, variables: Mapping[str, str]) -> Path:
+        """A program that adds variables to a container before the engine's own runtime starts it.
+
+        Podman has no other way to give commands of a build variables that get into neither the image nor its history.
+        """
+        real = await self._client.ask("info", "--format", "{{.Host.OCIRuntime.Path}}")
+        program = folder / "runtime"
+        program.write_text(_RUNTIME.format(python=sys.executable, runtime=real, variables=dict(variables)))
+        program.chmod(0o700)
+        return program
 
     async def _command(self) -> tuple[list[str], dict[str, str]]:
         """BuildKit where there is one, else the builder that every Docker has; Podman has its own."""
@@ -122,6 +199,31 @@ class Builder:
         if (await self._client.run("buildx", "version")).exit_code == 0:
             return ["buildx", "build", "--load", "--progress", "plain"], {}
         return ["build"], {"DOCKER_BUILDKIT": "0"}
+
+
+async def _watched(argv: list[str], env: Mapping[str, str], timeout: float | None) -> Completed:
+    """Run a build that ends when its standard input does, also when this task is cancelled or out of time."""
+    output = BoundedOutput(DEFAULT_OUTPUT)
+    started = time.monotonic()
+    process = await open_process(argv, stdin=True, env=env, merge_stderr=True)
+    try:
+        with anyio.move_on_after(timeout) as limit:
+            await pump(process, None, output.add)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None and process.stdin is not None:
+                await process.stdin.aclose()
+                with anyio.move_on_after(_STOPPING_SEC):
+                    await process.wait()
+            await end(process)
+    code = shell_code(process.returncode or 0)
+    spent = time.monotonic() - started
+    return Completed(code, output.kept("stdout"), b"", spent, limit.cancelled_caught, output.dropped)
+
+
+def machine_settings() -> Settings:
+    """What commands of a build may use of this machine."""
+    return collect() if allows("build") else trust_and_proxies()
 
 
 def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str:
@@ -147,6 +249,22 @@ def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str
             elif stat.S_ISLNK(status.st_mode):
                 total.update(os.fsencode(path.readlink()))
     return total.hexdigest()
+
+
+def failed_line(dockerfile: str, output: str) -> int | None:
+    """The line of the instruction at which a build ended, from what the engine printed."""
+    named = _AT_LINE.findall(output)
+    if named:
+        return int(named[-1])
+    steps = _STEP.findall(output)
+    if not steps:
+        return None
+    wanted = " ".join(steps[-1].split())
+    try:
+        instructions = parse_dockerfile(dockerfile, "Dockerfile").instructions
+    except DockerfileError:
+        return None
+    return next((item.line for item in instructions if " ".join(str(item).split())[:80] == wanted[:80]), None)
 
 
 def last_lines(text: str) -> str:
