@@ -8,6 +8,7 @@ from benchflow.record import SandboxPart
 from benchflow.sandbox.factory import choose_backend, needs_image, task_package
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import CAPABILITIES, BackendStatus, Missing
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.runtime_capabilities import COMPOSE_FILES, UnsupportedTaskFeatureError
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +129,7 @@ async def test_a_service_without_a_compose_file_is_refused(make_package):
     class Composing:
         name = "docker"
         declared = frozenset(CAPABILITIES)
+        pulling = PullSettings()
 
         async def status(self):
             return BackendStatus("docker", True, None, frozenset(CAPABILITIES))

@@ -8,6 +8,7 @@ import pytest
 from benchflow.errors import EnvironmentFailure, UnsupportedError, UsageError
 from benchflow.sandbox.factory import find_image, prepare, task_package
 from benchflow.sandbox.protocol import Image
+from benchflow.sandbox.pulling import PullSettings
 from benchflow.testing import InMemoryBackend
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,7 @@ class Backend(InMemoryBackend):
 
 
 def find(backend, name=None, context=None, base_image=None):
-    return find_image(backend, name, context, timeout_sec=60, base_image=base_image)
+    return find_image(backend, name, context, timeout_sec=60, base_image=base_image, pull=PullSettings())
 
 
 CONTEXT = Path("environment")

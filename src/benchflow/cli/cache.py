@@ -35,7 +35,7 @@ def cache() -> None:
 @json_option
 def show(as_json: bool) -> int:
     """Show count, size and last use of each kind."""
-    from benchflow.sandbox.images.cache import KINDS, entries
+    from benchflow.sandbox.images.cached_layers import KINDS, entries
 
     registry = _registry()
     found = entries(registry)
@@ -72,7 +72,7 @@ def prune(
     """
     import anyio
 
-    from benchflow.sandbox.images.cache import prunable, remove
+    from benchflow.sandbox.images.cached_layers import prunable, remove
 
     if older_than is None and max_size is None and not unused:
         raise UsageError("Say what to remove: --older-than AGE, --max-size SIZE or --unused.")
@@ -81,7 +81,7 @@ def prune(
     before = None if older_than is None else time.time() - _number(older_than, _AGES, "--older-than", "30d")
     limit = None if max_size is None else int(_number(max_size.upper(), _SIZES, "--max-size", "20GB"))
     registry = _registry()
-    from benchflow.sandbox.images.cache import KINDS, entries
+    from benchflow.sandbox.images.cached_layers import KINDS, entries
 
     wanted = [kind for kind in KINDS if kind in (kinds or _KINDS)]
     chosen = prunable(entries(registry), kinds=wanted, before=before, max_size=limit)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 
@@ -66,7 +68,7 @@ def pull(names: tuple[str, ...], platform: str | None, as_json: bool) -> int:
 
 
 @images.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="[NAME]", required=False)
 @click.option("--rootfs", type=PATH, metavar="DIR|TAR", help="A root file system: a folder or a tar archive.")
 @click.option("--oci", type=PATH, metavar="LAYOUT", help="An OCI layout or archive, or the output of docker save.")
 @click.option("--debootstrap", metavar="SUITE", help="A minimal Debian or Ubuntu from the mirror of this machine.")
@@ -77,40 +79,113 @@ def pull(names: tuple[str, ...], platform: str | None, as_json: bool) -> int:
     metavar="[docker|podman]",
     help="The image NAME of a container engine.",
 )
+@click.option(
+    "--recipe",
+    metavar="RECIPE",
+    help="A ready base from Debian's packages: debian, build, python, python-3.13, node, node-20, go, rust or java.",
+)
+@click.option(
+    "--as",
+    "stands_for",
+    multiple=True,
+    metavar="PATTERN",
+    help="Of a recipe: the images that it replaces where they are not available, such as 'python:3.*'. Repeatable.",
+)
 @json_option
 def add(
-    name: str, rootfs: Path | None, oci: Path | None, debootstrap: str | None, engine: str | None, as_json: bool
+    name: str | None,
+    rootfs: Path | None,
+    oci: Path | None,
+    debootstrap: str | None,
+    engine: str | None,
+    recipe: str | None,
+    stands_for: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Register an image as NAME, replacing any image of that name.
 
-    Give its source with exactly one of --rootfs, --oci, --debootstrap and --engine.
+    Give its source with exactly one of --rootfs, --oci, --debootstrap, --engine and --recipe. A recipe has a name of
+    its own, and stands for the images that public Dockerfiles name: they run on it as a substitute.
     """
-    record = _registered(_chosen(name, rootfs, oci, debootstrap, engine))
+    if stands_for and recipe is None:
+        raise UsageError("--as is an option of --recipe.")
+    with _Progress() as progress:
+        record = _registered(_chosen(name, rootfs, oci, debootstrap, engine, (recipe, stands_for), progress))
     if as_json:
         emit_json(record.to_dict())
     else:
         emit(f"{record.name}  {record.digest}  {size(record.size)}, {_layers(record)}")
+        if record.stands_for:
+            emit(f"  stands for {', '.join(record.stands_for)}")
     return GOOD
 
 
-def _chosen(name: str, rootfs: Path | None, oci: Path | None, suite: str | None, engine: str | None) -> Add:
+class _Progress:
+    """What is done now and since when, on stderr: one line that changes on a terminal, else a line per phase."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._phase = ""
+
+    def __call__(self, text: str) -> None:
+        phase = text.partition(" (")[0]
+        elapsed = f"{time.monotonic() - self._began:5.1f} s"
+        if self._terminal:
+            sys.stderr.write(f"\r\x1b[K{elapsed}  {text} …")
+        elif phase != self._phase:
+            sys.stderr.write(f"{elapsed}  {phase}\n")
+        self._phase = phase
+        sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal and self._phase:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _chosen(
+    given: str | None,
+    rootfs: Path | None,
+    oci: Path | None,
+    suite: str | None,
+    engine: str | None,
+    recipe: tuple[str | None, tuple[str, ...]],
+    progress: _Progress,
+) -> Add:
     from benchflow.sandbox.images import image_sources as sources
+    from benchflow.sandbox.images import recipes
     from benchflow.sandbox.images.image_registry import canonical_name
 
-    canonical_name(name)
+    made, stands_for = recipe
+    if given is None and made is None:
+        raise UsageError("Give the image a NAME.")
+    if given is not None:
+        canonical_name(given)
+    name = given or ""
     ways: list[Add] = []
+    if made is not None:
+        if made not in recipes.RECIPES:
+            raise UsageError(f"Unknown recipe {made!r}; choose {', '.join(recipes.RECIPES)}.")
+        ways.append(
+            lambda registry: recipes.add_recipe(registry, made, given, stands_for=stands_for, on_progress=progress)
+        )
     if rootfs is not None:
         ways.append(lambda registry: sources.add_rootfs(registry, name, rootfs))
     if oci is not None:
         ways.append(lambda registry: sources.add_oci(registry, name, oci))
     if suite is not None:
-        ways.append(lambda registry: sources.add_debootstrap(registry, name, suite))
+        source = f"debootstrap {suite}"
+        ways.append(lambda registry: recipes.add_debian(registry, name, suite, source=source, on_progress=progress))
     if engine is not None:
         if engine not in (AUTO, *ENGINES):
             raise UsageError(f"Unknown engine {engine!r}; choose {' or '.join(ENGINES)}.")
         ways.append(lambda registry: _add_from_engine(registry, name, engine))
     if len(ways) != 1:
-        raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap and --engine.")
+        raise UsageError("Give exactly one of --rootfs, --oci, --debootstrap, --engine and --recipe.")
     return ways[0]
 
 

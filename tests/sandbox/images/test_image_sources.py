@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, UsageError
-from benchflow.sandbox.images import image_sources
+from benchflow.sandbox.images import image_sources, recipes
 from benchflow.sandbox.images.image_sources import debian_mirror
 from benchflow.sandbox.images.layer_tree import LayerTree
 from benchflow.sandbox.images.oci import machine_architecture
@@ -232,11 +232,11 @@ async def test_what_is_no_image_archive_is_refused(registry, tmp_path):
         await image_sources.add_oci(registry, "a", tmp_path / "file")
 
 
-@pytest.mark.parametrize("add", [image_sources.add_debootstrap, image_sources.add_from_engine])
+@pytest.mark.parametrize("add", [recipes.add_recipe, image_sources.add_from_engine])
 async def test_a_missing_tool_is_named(registry, monkeypatch, add):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InfrastructureFailure) as caught:
-        await add(registry, "a", "docker")
+        await add(registry, "debian", "docker")
     assert caught.value.code == "tool-missing"
 
 

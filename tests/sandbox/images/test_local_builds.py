@@ -21,6 +21,7 @@ from benchflow.sandbox.images import ImageRegistry, LayerStore, image_sources
 from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.images.image_sources import debian_mirror
 from benchflow.sandbox.images.layer_tree import LayerTree
+from benchflow.sandbox.images.recipes import add_debian
 from benchflow.sandbox.network.addresses import VARIABLE
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
 
@@ -320,7 +321,7 @@ async def test_packages_are_installed_by_apt_and_pip_on_this_machines_userland(b
 @pytest.mark.usefixtures("registries")
 async def test_stages_with_apt_on_a_debootstrap_base(backend, dockerfile):
     registry = registry_of(backend)
-    await image_sources.add_debootstrap(registry, "debian:bookworm-slim", "bookworm")
+    await add_debian(registry, "debian:bookworm-slim", "bookworm", source="debootstrap bookworm")
     context = dockerfile(
         "FROM debian:bookworm-slim AS build\n"
         "RUN apt-get update && apt-get install -y --no-install-recommends tree && rm -rf /var/lib/apt/lists/*\n"

@@ -61,6 +61,7 @@ def test_what_makes_a_task_worthless_is_warned_about(codes, path, text, code):
     [
         ("verifier/test.sh", "#!/bin/sh\n# pip install pytest\necho 'git clone'\n"),
         ("verifier/test_it.py", "import json\nimport pytest\n"),
+        ("verifier/test_it.py", 'ASK = """\nimport sys\nsys.path.insert(0, \'/app\')\nimport solution\n"""\n'),
         ("environment/empty.py", "\n"),
         ("docs/task.md", "Notes on the task.\n"),
     ],

@@ -1,4 +1,4 @@
-"""Where images come from: a root folder or tar, an OCI image, debootstrap, a container engine.
+"""Where images come from: a root folder or tar, an OCI image, a container engine; see also `recipes`.
 
 Each function takes the registry and a name, and registers what it made; nothing is registered, and nothing
 is left behind, when it fails.
@@ -36,7 +36,7 @@ _FIELD: Final = re.compile(r"^URIs:\s*(\S+)", re.MULTILINE)
 async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageRecord:
     """Register a root file system: a folder, or a tar of one."""
     _require(source)
-    async with _work_folder(registry) as work:
+    async with work_folder(registry) as work:
         layer = work / "layer"
         layer.mkdir(mode=0o755)
         with disk_errors(registry.store.root):
@@ -48,7 +48,7 @@ async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageR
 async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: str | None = None) -> ImageRecord:
     """Register an image from an OCI layout folder, an OCI archive or an archive of `docker save`."""
     _require(source)
-    async with _work_folder(registry) as work:
+    async with work_folder(registry) as work:
         with disk_errors(registry.store.root):
             folder = await anyio.to_thread.run_sync(_opened, source, work / "layout")
         image = read_layout(folder)
@@ -58,24 +58,6 @@ async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: s
     return register(registry, name, keys, config, origin or f"oci {source}", sum(size for _, size in added))
 
 
-async def add_debootstrap(registry: ImageRegistry, name: str, suite: str) -> ImageRecord:
-    """Register a minimal Debian or Ubuntu made by debootstrap from the mirror this machine's apt uses."""
-    tool = shutil.which("debootstrap")
-    if tool is None:
-        message = "debootstrap is not installed: apt-get install debootstrap."
-        raise InfrastructureFailure(message, code="tool-missing")
-    if os.geteuid() != 0:
-        message = "debootstrap needs root; add a --rootfs created by root instead."
-        raise InfrastructureFailure(message, code="needs-root")
-    async with _work_folder(registry) as work:
-        root = work / "root"
-        command = [tool, "--variant=minbase", "--include=ca-certificates", suite, str(root), debian_mirror()]
-        await _run(command, what=f"debootstrap {suite}")
-        await _run(["chroot", str(root), "apt-get", "clean"], what="apt-get clean")
-        record = await add_rootfs(registry, name, root)
-    return register(registry, name, record.layers, record.config, f"debootstrap {suite}", record.size)
-
-
 async def add_from_engine(registry: ImageRegistry, name: str, engine: str | None = None) -> ImageRecord:
     """Register an image that a container engine of this machine holds."""
     candidates = [engine] if engine else ["docker", "podman"]
@@ -83,14 +65,15 @@ async def add_from_engine(registry: ImageRegistry, name: str, engine: str | None
     if command is None:
         message = f"No container engine is installed ({' or '.join(candidates)})."
         raise InfrastructureFailure(message, code="tool-missing")
-    async with _work_folder(registry) as work:
+    async with work_folder(registry) as work:
         archive = work / "image.tar"
         await _run([command, "save", "-o", str(archive), name], what=f"{command} save {name}")
         return await add_oci(registry, name, archive, origin=f"{command} {name}")
 
 
 @asynccontextmanager
-async def _work_folder(registry: ImageRegistry) -> AsyncIterator[Path]:
+async def work_folder(registry: ImageRegistry) -> AsyncIterator[Path]:
+    """A folder of the store that is removed at the end."""
     registry.store.prepare()
     async with registry.store.scratch(f"import-{os.urandom(8).hex()}") as folder:
         yield folder
@@ -226,11 +209,12 @@ def register(
     *,
     manifests: tuple[str, ...] = (),
     platform: str | None = None,
+    stands_for: tuple[str, ...] = (),
 ) -> ImageRecord:
     """Give layers of the store a name, which replaces an image of that name."""
     added_at = datetime.now(UTC).isoformat(timespec="seconds")
     record = ImageRecord(
-        canonical_name(name), tuple(layers), config, source, added_at, size, manifests=manifests, platform=platform
+        canonical_name(name), tuple(layers), config, source, added_at, size, stands_for, manifests, platform
     )
     registry.save(record)
     return record

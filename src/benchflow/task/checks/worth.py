@@ -6,6 +6,7 @@ hashes that are known already, and texts are searched only in the places where a
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -129,14 +130,27 @@ def _check_tests(package: TaskPackage, verifier: dict[str, FileEntry]) -> Iterat
 
 def _loaded(path: str, data: bytes, named: set[str]) -> tuple[str, bytes, int, bytes] | None:
     """Where a test loads a module from outside its folder, or one that the prompt asks for."""
-    found = _LOADS.search(data)
-    if found is not None:
-        return path, data, found.start(1), found[1]
+    for found in _LOADS.finditer(data):
+        if not _is_quoted(path, data, found.start(1)):
+            return path, data, found.start(1), found[1]
     if named and path.endswith(".py"):
         for imported in _IMPORT.finditer(data):
-            if imported[1].decode() in named:
+            if imported[1].decode() in named and not _is_quoted(path, data, imported.start(1)):
                 return path, data, imported.start(1), imported[1]
     return None
+
+
+def _is_quoted(path: str, data: bytes, place: int) -> bool:
+    """Whether a place is in a text over several lines: a program that the test gives to another process."""
+    if not path.endswith(".py"):
+        return False
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    line = _line(data, place)
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return any(text.lineno < line <= (text.end_lineno or text.lineno) for text in texts)
 
 
 def _line(data: bytes, place: int) -> int:

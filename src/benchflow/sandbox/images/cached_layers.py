@@ -67,7 +67,7 @@ def prunable(
 
 
 async def remove(registry: ImageRegistry, entry: Entry) -> None:
-    """Remove an entry; one that is gone already is no error."""
+    """Remove an entry; one that is already gone is left alone."""
     if entry.kind in ("proofs", "gains"):
         entry.path.unlink(missing_ok=True)
     else:
