@@ -97,7 +97,7 @@ async def measure_fork(backend: LocalBackend, folder: Path, runs: int, megabytes
         for _ in range(runs + 1):
             await sandbox.exec("date > x")
             began = time.perf_counter()
-            forked, _ = await fork_for_verification(environment, sandbox, scope)
+            forked, _ = await fork_for_verification(environment, sandbox, scope, machine={})
             times.append(time.perf_counter() - began)
             await forked.stop()
     return 1000 * statistics.median(times[1:])

@@ -11,7 +11,7 @@ from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.sandbox.machine_settings.allowance import VARIABLE as REACH
 from benchflow.sandbox.machine_settings.allowance import allows
 from benchflow.sandbox.machine_settings.collected import collect, lay, trust_and_proxies
-from benchflow.sandbox.machine_settings.programs import BUNDLE, FOLDER
+from benchflow.sandbox.machine_settings.programs import BUNDLE, FOLDER, Places
 from benchflow.sandbox.network.addresses import VARIABLE, permitted_networks
 
 INDEX = "127.0.0.2"
@@ -226,3 +226,10 @@ async def test_a_build_uses_the_mirror_and_keeps_nothing_of_it(backend, tmp_path
     assert not [path for path in kept if path.is_file() and PASSWORD.encode() in path.read_bytes()]
     assert not {"dev", "pip.conf", "settings"} & {path.name for path in kept}
     assert not [name for name in image.env if name.startswith(("PIP_", "UV_"))]
+
+
+def test_a_local_index_is_mounted_with_the_files_that_its_pages_link_to(tmp_path):
+    (tmp_path / "simple").mkdir()
+    places = Places()
+    assert places.package_source(f"file://{tmp_path}/simple") == "file:///dev/benchflow/packages-0/simple"
+    assert places.folders == {"/dev/benchflow/packages-0": tmp_path}

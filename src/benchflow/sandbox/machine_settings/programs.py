@@ -59,10 +59,13 @@ class Places:
         path = Path(unquote(parts.path)).expanduser()
         if not path.is_absolute() or not path.is_dir():
             return None
-        inside = next((place for place, source in self.folders.items() if source == path), None)
+        # The pages of an index link to files beside it: simple/NAME/index.html to ../../packages/NAME.whl.
+        name = f"/{path.name}" if parts.scheme and path.name == "simple" else ""
+        root = path.parent if name else path
+        inside = next((place for place, source in self.folders.items() if source == root), None)
         inside = inside or f"/dev/benchflow/packages-{len(self.folders)}"
-        self.folders[inside] = path
-        return f"file://{inside}" if parts.scheme else inside
+        self.folders[inside] = root
+        return f"file://{inside}{name}" if parts.scheme else inside
 
 
 @dataclass(slots=True)
