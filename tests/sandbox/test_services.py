@@ -85,6 +85,18 @@ async def test_an_environment_uses_of_a_shared_catalogue_what_its_image_has(sand
         await RunningServices(sandbox, shared.without({"web"})).start()
 
 
+def test_probes_of_services_that_are_left_out_are_not_waited_for():
+    catalogue = (
+        "owns_lifecycle = false\n[environment.readiness]\ntcp = [8041, 8042, 9]\nhttp = [':8041/up', ':8042/up']\n"
+        "[[environment.services]]\nname = 'mail'\ncommand = 'mailer'\nport = 8041\n"
+        "[[environment.services]]\nname = 'web'\ncommand = 'server'\nport = 8042\n"
+        "[[environment.services]]\nname = 'proxy'\ncommand = 'proxy'\nport = 8042\n"
+    )
+    left = plan_services(manifest(catalogue), None, {}, task_id="acme/task", shared=True).without({"mail", "proxy"})
+    assert left.probes == (HttpProbe("http://127.0.0.1:8042/up"), TcpProbe(8042), TcpProbe(9))
+    assert left.left_out == ("mail", "proxy")
+
+
 @pytest.mark.anyio
 async def test_services_come_up_stay_up_and_end(sandbox):
     services = RunningServices(

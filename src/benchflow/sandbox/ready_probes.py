@@ -57,6 +57,11 @@ class HttpProbe:
 
     url: str
 
+    @property
+    def port(self) -> int:
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
     def __str__(self) -> str:
         return self.url
 

@@ -60,17 +60,21 @@ class ServicesPlan:
     probes: tuple[Probe, ...] = ()
     timeout_sec: float = 120.0
     env: Mapping[str, str] = field(default_factory=dict)
-    optional: Mapping[str, tuple[Probe, ...]] = field(default_factory=dict)
-    """The services that are left out if the image lacks their program, each with the probes that go with it."""
+    optional: Mapping[str, int | None] = field(default_factory=dict)
+    """The services that are left out if the image lacks their program, each with its port."""
+    left_out: tuple[str, ...] = ()
+    """The names of those that were."""
 
     def without(self, names: Collection[str]) -> ServicesPlan:
-        """The plan without some of its optional services."""
-        void = [probe for name in names for probe in self.optional[name]]
+        """The plan without some of its optional services and the probes of their ports."""
+        left = {name: port for name, port in self.optional.items() if name not in names}
+        void = {self.optional[name] for name in names} - set(left.values())
         return replace(
             self,
             services=tuple(service for service in self.services if service.name not in names),
-            probes=tuple(probe for probe in self.probes if probe not in void),
-            optional={name: probes for name, probes in self.optional.items() if name not in names},
+            probes=tuple(probe for probe in self.probes if probe.port not in void),
+            optional=left,
+            left_out=(*self.left_out, *sorted(names)),
         )
 
 
@@ -98,14 +102,15 @@ def plan_services(
         *(http_probe(item) for item in manifest.readiness.http),
         *map(tcp_probe, manifest.readiness.tcp),
     ]
-    own = {} if probes else {service.name: tuple(_own_probes(service)) for service in manifest.services}
-    probes += [probe for found in own.values() for probe in found]
+    if not probes:
+        probes = [probe for service in manifest.services for probe in _own_probes(service)]
     if not probes:
         probes = [tcp_probe(port) for port in manifest.ports]
     if probes and not services:
         message = f"The manifest of {manifest.name} expects the image to start its services, but it starts nothing."
         raise EnvironmentFailure(message, code="service-missing", path="environment.services")
-    optional = {service.name: own.get(service.name, ()) for service in services} if shared else {}
+    ports = {service.name: service.port for service in manifest.services}
+    optional = {service.name: ports.get(service.name) for service in services} if shared else {}
     return ServicesPlan(services, tuple(probes), manifest.readiness.timeout_sec, env, optional)
 
 
@@ -183,7 +188,8 @@ class RunningServices:
     async def _not_ready(self, pending: list[Probe]) -> EnvironmentFailure:
         waiting = ", ".join(str(probe) for probe in pending)
         output = "".join([await self.last_lines(service.name) for service in self.plan.services])
-        message = f"The services are not ready after {self.plan.timeout_sec:g} s: {waiting}.{output}"
+        left = f" Left out, without their programs: {', '.join(self.plan.left_out)}." if self.plan.left_out else ""
+        message = f"The services are not ready after {self.plan.timeout_sec:g} s: {waiting}.{left}{output}"
         return EnvironmentFailure(message, code="unhealthy", path="environment.readiness")
 
     async def check(self) -> None:
