@@ -28,6 +28,7 @@ from benchflow.verifier import live_box as live
 from benchflow.verifier.agent_processes import agent_users, end_agent
 from benchflow.verifier.ground import Ground
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
+from benchflow.verifier.patterns import fixed_part
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.shared_box import CLOSED, fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.surviving.survival import Withheld
@@ -274,14 +275,12 @@ class BoxMaker:
         from benchflow.verifier import separate_box as separate
 
         declared = separate.transfers(self.scope, self.sandbox.spec.workdir)
-        paths, unmatched = await separate.expanded(self.sandbox, declared)
-        self.findings.add(*unmatched)
         spec = await separate.verifier_spec(self.environment, self.scope, self.machine, self.base_image)
         source, survivors = await fork_for_verification(
             self.environment,
             self.sandbox,
             self.scope,
-            tuple(path.source for path in paths if path.service == MAIN_SERVICE),
+            tuple(fixed_part(path.source) for path in declared if path.service == MAIN_SERVICE),
             machine=self.machine,
             beside=self._has_services(),
         )
@@ -291,12 +290,15 @@ class BoxMaker:
                 timeout = hook.timeout_sec or self.scope.config.timeout_sec
                 result = await place.exec(hook.command, user="root", timeout=timeout)
                 self.findings.add(*separate.collected(result, f"verifier.collect[{number}]", timeout))
+            paths = await separate.expanded(source, declared)
+            self.findings.add(*paths.notes)
             fresh = self.environment.backend.create(spec)
             await fresh.start()
             async with stopping(fresh):
                 await start_entrypoint(fresh, spec.image)
                 built = survivors.rules.built
-                notes = await separate.carry_over(source, fresh, paths, services=self.sandbox, built=built)
+                await separate.remove_unmatched(fresh, paths, built)
+                notes = await separate.carry_over(source, fresh, paths.items, services=self.sandbox, built=built)
                 self.findings.add(*notes)
                 self.findings.withhold(survivors.withheld)
                 yield fresh, await ground_of(self.environment, survivors)

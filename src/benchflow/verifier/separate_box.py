@@ -9,7 +9,7 @@ import fnmatch
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure, VerifierFailure
+from benchflow.files.path_set import PathSet
 from benchflow.files.scratch import scratch
 from benchflow.sandbox.factory import find_image
 from benchflow.sandbox.machine_settings.laid import phase_settings
@@ -39,6 +40,7 @@ from benchflow.verifier.surviving.survival import below
 ARTIFACTS: Final = "/logs/artifacts"
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 100_000
+_AT_ONCE: Final = 200
 _MEGABYTE: Final = 1 << 20
 _TIMEOUT_SEC: Final = 60.0
 _LAST_WORDS: Final = 300
@@ -90,25 +92,49 @@ def transfers(scope: Scope, workdir: str) -> list[Transfer]:
     return list(found.values())
 
 
-async def expanded(sandbox: Sandbox, items: Iterable[Transfer]) -> tuple[list[Transfer], list[Issue]]:
-    """The paths that patterns stand for in the agent's sandbox; a note about each pattern that matches nothing."""
-    paths: list[Transfer] = []
-    notes: list[Issue] = []
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The paths to copy, the patterns that some of them come from, and notes about patterns without a path."""
+
+    items: list[Transfer] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    notes: list[Issue] = field(default_factory=list)
+
+
+async def expanded(source: Sandbox, items: Iterable[Transfer]) -> Expanded:
+    """The paths that patterns stand for in a copy of the agent's sandbox."""
+    paths = Expanded()
     for item in items:
         if item.service != MAIN_SERVICE or not is_pattern(item.source):
-            paths.append(item)
+            paths.items.append(item)
             continue
         try:
-            found = await matches(sandbox, item.source)
+            found = await matches(source, item.source)
         except SandboxFailure as error:
             if error.code not in OF_THE_FILE:
                 raise
-            notes.append(_not_transferred(item, str(error)))
+            paths.notes.append(_not_transferred(item, str(error)))
             continue
-        paths += [replace(item, source=path) for path in found]
+        paths.patterns.append(item.source)
+        paths.items.extend(replace(item, source=path) for path in found)
         if not found:
-            notes.append(_not_transferred(item, "nothing matches"))
-    return paths, notes
+            paths.notes.append(_not_transferred(item, "nothing matches"))
+    return paths
+
+
+async def remove_unmatched(target: Sandbox, paths: Expanded, built: Sequence[str]) -> None:
+    """Remove what matches a pattern in the target only: the agent deleted it. Tools and mounts stay."""
+    kept = (*built, *(mount.target for mount in target.spec.mounts))
+    copied = PathSet(item.source for item in paths.items if item.service == MAIN_SERVICE)
+    for pattern in paths.patterns:
+        found = await matches(target, pattern, most=None)
+        gone = [path for path in found if not copied.covers(path) and not below(path, *kept)]
+        whole = [path for path in gone if not any(below(place, path) for place in kept)]
+        for start in range(0, len(whole), _AT_ONCE):
+            await _must(target, ["/bin/sh", "-c", 'rm -rf -- "$@"', "sh", *whole[start : start + _AT_ONCE]])
+        for path in sorted(set(gone) - set(whole)):
+            inside = [place for place in kept if below(place, path)]
+            await _clear(target, path, _ways(path, inside), inside)
 
 
 def collected(result: ExecResult, path: str, timeout: float) -> list[Issue]:
@@ -180,7 +206,7 @@ async def _put(target: Sandbox, copy: Path, item: Transfer, tools: Sequence[str]
     """Upload an item, replacing everything there except tools and mounts; a note if the target has no space."""
     mounts = [mount.target for mount in target.spec.mounts if below(mount.target, item.source)]
     kept = (*tools, *mounts)
-    folders = tuple(dict.fromkeys(folder for place in kept for folder in _way(item.source, place)))
+    folders = _ways(item.source, kept)
     await _clear(target, item.source, folders, kept)
     try:
         await target.upload(copy, item.source)
@@ -201,10 +227,10 @@ async def _clear(target: Sandbox, place: str, folders: Sequence[str], kept: Sequ
         await _must(target, ["/bin/sh", "-c", 'rm -rf -- "$1"', "sh", place])
 
 
-def _way(top: str, place: str) -> list[str]:
-    """The folders from `top` down to the parent of `place`."""
-    names = place[len(top) :].strip("/").split("/")[:-1]
-    return ["/".join([top, *names[:count]]) for count in range(len(names) + 1)]
+def _ways(top: str, places: Iterable[str]) -> tuple[str, ...]:
+    """The folders from `top` down to the parents of places below it."""
+    ways = (place[len(top) :].strip("/").split("/")[:-1] for place in places)
+    return tuple(dict.fromkeys("/".join([top, *way[:count]]) for way in ways for count in range(len(way) + 1)))
 
 
 async def _must(sandbox: Sandbox, command: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from benchflow.environment import Environment
-from benchflow.errors import Issue, SandboxFailure
+from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.plugins import STRATEGIES
@@ -98,12 +98,20 @@ async def keep_artifacts(run: Run, box: Box) -> None:
             continue
         try:
             for found in await matches(box.sandbox, path) if is_pattern(path) else [path]:
-                target = run.output / "artifacts" / found.lstrip("/")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                await box.sandbox.download(found, target, max_bytes=MAX_LOG_BYTES)
-        except SandboxFailure as error:
+                await box.sandbox.download(found, _place(run.output, found), max_bytes=MAX_LOG_BYTES)
+        except (SandboxFailure, EnvironmentFailure, OSError) as error:
             message = f"The artifact {path} could not be copied: {error}"
             run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
+
+
+def _place(output: Path, path: str) -> Path:
+    """Where an artifact is kept, in a folder that exists; a path that leads out of the record is refused."""
+    top = output / "artifacts"
+    target = top / path.lstrip("/")
+    if ".." in target.parts[len(top.parts) :] or not target.resolve().is_relative_to(top.resolve()):
+        raise SandboxFailure("it would be written outside the record", code="unsafe-path")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
 
 
 def _declared_artifacts(run: Run, workdir: str) -> Iterator[str]:

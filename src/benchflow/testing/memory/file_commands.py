@@ -176,6 +176,10 @@ async def _find(call: Call) -> int:
     while words and not words[0].startswith("-"):
         paths.append(words.pop(0))
     kinds = {"f": "file", "d": "directory", "l": "symlink"}
+    end = "\n"
+    if words and words[-1] == "-print0":
+        end = "\0"
+        words.pop()
     while words:
         if words[0] not in ("-type", "-name", "-mindepth", "-maxdepth"):
             raise UnknownOptionError(f"unknown option: {words[0]}")
@@ -193,5 +197,5 @@ async def _find(call: Call) -> int:
             if "-name" in wanted and not re.fullmatch(fnmatch.translate(wanted["-name"]), posixpath.basename(name)):
                 continue
             if int(wanted.get("-mindepth", 0)) <= depth <= int(wanted.get("-maxdepth", 1 << 30)):
-                call.out(path.rstrip("/") + name[len(place) :] + "\n")
+                call.out(path.rstrip("/") + name[len(place) :] + end)
     return status
