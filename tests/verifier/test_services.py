@@ -27,7 +27,7 @@ ANSWERS = """\
     if curl -sf http://127.0.0.1:8123/ >/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
     """
 KILL = "pkill -KILL -f '[h]ttp.server'; while pgrep -f '[h]ttp.server' >/dev/null; do sleep 0.05; done"
-GONE = "until [ -e /var/log/benchflow-services/web.exit ]; do sleep 0.05; done"
+GONE = "until [ -e /var/log/benchflow-services/web/exit ]; do sleep 0.05; done"
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def list_images(as_json: bool) -> int:
     for record in records:
         emit(f"{record.name:<{width}}  {size(record.size):>9}  {_layers(record)}  {printable(record.source)}")
     if not records:
-        emit("No images are registered; see `bench images --help`.")
+        emit("No images are registered; `bench images pull` and `bench images add` register some.")
     return GOOD
 
 

@@ -36,7 +36,8 @@ _OF_THE_STATE: Final[Mapping[Category, frozenset[str]]] = {
     "sandbox": frozenset(
         {
             "cleanup-failed", "disk-full", "engine-refused", "exec-failed", "no-such-file", "no-such-folder", "refused",
-            "refused-file", "sandbox-exhausted", "sandbox-failed", "timeout", "too-large", "unsafe-path",
+            "refused-file", "listing-failed", "sandbox-exhausted", "sandbox-failed", "services-unknown", "timeout",
+            "too-large", "unsafe-path",
         }
     ),
     "infrastructure": frozenset({"os-error"}),
