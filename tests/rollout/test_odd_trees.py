@@ -56,6 +56,7 @@ TREES = {
     "devices": "mknod zero c 1 5; mknod full c 1 7; mknod disk b 8 0; mknod answer.txt c 1 5; true",
     "whiteouts": "mknod white c 0 0; mkdir opaque; setfattr -n user.overlay.opaque -v y opaque; true",
     "sparse": "truncate -s 900G answer.txt || truncate -s 200G answer.txt",
+    "endless-gitfile": "truncate -s 900G .git || truncate -s 200G .git",
     "many-sparse": "for i in 1 2 3 4 5; do truncate -s 900G big$i; done; true",
     "wide": "python3 -c 'for i in range(3000): open(str(i), \"w\").close()'",
 }

@@ -35,7 +35,7 @@ async def test_a_dockerfile_on_the_host_is_recorded_as_substituted(backend, make
     async with await start(backend, package, base_image="host") as environment:
         result = await environment.sandbox.exec("pwd; cat data; echo $X; echo more >> data")
         assert (result.exit_code, result.stdout) == (0, b"/srv/app\nd1\n")
-        assert environment.record() == SandboxPart("local", "host", "substituted", ("nobody:1",))
+        assert environment.record() == SandboxPart("local", "host", "substituted", instead_of=("nobody:1",))
 
 
 async def test_an_unknown_base_image_is_refused_with_its_line(backend, make_package):
@@ -117,12 +117,12 @@ async def test_what_no_local_sandbox_can_honour_is_refused_before_anything_start
 
 
 @pytest.mark.parametrize("name", COMPOSE_FILES)
-async def test_a_compose_file_is_refused_by_the_local_sandbox(backend, make_package, name):
-    package = make_package("", {f"environment/{name}": "services: {main: {image: x}}\n"})
+async def test_a_compose_file_may_have_any_of_its_names(backend, make_package, name):
+    files = {f"environment/{name}": "services: {main: {environment: {X: one}}}\n", "environment/Dockerfile": "FROM x\n"}
+    package = make_package("environment:\n  network_mode: no-network\n", files)
     assert needs_image(task_package(package))
-    with pytest.raises(UnsupportedTaskFeatureError, match="compose") as caught:
-        await start(backend, package)
-    assert caught.value.features[0].path == f"environment/{name}"
+    async with await start(backend, package, base_image="host") as environment:
+        assert (await environment.sandbox.exec("echo $X")).stdout == b"one\n"
 
 
 async def test_a_service_without_a_compose_file_is_refused(make_package):

@@ -14,6 +14,9 @@ from benchflow.cli.terminal import emit, emit_json
 from benchflow.errors import InfrastructureFailure, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from benchflow.sandbox.images.cached_layers import Entry
     from benchflow.sandbox.images.image_registry import ImageRegistry
 
 _KINDS: Final = ("layers", "userland", "proofs", "gains")
@@ -68,7 +71,7 @@ def prune(
 ) -> int:
     """Remove what can be made again. Layers of registered images stay.
 
-    Refused while sandboxes use the store, except with --dry-run or for proofs and gains alone.
+    Refused while sandboxes or pulls use the store, except with --dry-run or for proofs and gains alone.
     """
     import anyio
 
@@ -86,10 +89,9 @@ def prune(
     wanted = [kind for kind in KINDS if kind in (kinds or _KINDS)]
     chosen = prunable(entries(registry), kinds=wanted, before=before, max_size=limit)
     if not dry_run:
-        if registry.store.in_use() and any(entry.kind in ("layers", "userland") for entry in chosen):
-            message = "Sandboxes are using this store; prune after they have ended, or only `--kind proofs`."
-            raise InfrastructureFailure(message, code="store-busy")
+        _require_idle(registry, chosen)
         for entry in chosen:
+            _require_idle(registry, [entry])
             anyio.run(remove, registry, entry)
     freed = sum(entry.size for entry in chosen)
     if as_json:
@@ -98,6 +100,13 @@ def prune(
     else:
         emit(f"{'would remove' if dry_run else 'removed'} {len(chosen)} entries, {_size(freed)}")
     return GOOD
+
+
+def _require_idle(registry: ImageRegistry, chosen: Iterable[Entry]) -> None:
+    """Layers go only while nothing can need them, which is asked again before each: a run or a pull may just begin."""
+    if any(entry.kind in ("layers", "userland") for entry in chosen) and registry.store.in_use():
+        message = "Sandboxes or pulls are using this store; prune after they have ended, or only `--kind proofs`."
+        raise InfrastructureFailure(message, code="store-busy")
 
 
 def _registry() -> ImageRegistry:

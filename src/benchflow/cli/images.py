@@ -236,7 +236,7 @@ def list_images(as_json: bool) -> int:
     for record in records:
         emit(f"{record.name:<{width}}  {size(record.size):>9}  {_layers(record)}  {printable(record.source)}")
     if not records:
-        emit("No images are registered; see `bench images --help`.")
+        emit("No images are registered; `bench images pull` and `bench images add` register some.")
     return GOOD
 
 
@@ -251,7 +251,7 @@ def remove(names: tuple[str, ...]) -> int:
     if missing:
         raise UsageError(f"Unknown image {missing[0]}; `bench images list` shows the registered ones.")
     if registry.store.in_use():
-        message = "Sandboxes are using this store; remove images after they have ended."
+        message = "Sandboxes or pulls are using this store; remove images after they have ended."
         raise InfrastructureFailure(message, code="store-busy")
     for name in names:
         anyio.run(registry.remove, name)

@@ -201,7 +201,7 @@ class Rights:
     mode: int
     uid: int
     gid: int
-    time: int
+    time: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ _OF_THE_STATE: Final[Mapping[Category, frozenset[str]]] = {
     "environment": frozenset({"listing-failed", "transfer-failed"}),
     "sandbox": frozenset(
         {
-            "cleanup-failed", "disk-full", "engine-refused", "exec-failed", "listing-failed", "no-such-file",
-            "no-such-folder", "refused", "refused-file", "sandbox-exhausted", "sandbox-failed", "timeout", "too-large",
-            "unsafe-path",
+            "cleanup-failed", "disk-full", "engine-refused", "exec-failed", "no-such-file", "no-such-folder", "refused",
+            "refused-file", "listing-failed", "sandbox-exhausted", "sandbox-failed", "services-unknown", "timeout",
+            "too-large", "unsafe-path",
         }
     ),
     "infrastructure": frozenset({"os-error"}),

@@ -48,7 +48,7 @@ def test_services_come_in_the_order_of_their_start(tmp_path):
     assert db.limits.memory_mb == 256
     assert db.healthcheck is not None
     assert (db.healthcheck.command, db.healthcheck.interval_sec, db.healthcheck.timeout_sec) == (("ready",), 0.5, 90.0)
-    assert services["init"].env == {"ON": "true", "N": "3", "E": ""}
+    assert services["init"].env == {"ON": "true", "N": "3"}
     assert services["main"].depends_on == {"db": "service_healthy"}
     assert services["main"].build is not None
     assert services["main"].build.context == tmp_path.resolve()
@@ -69,6 +69,8 @@ def test_defaults_fill_in_and_unset_variables_are_errors(tmp_path):
         ("services: {main: {volumes: ['./x:/data']}}", "services.main.volumes[0]"),
         ("services: {a: {image: x, volumes: [v:/a]}, b: {image: x, volumes: [v:/b]}}", "services.b.volumes[0]"),
         ("services: {a: {image: x, deploy: {replicas: 2}}}", "services.a.deploy.replicas"),
+        ("services: {main: {networks: [front]}, a: {image: x, networks: [back]}}", "services.a.networks"),
+        ("services: {a: {image: x, networks: [back]}}", "services.a.networks"),
         ("services: {a: {image: x}}\nnetworks: {n: {external: true}}", "networks.n.external"),
         ("services: {a: {image: x, network_mode: host}}", "services.a.network_mode"),
         ("services: {a: {image: x}}\nvolumes: {v: {external: true}}", "volumes.v.external"),
@@ -118,7 +120,7 @@ def test_limits_below_deploy_networks_and_volumes_of_one_service_are_read(tmp_pa
       db:
         image: x
         restart: unless-stopped
-        networks: {inner: {aliases: [store]}}
+        networks: {default: null, inner: {aliases: [store]}}
         volumes: [data:/var/lib/db, /cache, {type: volume, source: data, target: /other}]
     networks: {inner: {driver: bridge}}
     volumes: {data: null}
@@ -129,3 +131,10 @@ def test_limits_below_deploy_networks_and_volumes_of_one_service_are_read(tmp_pa
     assert services["db"].aliases == ("store",)
     unlimited = read(tmp_path, text, **compose_variables(tmp_path, environment) | {"CPUS": "0", "MEMORY": "0"})
     assert unlimited["main"].limits == Limits()
+
+
+def test_a_variable_without_a_value_is_the_callers(tmp_path):
+    text = "services: {a: {image: x, environment: [KEY, OTHER, SET=1]}, b: {image: x, environment: {KEY: null}}}"
+    services = read(tmp_path, text, KEY="given")
+    assert services["a"].env == {"KEY": "given", "SET": "1"}
+    assert services["b"].env == {"KEY": "given"}

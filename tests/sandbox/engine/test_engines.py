@@ -12,6 +12,7 @@ from benchflow.errors import EnvironmentFailure, UnsupportedError
 from benchflow.sandbox.engine import EngineBackend
 from benchflow.sandbox.engine.machine.ownership import OWNED
 from benchflow.sandbox.protocol import NetworkPolicy, SandboxSpec
+from benchflow.sandbox.pulling import PullSettings
 
 ENGINES = [
     pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")
@@ -148,9 +149,11 @@ async def test_settings_of_this_machine_are_used_in_a_build_and_not_kept(bench, 
         assert shown.stdout == b"1\n1\n"
 
 
-async def test_a_replaced_base_image_is_refused(bench, tmp_path):
-    with pytest.raises(UnsupportedError):
-        await bench.backend.build(context(tmp_path / "c", f"FROM {BASE}\n"), base_image="host")
+async def test_a_base_image_is_replaced_by_no_engine(bench, tmp_path):
+    await bench.backend.build(context(tmp_path / "c", f"FROM {BASE}\n"), base_image="host")
+    missing = context(tmp_path / "d", "FROM benchcube-test/nowhere:1\n")
+    with pytest.raises(UnsupportedError, match="--base-image"):
+        await bench.backend.build(missing, base_image="host", pull=PullSettings("never"))
 
 
 async def test_without_an_image_nothing_starts(bench):

@@ -6,6 +6,9 @@ import os
 import pytest
 
 from benchflow.cli import main
+from benchflow.sandbox.images import LayerStore
+from benchflow.sandbox.images.cached_layers import entries, remove
+from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.images.image_sources import add_rootfs
 
 
@@ -48,3 +51,31 @@ def test_what_is_selected_is_removed_whole(store, monkeypatch, capsys, options, 
 def test_pruning_without_a_criterion_is_wrong_usage(capsys):
     assert main(["cache", "prune"]) == 2
     assert "--older-than" in capsys.readouterr().err
+
+
+@pytest.mark.anyio
+async def test_both_forms_of_a_layer_belong_to_its_image_and_only_the_chosen_orphan_goes(registry, store, tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/file").write_text("x")
+    (layer,) = (await add_rootfs(registry, "base:1", tmp_path / "root")).layers
+    mapped = LayerStore(store.root, FileWork(mapped=True))
+    for path in (mapped.path(layer), store.path("orphan"), mapped.path("orphan")):
+        path.mkdir()
+    found = {entry.path.name: entry for entry in entries(registry)}
+    kinds = {name: entry.kind for name, entry in found.items()}
+    assert kinds == {layer: "images", f"{layer}-ids": "images", "orphan": "layers", "orphan-ids": "layers"}
+    await remove(registry, found["orphan"])
+    assert (store.has("orphan"), mapped.has("orphan")) == (False, True)
+    if os.geteuid() == 0:  # others need a granted range for it
+        await remove(registry, found["orphan-ids"])
+        assert not mapped.has("orphan")
+
+
+@pytest.mark.anyio
+async def test_nothing_is_pruned_while_an_image_is_pulled(store, monkeypatch):
+    store.path("built").mkdir()
+    monkeypatch.setenv("BENCHCUBE_STORE", str(store.root))
+    async with store.locked("pull-x"):
+        assert main(["cache", "prune", "--unused"]) != 0
+    assert store.has("built")
+    assert not store.in_use()

@@ -117,6 +117,20 @@ def test_pip_uv_and_npm_get_where_packages_come_from_and_nothing_else(tmp_path, 
     assert settings.secrets == {"pw-of-pip", "npm-token", "word-of-npm"}
 
 
+def test_under_an_allowlist_no_program_is_sent_to_the_proxy_of_the_machine(tmp_path, write):
+    machine = write(
+        etc__pip_dot_conf="[global]\nproxy = http://proxy.test:1\nindex-url = https://one.test/simple\n",
+        home___dot_npmrc="proxy=http://proxy.test:1\nhttps-proxy=http://proxy.test:1\nregistry=https://npm.test/\n",
+    )
+    settings = collect({**machine, "PIP_PROXY": "http://proxy.test:1"}, root=tmp_path)
+    assert "proxy.test" in files_of(lay(settings, "public"))["npmrc"]
+    laid = lay(settings, "allowlist")
+    files = files_of(laid)
+    assert files["pip.conf"].split() == ["[global]", "index-url", "=", "https://one.test/simple"]
+    assert files["npmrc"] == "registry=https://npm.test/\n"
+    assert "PIP_PROXY" not in laid.env
+
+
 def test_settings_of_uv_win_over_those_of_pip(tmp_path, write):
     machine = write(
         etc__pip_dot_conf="[global]\nindex-url = https://pip.test/simple\n",

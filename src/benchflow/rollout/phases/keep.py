@@ -296,7 +296,7 @@ def _add(
 
 def _info(name: str, rights: Rights, size: int = 0) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.mode, info.uid, info.gid, info.mtime = rights.mode, rights.uid, rights.gid, rights.time
+    info.mode, info.uid, info.gid, info.mtime = rights.mode, rights.uid, rights.gid, int(rights.time)
     info.size = size
     return info
 

@@ -1,8 +1,8 @@
 """Compose files, as far as a sandbox supports them. Pure.
 
 Services of a package share one network, reach each other under their names, and are seen from nowhere else, so `ports`,
-`expose` and the names of networks say nothing more. A volume of one service is a folder of that service. A service that
-ends is reported and not restarted. What is not in the tables below is refused with its path: nothing is left out
+`expose` and the names of networks say nothing more. A volume of one service is a folder of that service. Services are
+not restarted. What is not in the tables below is refused with its path: nothing is left out
 silently.
 """
 
@@ -102,6 +102,7 @@ def parse_compose(document: object, file: Path, variables: Mapping[str, str]) ->
     if not services:
         raise reader.wrong("services", "lists no services")
     found = {name: reader.service(name, value) for name, value in services.items()}
+    reader.require_one_network(services)
     return _ordered(found, reader)
 
 
@@ -156,7 +157,7 @@ class _Reader:
             build=self.build(data.get("build"), f"{path}.build"),
             command=command,
             entrypoint=self.words(data.get("entrypoint"), f"{path}.entrypoint"),
-            env=self.pairs(data.get("environment"), f"{path}.environment"),
+            env=self.variables(data.get("environment"), f"{path}.environment"),
             workdir=self.text(data.get("working_dir"), f"{path}.working_dir"),
             user=self.text(data.get("user"), f"{path}.user"),
             depends_on=self.dependencies(data.get("depends_on"), f"{path}.depends_on"),
@@ -169,6 +170,20 @@ class _Reader:
                 *self.network_aliases(data.get("networks"), f"{path}.networks"),
             ),
         )
+
+    def networks(self, value: object) -> frozenset[str]:
+        """The names of the networks that a service is on."""
+        names = [str(name) for name in value] if isinstance(value, list | dict) else []
+        return frozenset(names or ["default"])
+
+    def require_one_network(self, services: Mapping[str, Any]) -> None:
+        """All services share one network here, so each must be meant to be reached by `main`."""
+        on = {name: self.networks((value or {}).get("networks")) for name, value in services.items()}
+        of_main = on.get(MAIN_SERVICE, frozenset({"default"}))
+        for name, networks in on.items():
+            if not networks & of_main:
+                message = f"is on no network of {MAIN_SERVICE}, and services share one network here"
+                raise self.unsupported(f"services.{name}.networks", message)
 
     def network_aliases(self, value: object, path: str) -> tuple[str, ...]:
         if value is None or isinstance(value, list):
@@ -350,6 +365,16 @@ class _Reader:
         if isinstance(value, list):
             return {name: found for name, _, found in (str(item).partition("=") for item in value)}
         return {name: "" if item is None else _plain(item) for name, item in self.mapping(value, path).items()}
+
+    def variables(self, value: object, path: str) -> dict[str, str]:
+        """As `pairs`; a name without a value is the caller's variable, and left out where the caller has none."""
+        if isinstance(value, list):
+            bare = {str(item) for item in value if "=" not in str(item)}
+        else:
+            bare = {str(name) for name, item in self.mapping(value or {}, path).items() if item is None}
+        found = self.pairs(value, path)
+        given = {name: self._variables[name] for name in bare if name in self._variables}
+        return {name: given.get(name, text) for name, text in found.items() if name not in bare or name in given}
 
     def text(self, value: object, path: str) -> str | None:
         if value is None or isinstance(value, str):

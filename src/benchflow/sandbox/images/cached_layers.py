@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.images.image_registry import ImageRegistry
+from benchflow.sandbox.images.layer_store import MAPPED, LayerStore
 
 Kind = Literal["images", "layers", "userland", "proofs", "gains"]
 KINDS: Final[tuple[Kind, ...]] = ("images", "layers", "userland", "proofs", "gains")
@@ -36,7 +38,8 @@ class Entry:
 def entries(registry: ImageRegistry) -> list[Entry]:
     """Everything in the store, by kind and name."""
     store = registry.store
-    needed = {store.path(key).name for record in registry.all() for key in record.layers}
+    keys = {key for record in registry.all() for key in record.layers}
+    needed = keys | {f"{key}{MAPPED}" for key in keys}
     found = [_entry(_kind(path.name, needed), path) for path in _listed(store.layers)]
     for folder, kind in _FILES.items():
         found += [_entry(kind, path) for path in _listed(store.root / folder)]
@@ -71,8 +74,10 @@ async def remove(registry: ImageRegistry, entry: Entry) -> None:
     if entry.kind in ("proofs", "gains"):
         entry.path.unlink(missing_ok=True)
     else:
-        registry.store.prepare()
-        await registry.store.remove(entry.path.name.removesuffix("-ids"))
+        mapped = entry.path.name.endswith(MAPPED)
+        store = LayerStore(registry.store.root, FileWork(mapped))
+        store.prepare()
+        await store.remove(entry.path.name.removesuffix(MAPPED))
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -41,7 +41,7 @@ class FileWork:
 
     async def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Call `function`, which in a mapped store must be picklable, with root's powers over the store's files."""
-        if self.mapped:
+        if self.mapped and os.geteuid() != 0:
             return await anyio.to_thread.run_sync(partial(_in_namespace, function, *arguments))
         return await anyio.to_thread.run_sync(function, *arguments)
 

@@ -149,7 +149,7 @@ class ImageRegistry:
         record = self.get(name)
         if record is None:
             return None
-        self._path(canonical_name(name)).unlink()
+        self._path(canonical_name(name)).unlink(missing_ok=True)
         needed = {key for other in self.all() for key in other.layers}
         for key in record.layers:
             if key not in needed:

@@ -25,6 +25,8 @@ from benchflow.sandbox.inside.removal import remove_tree
 
 MakeLayer = Callable[[Path], Awaitable[None]]
 OPAQUE: Final = "user.overlay.opaque"
+MAPPED: Final = "-ids"
+"""Ends the names of layers that hold the user ids of a granted range; the same layer may exist without them too."""
 _whole: Final[set[Path]] = set()
 """Layers that this process has looked at."""
 
@@ -49,7 +51,7 @@ class LayerStore:
 
     def path(self, key: str) -> Path:
         """Where the layer `key` is, or will be."""
-        return self.layers / (f"{key}-ids" if self.work.mapped else key)
+        return self.layers / (f"{key}{MAPPED}" if self.work.mapped else key)
 
     def has(self, key: str) -> bool:
         return self.path(key).is_dir()
@@ -104,8 +106,8 @@ class LayerStore:
                     await self.work.run(remove_tree, folder)
 
     def in_use(self) -> bool:
-        """Whether a driver of sandboxes is alive that keeps its boxes in this store."""
-        for path in self.root.glob("owners/*.lock"):
+        """Whether a driver of sandboxes is alive that keeps its boxes in this store, or an image is being pulled."""
+        for path in (*self.root.glob("owners/*.lock"), *self._locks.glob("pull-*")):
             lock = free_lock(path)
             if lock is not None:
                 os.close(lock)
@@ -138,7 +140,9 @@ def disk_errors(where: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             message = f"No space left for environment layers in {where}; free some, or set BENCHCUBE_STORE."
             raise InfrastructureFailure(message, code="disk-full") from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and not isinstance(error, FileNotFoundError):
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG) and not isinstance(
+            error, FileNotFoundError
+        ):
             message = f"Cannot write environment layers in {where}: {error.strerror}; set BENCHCUBE_STORE."
             raise InfrastructureFailure(message, code="store-unwritable") from error
         raise

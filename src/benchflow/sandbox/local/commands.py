@@ -125,6 +125,8 @@ class _Command:
     def close_stream(self, name: str) -> None:
         fd = self.streams.pop(name, -1)
         if fd >= 0:
+            # A task that still waits for the descriptor would wait for the next file that gets its number.
+            anyio.notify_closing(fd)
             os.close(fd)
 
 
@@ -267,9 +269,16 @@ class LocalProcess(SandboxProcess):
             try:
                 view = view[os.write(fd, view) :]
             except BlockingIOError:
-                await anyio.wait_writable(fd)
+                await self._wait_writable(fd)
             except BrokenPipeError as error:
                 raise SandboxFailure("The process has closed its standard input.", code="stdin-closed") from error
+
+    @staticmethod
+    async def _wait_writable(fd: int) -> None:
+        try:
+            await anyio.wait_writable(fd)
+        except anyio.ClosedResourceError as error:
+            raise SandboxFailure("The standard input of the process was closed.", code="stdin-closed") from error
 
     async def close_stdin(self) -> None:
         self._started.close_stream("stdin")
@@ -285,7 +294,10 @@ class LocalProcess(SandboxProcess):
             try:
                 chunk = os.read(fd, _CHUNK)
             except BlockingIOError:
-                await anyio.wait_readable(fd)
+                try:
+                    await anyio.wait_readable(fd)
+                except anyio.ClosedResourceError:
+                    return
                 continue
             if not chunk:
                 self._started.close_stream(name)

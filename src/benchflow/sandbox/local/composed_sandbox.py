@@ -73,6 +73,8 @@ class ComposedSandbox(LocalSandbox):
                 await self._start_service(service)
             for name, condition in self._composition.needed.items():
                 await self._services[name].wait_for(condition)
+            for name in self._services.keys() - self._composition.needed.keys():
+                await self._services[name].wait_for("service_started")
             await super().start()
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -124,7 +126,10 @@ class ComposedSandbox(LocalSandbox):
         return await transfer.dial(self._holder.link if self._resting else self.link, offer)
 
     async def _tear_down(self) -> None:
-        await super()._tear_down()
-        for service in reversed(self._services.values()):
-            await service.stop()
-        await self._holder.stop()
+        try:
+            await super()._tear_down()
+        finally:
+            async with task_group() as group:
+                for service in self._services.values():
+                    group.start_soon(service.stop)
+            await self._holder.stop()

@@ -33,6 +33,8 @@ _TRUST: Final = (
 _PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 _BUNDLE_FILE: Final = "ca-certificates.crt"
 _ONE_USER: Final = 'APT::Sandbox::User "root";\n'
+_PROXY_LINES: Final = re.compile(rb"^(?:proxy|https-proxy|noproxy)[ \t]*=.*\n(?:[ \t].*\n)*", re.MULTILINE)
+"""In the files of pip and npm, with the lines that continue them."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"',;]+", re.IGNORECASE)
 
 
@@ -188,7 +190,12 @@ def lay(
         settings = Settings()
     elif network == "allowlist":
         kept = [line for line in settings.apt_options.splitlines(keepends=True) if "::Proxy" not in line]
-        settings = replace(settings, proxies={}, apt_options="".join(kept))
+        env = {name: value for name, value in settings.env.items() if name.upper() != "PIP_PROXY"}
+        files = {
+            name: _PROXY_LINES.sub(b"", data) if name in ("pip.conf", "npmrc") else data
+            for name, data in settings.files.items()
+        }
+        settings = replace(settings, env=env, files=files, proxies={}, apt_options="".join(kept))
     files, env = dict(settings.files), {**settings.env, **settings.proxies}
     changed = apt.mirrored(sources, settings.apt_mirrors)
     if changed is not None:

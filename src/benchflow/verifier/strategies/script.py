@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from typing import Final
 
 from benchflow.errors import PackageError
 from benchflow.rewards import Scored, read_reward
@@ -14,6 +16,8 @@ from benchflow.verifier.boxes import keep_output, timed_out
 from benchflow.verifier.kit import FOLDER, kit_files
 from benchflow.verifier.scope import VERIFIER
 from benchflow.verifier.strategy_run import Run, declared_policy, keep_artifacts, missing_reward
+
+_COMPOUND: Final = re.compile(r"[;&|<>()`\n]")
 
 
 async def score(run: Run) -> Scored:
@@ -50,6 +54,8 @@ def _command(run: Run, command: str, *, declared: bool, kit: bool) -> str | list
     if not kit and not declared and not start:
         return [command]
     path = f'PATH="$PATH:{VERIFIER}/{FOLDER}/bin"\n' if kit else ""
+    # No shell stays between the script and its starter, which has to see who ended the script.
+    start = f"exec {start}" if not declared or (start and not _COMPOUND.search(command)) else start
     return f"{path}{start}{command if declared else shlex.quote(command)}"
 
 

@@ -58,7 +58,10 @@ def candidates(changes: Iterable[Change], withheld: PathSet) -> list[Change]:
 
 
 _HOOKS: Final = r"""
-line() { IFS= read -r found <"$1"; case $found in "gitdir: "*) found=${found#gitdir: };; esac; }
+line() {
+  found=$(head -c 4096 -- "$1" | tr -d '\0' | head -n 1)
+  case $found in "gitdir: "*) found=${found#gitdir: };; esac
+}
 hooks() {
   cd -P "$1/hooks" 2>/dev/null || return 0
   for hook in *; do [ ! -e "$hook" ] || printf '%s\0' "$(pwd)/$hook"; done

@@ -198,8 +198,9 @@ def make_layer():
 
 @contextmanager
 def running(handler_or_forward):
-    """A small server of this process on a port of its own; gives the port."""
+    """A small server of this process on a port of its own; gives the port. At the end every connection is closed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections, threads = [], []
 
         def serve():
             while True:
@@ -207,13 +208,24 @@ def running(handler_or_forward):
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                threading.Thread(target=handler_or_forward, args=(connection,), daemon=True).start()
+                connections.append(connection)
+                threads.append(threading.Thread(target=handler_or_forward, args=(connection,), daemon=True))
+                threads[-1].start()
 
-        threading.Thread(target=serve, daemon=True).start()
+        accepting = threading.Thread(target=serve, daemon=True)
+        accepting.start()
         try:
             yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            for connection in connections:
+                with suppress(OSError):  # the handler or the client was first
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join(30)
+            for connection in connections:
+                connection.close()
 
 
 class Cutter:
@@ -267,6 +279,8 @@ def web(answer):
     """An HTTP server whose answers a function gives: `answer(method, path, headers, body) -> status, headers, body`."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
         def handle_any(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             status, headers, data = answer(self.command, self.path, self.headers, body)
@@ -282,7 +296,7 @@ def web(answer):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server.daemon_threads = False  # so that `server_close` waits until every connection is closed
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield server.server_address[1]

@@ -88,6 +88,8 @@ class ComposeSandbox(InContainer):
                 await self._start_service(part)
             for name, condition in self._composition.needed.items():
                 await self._services[name].wait_for(condition)
+            for name in self._services.keys() - self._composition.needed.keys():
+                await self._services[name].wait_for("service_started")
             self._main.join(self._holder.id)
             await self._main.start()
             self._main.set_network_environment(self._holder.network_environment())

@@ -262,6 +262,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if old.scheme == "https" and new.scheme != "https":
+            fp.close()
             raise URLError(f"a redirect from {old.netloc} to {new.netloc} leaves TLS")
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         authorization = req.unredirected_hdrs.get("Authorization")

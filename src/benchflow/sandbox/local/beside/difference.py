@@ -21,7 +21,7 @@ _DEPTH: Final = 256
 _CHUNK: Final = 1 << 20
 _TYPES: Final = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
-Record = tuple[str, str, str, int, str, tuple[int, int, int, int]]
+Record = tuple[str, str, str, int, str, tuple[int, int, int, float]]
 """Path, kind of change, type, size, target of a link; mode, owner, group and time."""
 
 
@@ -57,7 +57,7 @@ class Entry:
         size = self.info.st_size if self.kind == stat.S_IFREG else 0
         target = os.readlink(self.name, dir_fd=self.parent) if self.kind == stat.S_IFLNK else ""
         type_ = shown_as or _TYPES.get(self.kind, "special")
-        return (path, change, type_, size, target, (*self.rights, int(self.info.st_mtime)))
+        return (path, change, type_, size, target, (*self.rights, self.info.st_mtime))
 
 
 def compare(

@@ -4,6 +4,7 @@
 # line act. A program that is itself the agent's, named by the verifier, looks up what it likes.
 
 module VerifierGround
+  START = Dir.pwd
   GROUND = File.dirname(File.dirname(File.expand_path(__FILE__)))
   SUFFIXES = ["", ".rb", ".so"].freeze
 
@@ -47,7 +48,7 @@ module VerifierGround
     end
 
     def agents_program?
-      script = $PROGRAM_NAME
+      script = File.expand_path($PROGRAM_NAME, START)
       File.file?(script) && agents?(script)
     end
 

@@ -69,7 +69,8 @@ def _is_built(data: bytes) -> bool:
 
 
 def _files() -> "list[str]":
-    return [os.path.join(folder, name) for folder, _, found in os.walk(VERIFIER) for name in found]
+    paths = [os.path.join(folder, name) for folder, _, found in os.walk(VERIFIER) for name in found]
+    return [path for path in paths if os.path.isfile(path) and os.access(path, os.R_OK)]
 
 
 def _texts() -> "list[bytes]":
@@ -108,7 +109,8 @@ def _gives(line: bytes, wanted: bytes) -> bool:
 def _encloses(before: bytes, after: bytes) -> bool:
     """Whether a text stands alone between two lines: a here-document or a string that ends there."""
     if b"<<" in before:
-        return after != b"" and before.partition(b"<<")[2].lstrip(b"-").split()[0].strip(b"'\"\\") == after
+        words = before.partition(b"<<")[2].lstrip(b"-").split()
+        return after != b"" and bool(words) and words[0].strip(b"'\"\\") == after
     return before.rstrip(b"\\")[-1:] in (b"'", b'"') and after[:1] in (b"'", b'"')
 
 
