@@ -22,6 +22,7 @@ from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, 
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.sandbox.task_policy import (
     asset_mounts,
+    declared_image,
     healthcheck_of,
     needed_capabilities,
     network_policy,
@@ -254,7 +255,7 @@ async def _composition(
     if file is not None and view.environment_dir is not None:
         from benchflow.sandbox.composed.composition import compose_variables
 
-        named, has_dockerfile = _declared_image(view), DOCKERFILE in package.files
+        named, has_dockerfile = declared_image(view), DOCKERFILE in package.files
         image = None
         if named is not None:
             image = await _named_image(backend, named, base_image, pull, has_dockerfile=has_dockerfile)
@@ -292,18 +293,11 @@ async def _image(
     timeout = view.config.environment.build_timeout_sec
     try:
         return await find_image(
-            backend, _declared_image(view), context, timeout_sec=timeout, base_image=base_image, pull=pull
+            backend, declared_image(view), context, timeout_sec=timeout, base_image=base_image, pull=pull
         )
     except EnvironmentFailure as error:
         error.file = f"environment/{error.file}" if error.file else None
         raise
-
-
-def _declared_image(view: TaskRuntimeView) -> str | None:
-    named = view.config.environment.docker_image
-    if named is None and view.manifest is not None:
-        named = view.manifest.image or view.manifest.base_image
-    return named
 
 
 async def find_image(

@@ -228,10 +228,19 @@ def forward_variables(
     return resolve_variables({name: f"${{{name}}}" for name in names}, machine, path=path)
 
 
+def declared_image(view: TaskRuntimeView) -> str | None:
+    """The image that the task or its manifest names."""
+    named = view.config.environment.docker_image
+    if named is None and view.manifest is not None:
+        named = view.manifest.image or view.manifest.base_image
+    return named
+
+
 def package_pulls(view: TaskRuntimeView, pulling: PullSettings, variables: Mapping[str, str]) -> PullSettings:
     """How the images of a package are pulled: with the digests it pins and the secrets it declares for that.
 
-    A secret of scope `image-pull` is for the images that refer to it, or for all of them if none does. One whose
+    A secret of scope `image-pull` is for the images that refer to it. One that none refers to is for the images that
+    the package declares without a reference, or for all if it declares none; two such secrets are ambiguous. One whose
     variable is not set matters only where a registry demands credentials.
     """
     provenance = view.namespace.provenance
@@ -249,8 +258,12 @@ def package_pulls(view: TaskRuntimeView, pulling: PullSettings, variables: Mappi
             message = f"{path} names '{name[:60]}', which is not a secret of scope image-pull in benchflow.secrets."
             raise EnvironmentFailure(message, code="undeclared-secret", path=path)
         uses.append((image.reference, name))
-    referred = {name for _, name in uses}
-    uses += [(ANY_IMAGE, name) for name in secrets if name not in referred]
+    loose = sorted(set(secrets) - {name for _, name in uses})
+    if len(loose) > 1:
+        message = f"No image refers to the secrets {', '.join(loose)} of scope image-pull; set credential_secret_ref."
+        raise EnvironmentFailure(message, code="secret-ambiguous", path="benchflow.secrets")
+    if loose:
+        uses = [*((image, loose[0]) for image in _without_secret(view) or [ANY_IMAGE]), *uses]
     values = {image: variables.get(secrets[name].env or name, "") for image, name in uses}
     return replace(
         pulling,
@@ -258,3 +271,17 @@ def package_pulls(view: TaskRuntimeView, pulling: PullSettings, variables: Mappi
         credentials={image: value for image, value in values.items() if value},
         unset=tuple(sorted({secrets[name].env or name for image, name in uses if not values[image]})),
     )
+
+
+def _without_secret(view: TaskRuntimeView) -> list[str]:
+    """The images that the package declares and that refer to no secret."""
+    provenance = view.namespace.provenance
+    images = provenance.images if provenance is not None else ()
+    verifier = view.config.verifier.environment
+    named = {
+        *(image.reference for image in images),
+        declared_image(view),
+        verifier.docker_image if verifier is not None else None,
+    }
+    referring = {image.reference for image in images if image.credential_secret_ref is not None}
+    return sorted(name for name in named - referring if name is not None)

@@ -208,3 +208,67 @@ async def test_something_other_than_a_container_image_is_refused(served, images,
     served.push("chart", layer(a="a"), kinds={"config": "application/vnd.cncf.helm.config.v1+json"})
     with pytest.raises(EnvironmentFailure, match="it is not a container image"):
         await pull_image(images, served.name("chart"))
+
+
+async def test_a_manifest_that_only_the_index_knows_makes_the_image_invalid(served, images, layer, web):
+    here = served.push("gap", layer(a="a"), tag=None)
+    served.push_index("gap", {f"linux/{machine_architecture()}": here})
+
+    def without(method, path, headers, body):
+        return (404, {}, b"{}") if here["digest"] in path else served.forward(path, headers)
+
+    with web(without) as port, pytest.raises(EnvironmentFailure, match="its index lists .* does not have") as caught:
+        await pull_image(images, f"127.0.0.1:{port}/gap:1")
+    assert (caught.value.code, isinstance(caught.value, ImageUnavailable)) == ("image-invalid", False)
+
+
+@pytest.mark.parametrize(("config", "wrong"), [(b"no json", "is not JSON"), (b"[]", "is not an object")])
+async def test_a_configuration_that_cannot_be_read_makes_the_image_invalid(served, images, layer, config, wrong):
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **served.blob("odd", config)},
+        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **served.blob("odd", layer(a="a"))}],
+    }
+    served.manifest("odd", "1", manifest, manifest["mediaType"])
+    with pytest.raises(EnvironmentFailure, match=wrong) as caught:
+        await pull_image(images, served.name("odd"))
+    assert caught.value.code == "image-invalid"
+
+
+async def test_a_layer_that_is_gone_is_pulled_again(served, images, layer):
+    served.push("pruned", layer(a="a"))
+    record = await pull_image(images, served.name("pruned"))
+    await images.store.remove(record.layers[0])
+    LEARNED.clear()
+    assert read(images, await pull_image(images, served.name("pruned")), "/a") == "a"
+
+
+async def test_a_registry_that_fails_is_asked_again(images, web):
+    asked = []
+
+    def failing(method, path, headers, body):
+        asked.append(path)
+        return (200, {}, b"{}") if path == "/v2/" else (500, {}, b"{}")
+
+    with web(failing) as port:
+        for count in (1, 2):
+            with pytest.raises(ImageUnavailable, match="answered 500") as caught:
+                await pull_image(images, f"127.0.0.1:{port}/x:1")
+            assert caught.value.reason == "failed"
+            assert len([path for path in asked if "manifests" in path]) == count
+
+
+async def test_what_was_refused_is_asked_for_again_with_other_credentials(images, web):
+    asked = []
+
+    def refusing(method, path, headers, body):
+        asked.append(path)
+        return (200, {}, b"{}") if path == "/v2/" else (403, {}, b"{}")
+
+    with web(refusing) as port:
+        name = f"127.0.0.1:{port}/x:1"
+        for password, count in (("a", 1), ("a", 1), ("b", 2)):
+            with pytest.raises(ImageUnavailable, match="answered 403"):
+                await pull_image(images, name, settings=PullSettings(credentials={name: f"ann:{password}"}))
+            assert len([path for path in asked if "manifests" in path]) == count

@@ -93,7 +93,24 @@ def test_pins_and_secrets_of_a_package_decide_how_its_images_are_pulled(tmp_path
     assert package_pulls(view, PullSettings(), {}).unset == ("PULL_TOKEN",)
 
 
-def test_a_secret_that_no_image_refers_to_is_for_all_of_them(tmp_path):
+def test_a_secret_that_no_image_refers_to_is_for_the_declared_images_that_have_none(tmp_path):
+    namespace = NAMESPACE.replace("images: [", "images: [{reference: 'r.io/y:1'}, ")
+    namespace = namespace.replace("secrets: [", "secrets: [{name: LOOSE, scope: image-pull}, ")
+    namespace += "environment: {docker_image: 'r.io/z:1'}\n"
+    view = load_package(write_package(tmp_path / "p", "r.io/x:1", namespace)).view
+    found = package_pulls(view, PullSettings(), {"PULL_TOKEN": "ann:secret", "LOOSE": "bob:other"})
+    assert dict(found.credentials) == {"r.io/x:1": "ann:secret", "r.io/y:1": "bob:other", "r.io/z:1": "bob:other"}
+
+
+def test_two_secrets_that_no_image_refers_to_are_refused(tmp_path):
+    namespace = "benchflow:\n  secrets: [{name: A, scope: image-pull}, {name: B, scope: image-pull}]\n"
+    view = load_package(write_package(tmp_path / "p", "r.io/x:1", namespace)).view
+    with pytest.raises(EnvironmentFailure, match="the secrets A, B of scope image-pull") as caught:
+        package_pulls(view, PullSettings(), {})
+    assert caught.value.code == "secret-ambiguous"
+
+
+def test_where_no_image_is_declared_a_secret_is_for_all_of_them(tmp_path):
     namespace = "benchflow:\n  secrets: [{name: PULL, scope: image-pull}]\n"
     view = load_package(write_package(tmp_path / "p", "r.io/x:1", namespace)).view
     assert dict(package_pulls(view, PullSettings(), {"PULL": "ann:secret"}).credentials) == {ANY_IMAGE: "ann:secret"}

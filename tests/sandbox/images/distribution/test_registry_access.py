@@ -203,6 +203,25 @@ async def test_mirrors_are_asked_first_and_the_registry_when_they_fail(served, i
     assert (record.name, record.source) == ("mirrored:1", f"registry {served.host}")
 
 
+async def test_a_mirror_with_another_digest_does_not_stop_the_registry_from_being_asked(
+    served, images, layer, settings, web
+):
+    wanted = served.push("both", layer(a="right"))["digest"]
+    other = served.push("stale", layer(a="stale"))["digest"]
+
+    def lacking(method, path, headers, body):
+        return (404, {}, b"{}") if wanted in path else served.forward(path.replace("/both/", "/stale/"), headers)
+
+    def lying(method, path, headers, body):
+        return served.forward(path.replace("/both/", "/stale/").replace(wanted, other), headers)
+
+    with web(lacking) as first, web(lying) as second:
+        mirrors = f'["http://127.0.0.1:{first}", "http://127.0.0.1:{second}"]'
+        settings(f'[registry."{served.host}"]\nmirrors = {mirrors}\n')
+        record = await pull_image(images, f"{served.host}/both:1@{wanted}")
+    assert record.source == f"registry {served.host}"
+
+
 async def test_a_private_ca_is_trusted_by_setting_only(
     certificate, running_registry, images, layer, settings, tmp_path, monkeypatch
 ):

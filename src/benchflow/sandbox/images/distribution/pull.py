@@ -95,14 +95,16 @@ async def pull_image(images: ImageRegistry, name: str, *, settings: PullSettings
         try:
             record = await Transfer(images, reference, settings).run()
         except ImageUnavailable as error:
-            LEARNED.unavailable[key] = error
+            if error.reason != "failed":  # a busy server or a broken connection may be better next time
+                LEARNED.unavailable[key] = error
             raise
         LEARNED.pulled.add(key)
         return record
 
 
 def _key(images: ImageRegistry, reference: Reference, settings: PullSettings) -> tuple[object, ...]:
-    return (images.store.root, reference, settings.platform, *sorted(settings.credentials))
+    secrets = hashlib.sha256(repr(sorted(settings.credentials.items())).encode()).hexdigest()
+    return (images.store.root, reference, settings.platform, secrets)
 
 
 def _is_for(record: ImageRecord, settings: PullSettings) -> bool:

@@ -71,25 +71,35 @@ class Transfer:
         answer = top
         if is_index(top.values):
             digest = choose_platform(top.values, self._settings.platform)
-            answer = await anyio.to_thread.run_sync(self._manifest, top.client, digest, abandon_on_cancel=True)
+            answer = await anyio.to_thread.run_sync(self._listed, top.client, digest, abandon_on_cancel=True)
         manifests = tuple(dict.fromkeys((top.digest, answer.digest)))
         known = self._images.get(str(self._reference))
-        if known is not None and known.manifests == manifests:
-            await self._images.require_whole(known)
+        if known is not None and known.manifests == manifests and await self._is_complete(known):
             return known
         manifest = image_manifest(answer.values)
         config = await anyio.to_thread.run_sync(self._config, answer.client, manifest.config, abandon_on_cancel=True)
+        settings = _settings(config)
         size = await self._layers(answer.client, manifest)
         return register(
             self._images,
             str(self._reference),
             [layer.digest.removeprefix("sha256:") for layer in manifest.layers],
-            ImageConfig.from_oci(config.get("config") or {}),
+            settings,
             f"registry {answer.client.registry}",
             size,
             manifests=manifests,
             platform=f"{config.get('os', 'linux')}/{config.get('architecture', '')}",
         )
+
+    async def _is_complete(self, known: ImageRecord) -> bool:
+        """Whether a registered image is for the platform and all its layers are as they were made."""
+        if known.platform != "/".join(self._platform()):
+            return False
+        return all([await self._images.store.is_whole(key) for key in known.layers])
+
+    def _platform(self) -> list[str]:
+        """System and architecture that are wanted."""
+        return (self._settings.platform or machine_platform()).split("/")[:2]
 
     def _find(self) -> _Answer:
         """The image from the first server that has it."""
@@ -107,12 +117,17 @@ class Transfer:
             except HTTPError as error:
                 error.close()
                 if error.code == 404:
-                    self._refuse_other_digest(client)
+                    if endpoint == endpoints[-1]:
+                        self._refuse_other_digest(client)
                     failures.append(("not-found", f"{endpoint.registry} does not have it"))
                 else:
                     failures.append(("failed", f"{endpoint.registry} answered {error.code} {error.reason}"))
             except NETWORK_ERRORS as error:
                 failures.append(("failed", f"the connection to {endpoint.registry} broke ({error})"))
+            except EnvironmentFailure as error:
+                if endpoint == endpoints[-1]:
+                    raise
+                failures.append(("failed", f"the mirror {endpoint.registry} is of no use: {error}"))
         reasons = "; ".join(reason for _, reason in failures)
         message = f"The image {self._reference} cannot be pulled: {reasons}."
         raise ImageUnavailable(message, failures[-1][0])
@@ -148,6 +163,19 @@ class Transfer:
             raise _differs(f"{client.registry} sent {digest} for {target} of {self._reference}")
         return _Answer(client, digest, read_manifest(data))
 
+    def _listed(self, client: RegistryClient, digest: str) -> _Answer:
+        """A manifest that an index of the same server lists."""
+        try:
+            return self._manifest(client, digest)
+        except (Refused, Unreachable, *NETWORK_ERRORS) as error:
+            if isinstance(error, HTTPError) and error.code == 404:
+                raise invalid(f"its index lists {digest}, which {client.registry} does not have") from error
+            message = (
+                f"The image {self._reference} cannot be pulled: {client.registry} did not send the manifest "
+                f"{digest} ({error})."
+            )
+            raise ImageUnavailable(message, "refused" if isinstance(error, Refused) else "failed") from error
+
     def _refuse_other_digest(self, client: RegistryClient) -> None:
         """Where the tag exists with another content, that is what has to be said."""
         reference = self._reference
@@ -155,8 +183,7 @@ class Transfer:
             return
         try:
             found = self._manifest(client, reference.tag).digest
-        except HTTPError as error:
-            error.close()
+        except (Refused, Unreachable, *NETWORK_ERRORS):  # `HTTPError` among them
             return
         raise _differs(
             f"{client.registry} has {replace(reference, digest=None)} as {found}, but {reference.digest} is required"
@@ -165,16 +192,21 @@ class Transfer:
     def _config(self, client: RegistryClient, blob: Descriptor) -> Mapping[str, Any]:
         try:
             data, _ = client.read(f"blobs/{blob.digest}", {})
-        except (HTTPError, Refused, *NETWORK_ERRORS) as error:
+        except (Refused, Unreachable, *NETWORK_ERRORS) as error:
             raise self._broke(client, blob, error) from error
         if f"sha256:{hashlib.sha256(data).hexdigest()}" != blob.digest:
             raise invalid(f"the blob {blob.digest} does not match its digest")
-        values = json.loads(data)
+        try:
+            values = json.loads(data)
+        except ValueError as error:
+            raise invalid(f"its configuration {blob.digest} is not JSON") from error
+        if not isinstance(values, dict):
+            raise invalid(f"its configuration {blob.digest} is not an object")
         system, architecture = values.get("os", "linux"), values.get("architecture", "")
-        wanted = (self._settings.platform or machine_platform()).split("/")
-        if [system, architecture] != wanted[:2]:
+        wanted = self._platform()
+        if [system, architecture] != wanted:
             raise invalid(f"it is for {system}/{architecture}, not for {'/'.join(wanted)}")
-        return dict(values)
+        return values
 
     async def _layers(self, client: RegistryClient, manifest: Manifest) -> int:
         """Every layer in the store, several at a time; gives the bytes of their files."""
@@ -229,6 +261,13 @@ class Transfer:
             self._done += count
             if self._settings.on_progress is not None:
                 self._settings.on_progress(PullProgress(str(self._reference), self._done, self._total, finished))
+
+
+def _settings(config: Mapping[str, Any]) -> ImageConfig:
+    try:
+        return ImageConfig.from_oci(config.get("config") or {})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise invalid(f"its configuration is malformed ({error})") from error
 
 
 def _differs(reason: str) -> EnvironmentFailure:
