@@ -11,7 +11,7 @@ nothing on each, and prints one row per package with its class:
     package wrong       examined by a person: `--examined FILE`, a TOML table of name = "reason"
     ours                everything else
 
-Jobs are kept in `--jobs-dir` and continued when they exist. The target is 95 % of the chosen packages, and no `ours`.
+With `--jobs-dir` the jobs are kept, and continued when they exist. The target: 95 % of the chosen packages, no `ours`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ RESERVED = (
     "example.org",
     "example.net",
 )
+EXAMPLES = Path(__file__).parents[1] / "examples" / "packages"
 BENCH = (sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())")
 FULL = 1.0 - 1e-9
 
@@ -192,8 +194,8 @@ def _told(result: Result | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", type=Path)
-    parser.add_argument("--jobs-dir", type=Path, required=True, help="where the jobs `oracle` and `nop` are kept")
+    parser.add_argument("paths", nargs="*", type=Path, help="folders of packages; default: the examples")
+    parser.add_argument("--jobs-dir", type=Path, help="where the jobs `oracle` and `nop` are kept")
     parser.add_argument("--sample", type=int, help="run this many of the chosen packages, at random with seed 0")
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--examined", type=Path, help='TOML: package name = "what is wrong with it"')
@@ -205,7 +207,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="only print what would run and what would not")
     arguments = parser.parse_args()
-    found = list(candidates(arguments.paths))
+    found = list(candidates(arguments.paths or [EXAMPLES]))
     chosen = [each for each in found if each.excluded is None]
     if arguments.sample is not None and arguments.sample < len(chosen):
         chosen = random.Random(0).sample(chosen, arguments.sample)
@@ -213,8 +215,10 @@ def main() -> None:
         Row(each.name, each.excluded, "–", "–", "decided before running") for each in found if each.excluded is not None
     ]
     if not arguments.list and chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments.jobs_dir = arguments.jobs_dir or Path(folder)
+            oracle, nop = run("oracle", chosen, arguments), run("nop", chosen, arguments)
         examined = tomllib.loads(arguments.examined.read_text()) if arguments.examined else {}
-        oracle, nop = run("oracle", chosen, arguments), run("nop", chosen, arguments)
         rows += [
             classify(each.name, oracle.get(each.path.resolve()), nop.get(each.path.resolve()), examined)
             for each in chosen
