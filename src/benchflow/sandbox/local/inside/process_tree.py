@@ -17,6 +17,8 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.local.inside import kill_watch
 
 _ROUNDS: Final = 50
+_PATIENT_ROUNDS: Final = 2500
+"""Of `_PAUSE_SEC` each: on a busy machine a killed process may have to wait for a processor before it can end."""
 _PAUSE_SEC: Final = 0.002
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -45,9 +47,11 @@ def kill_tagged(tag: int, children: Mapping[int, int]) -> None:
     `children` are the tags of our own children, which cannot be read before they run their program.
     """
     hidden: dict[int, int] = {}
-    for round_number in range(2 * _ROUNDS):
+    for round_number in range(_ROUNDS + _PATIENT_ROUNDS):
         if round_number == _ROUNDS:  # forks faster than it is found: nothing moves while we look
             _signal_all(signal.SIGSTOP)
+        elif round_number > _ROUNDS:
+            time.sleep(_PAUSE_SEC)
         found = False
         for pid in others():
             carried = children.get(pid)
