@@ -32,7 +32,9 @@ def test_a_finished_root_names_public_addresses_and_nothing_of_this_machine(root
     recipes.finish(root, "bookworm")
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
     assert left == {"etc/os-release", "etc/apt/sources.list", "usr/bin/python3"}
-    assert "internal" not in (root / "etc/apt/sources.list").read_text()
+    sources = (root / "etc/apt/sources.list").read_text()
+    assert "internal" not in sources
+    assert sources.startswith(f"deb {recipes.public_archive()} bookworm main\n")
     assert str((root / "usr/local/bin/python3").readlink()) == "/usr/bin/python3"
 
 

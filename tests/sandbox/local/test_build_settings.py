@@ -155,9 +155,9 @@ def test_apt_gets_the_mirror_of_the_same_archive_for_the_release_of_the_image(tm
     settings = collect(machine, root=tmp_path)
     image = {
         "/etc/apt/sources.list": "# nothing here\n",
-        "/etc/apt/sources.list.d/debian.sources": "# a comment\nTypes: deb\nURIs: http://deb.debian.org/debian\n"
+        "/etc/apt/sources.list.d/debian.sources": "# a comment\nTypes: deb\nURIs: http://archive.test/debian\n"
         "Suites: trixie trixie-updates\nComponents: main\nSigned-By: /usr/share/keyrings/d.gpg\n\n"
-        "Types: deb\nURIs: http://deb.debian.org/debian-security\nSuites: trixie-security\nComponents: main\n",
+        "Types: deb\nURIs: http://archive.test/debian-security\nSuites: trixie-security\nComponents: main\n",
         "/etc/apt/sources.list.d/tool.list": "deb https://tool.test/apt stable main\n",
     }
     files = files_of(lay(settings, "public", sources=image))
@@ -166,7 +166,7 @@ def test_apt_gets_the_mirror_of_the_same_archive_for_the_release_of_the_image(tm
         "# nothing here",
         f"deb {signed} trixie main",
         f"deb {signed} trixie-updates main",
-        "deb http://deb.debian.org/debian-security trixie-security main",
+        "deb http://archive.test/debian-security trixie-security main",
     ]
     assert files["apt.conf"].splitlines() == [
         'Acquire::http::Proxy "http://proxy.test:3142";',

@@ -38,9 +38,7 @@ _PYTHON: Final = (
 _NODE: Final = (*_BUILD, "nodejs", "npm", "python3")
 _PUBLIC: Final = {
     "debian": (
-        "deb http://deb.debian.org/debian {suite} main\n"
-        "deb http://deb.debian.org/debian {suite}-updates main\n"
-        "deb http://deb.debian.org/debian-security {suite}-security main\n"
+        "deb {archive} {suite} main\ndeb {archive} {suite}-updates main\ndeb {archive}-security {suite}-security main\n"
     ),
     "ubuntu": (
         "deb http://archive.ubuntu.com/ubuntu {suite} main universe\n"
@@ -210,7 +208,16 @@ def finish(root: Path, suite: str) -> None:
         _empty(root / folder)
     release = (root / "etc/os-release").read_text(encoding="utf-8", errors="replace")
     system = "ubuntu" if re.search(r"^ID=ubuntu$", release, re.MULTILINE) else "debian"
-    (root / "etc/apt/sources.list").write_text(_PUBLIC[system].format(suite=suite))
+    archive = public_archive()
+    text = _PUBLIC[system].format(suite=suite, archive=archive) if archive or system == "ubuntu" else ""
+    (root / "etc/apt/sources.list").write_text(text)
+
+
+def public_archive() -> str | None:
+    """The archive of Debian that debootstrap uses where it is given none; None if it does not say."""
+    tool = shutil.which("debootstrap")
+    found = re.search(r'^DEF_MIRROR="(\S+)"$', Path(tool).read_text(encoding="utf-8"), re.MULTILINE) if tool else None
+    return found[1] if found is not None else None
 
 
 def _empty(folder: Path) -> None:
