@@ -106,6 +106,8 @@ class Environment:
                 done = await self.entrypoint.settle(wait=self.preparation.healthcheck is None)
                 self.services = None if done else self.entrypoint
                 self.brought = frozenset(await self.sandbox.changes())
+            for failed in await self.sandbox.failed_services():  # before an agent could have ended it
+                raise EnvironmentFailure(failed.reason, code="service-failed")
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.sandbox.stop()
@@ -153,12 +155,14 @@ class Environment:
         return copy
 
     def record(self) -> SandboxPart:
-        """The `sandbox` part of a result: backend, base, and whether that is the declared one."""
+        """The `sandbox` part of a result: backend, base, whether that is the declared one, and what is missing."""
         found, image = self.preparation, self.preparation.spec.image
+        left_out = self.services.plan.left_out if self.services is not None else ()
+        lacks = tuple(f"service {name} of the shared manifest, whose program is not here" for name in left_out)
         if image is None:
-            return SandboxPart(self.backend.name, found.base, found.fidelity)
+            return SandboxPart(self.backend.name, found.base, found.fidelity, lacks=lacks)
         return SandboxPart(
-            self.backend.name, found.base, found.fidelity, image.base_digest, image.instead_of, image.lacks
+            self.backend.name, found.base, found.fidelity, image.base_digest, image.instead_of, (*image.lacks, *lacks)
         )
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ from benchflow.errors import EnvironmentFailure, UnsupportedError, UsageError
 from benchflow.sandbox.factory import find_image, prepare, task_package
 from benchflow.sandbox.protocol import Image
 from benchflow.sandbox.pulling import PullSettings
+from benchflow.sandbox.task_policy import declared_image
 from benchflow.testing import InMemoryBackend
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +68,24 @@ async def test_neither_image_nor_base_of_the_dockerfile_is_an_error_that_names_b
 
 async def test_a_package_that_names_nothing_has_no_image():
     assert await find(Backend()) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "dockerfile", "expected"),
+    [
+        ("base_image", "FROM shared:1", None),
+        ("base_image", None, "shared:1"),
+        ("image", "FROM shared:1", "shared:1"),
+    ],
+)
+async def test_a_dockerfile_goes_before_the_base_image_of_a_manifest_and_after_its_image(
+    make_package, key, dockerfile, expected
+):
+    files = {"environment.toml": f"[environment]\nname = 'web'\n{key} = 'shared:1'\n"}
+    if dockerfile is not None:
+        files["environment/Dockerfile"] = dockerfile
+    package = make_package("benchflow:\n  environment: {manifest: environment.toml}\n", files)
+    assert declared_image(task_package(package).view) == expected
 
 
 async def test_a_substitute_that_does_not_exist_is_refused_even_if_it_is_not_needed(make_package):

@@ -1,9 +1,14 @@
 """Services of an environment manifest run until they are stopped, and say why they do not."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure
-from benchflow.sandbox.protocol import Image
+from benchflow.sandbox.factory import Preparation
+from benchflow.sandbox.local.local_backend import LocalBackend
+from benchflow.sandbox.protocol import Image, SandboxSpec
 from benchflow.sandbox.ready_probes import HttpProbe, TcpProbe
 from benchflow.sandbox.services import RunningServices, ServicePlan, ServicesPlan, plan_services
 from benchflow.task.document.environment_manifest import read_manifest
@@ -80,6 +85,9 @@ async def test_an_environment_uses_of_a_shared_catalogue_what_its_image_has(sand
     assert [service.name for service in services.plan.services] == ["web"]
     assert services.plan.probes == (TcpProbe(8042),)
     assert await services.failure() is None
+    environment = Environment(LocalBackend(), Preparation(SimpleNamespace(), SandboxSpec()), sandbox=sandbox)
+    environment.services = services
+    assert environment.record().lacks == ("service mail of the shared manifest, whose program is not here",)
     await services.stop()
     with pytest.raises(EnvironmentFailure, match="none of the services"):
         await RunningServices(sandbox, shared.without({"web"})).start()

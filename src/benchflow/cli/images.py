@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
@@ -21,6 +21,7 @@ from benchflow.sandbox.backends import ENGINES
 
 if TYPE_CHECKING:
     from benchflow.sandbox.images import ImageRecord, ImageRegistry
+    from benchflow.sandbox.images.image_registry import Removal
 
 AUTO: Final = "auto"
 Add = Callable[["ImageRegistry"], Awaitable["ImageRecord"]]
@@ -217,9 +218,9 @@ def _registered(add_image: Add) -> ImageRecord:
 
 
 def _registry() -> ImageRegistry:
+    from benchflow.files.user_store import default_store
     from benchflow.sandbox.images import ImageRegistry, LayerStore
     from benchflow.sandbox.images.filework import own_file_work
-    from benchflow.sandbox.local.layers.sandbox_store import default_store
 
     return ImageRegistry(LayerStore(default_store(), own_file_work()))
 
@@ -242,21 +243,57 @@ def list_images(as_json: bool) -> int:
 
 @images.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-def remove(names: tuple[str, ...]) -> int:
-    """Remove images, and the layers that no other image uses."""
+@json_option
+def remove(names: tuple[str, ...], as_json: bool) -> int:
+    """Remove images, and the layers that no other image and no running process uses.
+
+    Says what stays: layers of other images, layers in use, and environments that were built from Dockerfiles.
+    """
     import anyio
 
     registry = _registry()
     missing = [name for name in names if registry.get(name) is None]
     if missing:
         raise UsageError(f"Unknown image {missing[0]}; `bench images list` shows the registered ones.")
-    if registry.store.in_use():
-        message = "Sandboxes or pulls are using this store; remove images after they have ended."
-        raise InfrastructureFailure(message, code="store-busy")
-    for name in names:
-        anyio.run(registry.remove, name)
-        emit(f"removed {name}")
+    removals = [removal for name in names if (removal := anyio.run(registry.remove, name)) is not None]
+    if as_json:
+        emit_json({"removed": [_removal(registry, removal) for removal in removals], "cache": _cached(registry)})
+        return GOOD
+    for removal in removals:
+        report = _removal(registry, removal)
+        emit(f"removed {removal.record.name}  {size(report['freed'])} freed")
+        for kept in report["shared"]:
+            emit(f"  kept {kept['layers']} layers, {size(kept['size'])}, that {kept['image']} uses")
+        if removal.busy:
+            emit(f"  kept {len(removal.busy)} layers, {size(report['in_use'])}, that running processes use")
+    left = _cached(registry)
+    if left["count"]:
+        emit(f"{left['count']} layers that no image needs are left, {size(left['size'])}: {left['command']} frees them")
     return GOOD
+
+
+def _removal(registry: ImageRegistry, removal: Removal) -> dict[str, Any]:
+    """What was freed and what stays, in bytes."""
+    from benchflow.sandbox.images.cached_layers import size_of
+
+    sizes = {key: size_of(registry.store.path(key)) for key in (*removal.shared, *removal.busy)}
+    images = dict.fromkeys(name for users in removal.shared.values() for name in users)
+    shared = []
+    for image in images:
+        keys = [key for key, users in removal.shared.items() if image in users]
+        shared.append({"image": image, "layers": len(keys), "size": sum(sizes[key] for key in keys)})
+    freed = max(removal.record.size - sum(sizes.values()), 0)
+    in_use = sum(sizes[key] for key in removal.busy)
+    return {"name": removal.record.name, "freed": freed, "shared": shared, "in_use": in_use}
+
+
+def _cached(registry: ImageRegistry) -> dict[str, Any]:
+    """The layers that no image needs, and the command that removes them."""
+    from benchflow.sandbox.images.cached_layers import entries
+
+    found = [entry for entry in entries(registry) if entry.kind in ("layers", "userland")]
+    command = "bench cache prune --unused --kind layers --kind userland"
+    return {"count": len(found), "size": sum(entry.size for entry in found), "command": command}
 
 
 def _layers(record: ImageRecord) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from benchflow.cli.arguments import LateChoice
 from benchflow.cli.terminal import is_terminal, note, printable
-from benchflow.sandbox.pulling import PULL_POLICIES
 
 if TYPE_CHECKING:
     from benchflow.sandbox.pulling import PullProgress
@@ -25,11 +25,17 @@ def pull_option(command: Command) -> Command:
     """`--pull POLICY`: when images are pulled from their registries."""
     return click.option(
         "--pull",
-        type=click.Choice(PULL_POLICIES),
+        type=LateChoice(_policies),
         default="missing",
         show_default=True,
         help="When to pull images from their registries.",
     )(command)
+
+
+def _policies() -> tuple[str, ...]:
+    from benchflow.sandbox.pulling import PULL_POLICIES
+
+    return PULL_POLICIES
 
 
 class PullLines:

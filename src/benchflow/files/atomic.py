@@ -5,6 +5,8 @@ A file in a folder that nobody reads yet needs no temporary name. `copy_file` co
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -16,6 +18,8 @@ from typing import Final
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FICLONE: Final = 0x40049409
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
 _CLONED: Final = 1 << 20
 """Smaller files are copied faster than they are cloned."""
 
@@ -158,6 +162,21 @@ def staged_folder(destination: Path, *, overwrite: bool = False, sync: bool = Tr
         raise
     if sync:
         sync_folder(destination.parent)
+
+
+def exchange(path: Path, other: Path) -> None:
+    """Swap two files or folders of one file system in one step, so that a reader finds one or the other, never neither.
+
+    Raises `OSError`, also where the system cannot do that.
+    """
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        raise OSError(errno.ENOSYS, "this system cannot exchange two folders", str(path)) from None
+    if rename(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    sync_folder(path.parent)
 
 
 def _require_free(destination: Path, *, overwrite: bool) -> bool:

@@ -6,6 +6,7 @@ So whatever was read can be written and read by any JSON library without change.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -90,3 +91,8 @@ def _require_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise StrictJSONError("has text that is not Unicode (an unpaired surrogate)") from error
+
+
+def canonical_sha256(value: Any) -> str:
+    """The SHA-256 of a JSON value in one spelling: keys sorted, no spaces, ASCII only."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

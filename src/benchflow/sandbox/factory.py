@@ -21,6 +21,7 @@ from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.sandbox.task_policy import (
+    DOCKERFILE,
     asset_mounts,
     declared_image,
     healthcheck_of,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 AUTO: Final = "auto"
 HOST: Final = "host"
-DOCKERFILE: Final = "environment/Dockerfile"
 IMAGE_MISSING: Final = "image-missing"
 _Number = TypeVar("_Number", int, float)
 
@@ -371,6 +371,7 @@ def _composed(spec: SandboxSpec, composition: Composition, *, workdir: str | Non
         env={**composition.env, **spec.env},
         workdir=working_folder(workdir, composition.workdir or image.workdir),
         user=spec.user or composition.user,
+        mounts=(*composition.mounts, *spec.mounts),
         labels={**composition.labels, **spec.labels},
         composition=composition,
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self, TypedDict
 
-from benchflow.errors import UnsupportedError
+from benchflow.errors import SandboxFailure, UnsupportedError
 from benchflow.record import Fidelity
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.config.task_config import MAIN_SERVICE
@@ -65,6 +65,7 @@ CAPABILITIES: Final[Mapping[str, str]] = {
 """All capabilities with their meaning. A backend declares a subset."""
 
 
+_STAND_IN_SEC: Final = 60.0
 DEFAULT_PIDS: Final = 4096
 """How many processes a sandbox has where nobody declares a number: more than any task needs, less than hurts others."""
 
@@ -156,6 +157,18 @@ class Composition:
     labels: Mapping[str, str] = field(default_factory=dict)
     empty_folders: tuple[str, ...] = ()
     """Folders that exist and anybody may write to, in place of folders of the machine."""
+    mounts: tuple[Mount, ...] = ()
+    """Files of the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedService:
+    """A service of a composition that is not up any more."""
+
+    name: str
+    reason: str
+    reachable: bool
+    """Whether processes in the sandbox could send something to it or to another service, and so could have ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +349,14 @@ class Sandbox(ABC):
     @abstractmethod
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None: ...
 
+    async def stand_in(self, place: str, program: bytes, kept: str) -> None:
+        """Put a program in the place of another one, which stays at `kept`, in the same folder."""
+        await self.write_file(f"{kept}.new", program, mode=0o755)
+        words = ["/bin/sh", "-c", 'mv -- "$1" "$2" && mv -- "$2.new" "$1"', "sh", place, kept]
+        result = await self.exec(words, user="root", cwd="/", timeout=_STAND_IN_SEC)
+        if not result.ok:
+            raise SandboxFailure(f"{place} could not be replaced.", code="stand-in-failed")
+
     @abstractmethod
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         """Copy out a file or folder; links that leave the tree, special files and oversized trees are refused."""
@@ -366,6 +387,10 @@ class Sandbox(ABC):
 
         Only a gateway of the backend sees it: there is none without a network, nor where an engine gives its own.
         """
+        return ()
+
+    async def failed_services(self) -> tuple[FailedService, ...]:
+        """The services of its composition that were up and are not any more."""
         return ()
 
     @abstractmethod

@@ -54,6 +54,9 @@ class PullSettings:
     unset: tuple[str, ...] = ()
     """Variables of the machine from which the package takes credentials, and which are not set."""
     on_progress: OnPull | None = field(default=None, compare=False)
+    ask_again_sec: float | None = field(default=60.0, compare=False)
+    """How long a registry that gave no answer, or not the image, is left alone; None: while this process lives, for
+    a command. A gym or a server lives longer than an outage."""
 
 
 def pull_policy(name: str) -> PullPolicy:

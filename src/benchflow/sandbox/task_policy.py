@@ -17,6 +17,7 @@ from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.inside.beneath import is_name
 from benchflow.sandbox.protocol import DEFAULT_PIDS, Healthcheck, Limits, Mount, NetworkMode, NetworkPolicy
 from benchflow.sandbox.pulling import ANY_IMAGE, PullSettings
+from benchflow.task.config.namespace import ambiguous_secrets, loose_secrets
 
 if TYPE_CHECKING:
     from benchflow.task.config.task_config import EnvironmentConfig, HealthcheckConfig
@@ -26,6 +27,7 @@ Scope = Literal["environment", "agent", "verifier", "oracle"]
 """Whose part of a task a policy is for."""
 
 DEFAULT_WORKDIR: Final = "/app"
+DOCKERFILE: Final = "environment/Dockerfile"
 _TEMPLATE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
 _MODES: Final[Mapping[str, NetworkMode]] = {
     "no-network": "none",
@@ -229,10 +231,16 @@ def forward_variables(
 
 
 def declared_image(view: TaskRuntimeView) -> str | None:
-    """The image that the task or its manifest names."""
+    """The image that the task or its manifest names, to be used as it is.
+
+    A manifest that many packages share names the `base_image` of all their images: only a package without a Dockerfile
+    runs in it directly.
+    """
     named = view.config.environment.docker_image
     if named is None and view.manifest is not None:
-        named = view.manifest.image or view.manifest.base_image
+        named = view.manifest.image
+        if named is None and DOCKERFILE not in view.files:
+            named = view.manifest.base_image
     return named
 
 
@@ -258,10 +266,9 @@ def package_pulls(view: TaskRuntimeView, pulling: PullSettings, variables: Mappi
             message = f"{path} names '{name[:60]}', which is not a secret of scope image-pull in benchflow.secrets."
             raise EnvironmentFailure(message, code="undeclared-secret", path=path)
         uses.append((image.reference, name))
-    loose = sorted(set(secrets) - {name for _, name in uses})
+    loose = loose_secrets(view.namespace)
     if len(loose) > 1:
-        message = f"No image refers to the secrets {', '.join(loose)} of scope image-pull; set credential_secret_ref."
-        raise EnvironmentFailure(message, code="secret-ambiguous", path="benchflow.secrets")
+        raise EnvironmentFailure(ambiguous_secrets(loose), code="secret-ambiguous", path="benchflow.secrets")
     if loose:
         uses = [*((image, loose[0]) for image in _without_secret(view) or [ANY_IMAGE]), *uses]
     values = {image: variables.get(secrets[name].env or name, "") for image, name in uses}

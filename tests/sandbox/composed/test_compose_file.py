@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchflow.errors import BenchflowError, PackageError, UnsupportedError
-from benchflow.sandbox.composed.compose_file import read_compose
+from benchflow.sandbox.composed.compose_file import read_compose, taken_variables
 from benchflow.sandbox.composed.composition import compose_variables
 from benchflow.sandbox.protocol import Limits
 from benchflow.task.config.task_config import EnvironmentConfig
@@ -66,7 +66,8 @@ def test_defaults_fill_in_and_unset_variables_are_errors(tmp_path):
     [
         ("services: {a: {image: x, privileged: true}}", "services.a.privileged"),
         ("services: {a: {image: x, volumes: ['/:/host']}}", "services.a.volumes[0]"),
-        ("services: {main: {volumes: ['./x:/data']}}", "services.main.volumes[0]"),
+        ("services: {main: {volumes: ['./docker-compose.yaml:/data']}}", "services.main.volumes[0]"),
+        ("services: {a: {image: x, volumes: ['.:/a:nocopy']}}", "services.a.volumes[0]"),
         ("services: {a: {image: x, volumes: [v:/a]}, b: {image: x, volumes: [v:/b]}}", "services.b.volumes[0]"),
         ("services: {a: {image: x, deploy: {replicas: 2}}}", "services.a.deploy.replicas"),
         ("services: {main: {networks: [front]}, a: {image: x, networks: [back]}}", "services.a.networks"),
@@ -95,6 +96,8 @@ def test_what_cannot_be_honoured_is_refused_with_its_path(tmp_path, text, path):
         "services: {a: {image: x, depends_on: [b]}}",
         "services: {a: {image: x, depends_on: [b]}, b: {image: x, depends_on: [a]}}",
         "services: {a: {build: ../..}}",
+        "services: {a: {image: x, volumes: ['./missing:/data']}}",
+        "services: {a: {image: x, volumes: ['.:data']}}",
         "services: {a: {image: x, mem_limit: much}}",
         "services: {a: {image: x, healthcheck: {test: [x]}}}",
         "services: {a: {image: x, healthcheck: {test: x, interval: soon}}}",
@@ -138,3 +141,28 @@ def test_a_variable_without_a_value_is_the_callers(tmp_path):
     services = read(tmp_path, text, KEY="given")
     assert services["a"].env == {"KEY": "given", "SET": "1"}
     assert services["b"].env == {"KEY": "given"}
+
+
+def test_mounts_of_the_package_are_read_with_where_they_may_be_written(tmp_path):
+    (tmp_path / "conf").mkdir()
+    text = """
+    services:
+      main: {volumes: ["./conf:/conf:ro,z"]}
+      a: {image: x, volumes: ["./conf:/data", {type: bind, source: conf, target: /fixed, read_only: true}]}
+    """
+    services = read(tmp_path, text)
+    binds = [(bind.source, bind.target, bind.read_only) for name in ("main", "a") for bind in services[name].binds]
+    conf = tmp_path / "conf"
+    assert binds == [(conf, "/conf", True), (conf, "/data", False), (conf, "/fixed", True)]
+
+
+def test_the_variables_of_the_caller_are_those_that_the_file_names(tmp_path):
+    file = tmp_path / "compose.yaml"
+    file.write_text(
+        "services:\n"
+        "  a: {image: 'x:${TAG:-1}', command: $RUN now, environment: [LISTED, SET=1, 'FROM=$OTHER $$NONE']}\n"
+        "  b: {image: x, environment: {BARE: null, GIVEN: 1}}\n"
+    )
+    assert taken_variables(file) == {"TAG", "RUN", "LISTED", "OTHER", "BARE"}
+    file.write_text("a: [")
+    assert taken_variables(file) == frozenset()

@@ -2,6 +2,7 @@
 
 import textwrap
 
+import anyio
 import pytest
 
 from benchflow.environment import Environment
@@ -121,6 +122,45 @@ async def test_a_folder_from_outside_the_package_is_empty_here_and_the_record_sa
         result = await it.sandbox.exec("ls /shared | wc -l; touch /shared/mine && echo written")
         assert result.stdout.split() == [b"0", b"written"]
         assert it.record().lacks == ("/shared of the machine, an empty folder here",)
+
+
+async def test_files_of_the_package_are_mounted_and_what_a_service_writes_to_them_stays_its_own(bench, composed):
+    local = bench.backend.name == "local"
+    compose = COMPOSE.replace("mem_limit: 64m", "volumes: ['./Dockerfile:/fixed/D:ro']").replace(
+        f"    image: {BASE}\n", f"    image: {BASE}\n    volumes: ['./:/opt/copy{'' if local else ':ro'}']\n"
+    )
+    folder = composed(IN_WEB, compose=compose)
+    async with await Environment.from_task(folder, sandbox=bench.backend, machine={}) as it:
+        assert (await it.sandbox.exec("cat /fixed/D; echo x >> /fixed/D")).stdout == DOCKERFILE.encode()
+        web = it.sandbox.service("web")
+        assert (await web.exec("cat /opt/copy/Dockerfile")).stdout == DOCKERFILE.encode()
+        written = await web.exec("echo more >> /opt/copy/Dockerfile", user="root")
+        assert written.ok == local
+    assert (folder / "environment/Dockerfile").read_text() == DOCKERFILE
+
+
+async def test_a_service_that_dies_where_the_agent_cannot_reach_it_leaves_the_work_unscored(bench, composed, tmp_path):
+    worker = f"""\
+    services:
+      worker:
+        image: {BASE}
+        command: ["sh", "-c", "while [ ! -e /opt/end ]; do sleep 0.05; done; echo tired; exit 3"]
+    """
+    one = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
+    async with await Environment.from_task(composed(one, compose=worker), sandbox=bench.backend, machine={}) as it:
+        found = await Verifier(it, machine={}).verify(tmp_path / "before")
+        assert (found.verdict.reward, found.diagnostics) == (1, ())
+        await it.sandbox.service("worker").exec("touch /opt/end", user="root")
+        for _ in range(200):
+            if await it.sandbox.failed_services():
+                break
+            await anyio.sleep(0.05)
+        found = await Verifier(it, machine={}).verify(tmp_path / "after")
+    if bench.backend.name == "local":
+        assert (found.verdict.category, found.verdict.code) == ("environment", "service-failed")
+        assert "'worker' ended with exit code 3. Its last lines: tired" in found.verdict.reason
+    else:
+        assert [note.code for note in found.diagnostics] == ["service-ended"]
 
 
 async def test_a_fork_has_services_of_its_own(bench, composed):

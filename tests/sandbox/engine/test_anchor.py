@@ -142,3 +142,28 @@ def test_reading_does_not_go_through_links(anchor, tmp_path):
     assert code == 40
     assert b"behind a link" in words
     assert run(anchor, "pack", f"{tmp_path}/absent")[0] == 2
+
+
+def test_a_signal_for_nobody_is_fine(anchor):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert run(anchor, "kill", "15", str(ended.pid))[0] == 0
+
+
+def test_a_file_with_its_former_size_and_times_is_touched_all_the_same(anchor, tmp_path):
+    for name in ("forged", "same"):
+        (tmp_path / name).write_text("as built")
+    (tmp_path / "link").symlink_to("same")
+    known = (tmp_path / "forged").stat()
+    time.sleep(0.02)  # a tick of the clock that stamps files
+    (tmp_path / "mark").touch()
+    since = (tmp_path / "mark").stat().st_ctime_ns
+    (tmp_path / "forged").write_text("AS BUILT")
+    os.utime(tmp_path / "forged", ns=(known.st_atime_ns, known.st_mtime_ns))
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("mark")
+    code, output, _ = run(anchor, "touched", *map(str, divmod(since, 1_000_000_000)), str(tmp_path))
+    assert (code, sorted(output.decode().split("\0"))) == (
+        0,
+        ["", *(f"{tmp_path}/{n}" for n in ("forged", "link", "mark"))],
+    )

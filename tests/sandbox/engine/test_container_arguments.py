@@ -12,7 +12,13 @@ from benchflow.sandbox.engine.box.container_arguments import limit_arguments, mo
 from benchflow.sandbox.engine.box.record_transfer import Owner
 from benchflow.sandbox.engine.box.running_container import numeric_owner
 from benchflow.sandbox.engine.machine.dialect import DOCKER, PODMAN
-from benchflow.sandbox.engine.machine.engine_build import BuildOptions, context_digest
+from benchflow.sandbox.engine.machine.engine_build import (
+    BuildOptions,
+    base_images,
+    context_digest,
+    final_base,
+    planned,
+)
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
 from benchflow.sandbox.engine.machine.engine_facts import (
     has_project_quota,
@@ -154,3 +160,20 @@ def test_the_digest_of_a_build_covers_what_the_build_sees(tmp_path):
     third = digest()
     (tmp_path / "Dockerfile").write_text("FROM y\n")
     assert digest() != third
+
+
+def test_images_that_a_build_needs_are_found_whatever_else_the_engine_supports(tmp_path):
+    text = (
+        "ARG V=1\nFROM r.io/a:$V AS one\nRUN --mount=type=cache,target=/c x\nONBUILD RUN y\n"
+        "FROM one\nCOPY --from=one /x /x\nCOPY --from=r.io/b:2 --chown=1 /x /y\nCOPY --from=0 /z /z\n"
+    )
+    (tmp_path / "Dockerfile").write_text(text)
+    plan = planned(tmp_path / "Dockerfile", BuildOptions(build_args={"V": "3"}))
+    assert base_images(plan) == ["r.io/a:3", "r.io/b:2"]
+    assert final_base(plan) == "r.io/a:3"
+
+
+def test_of_several_digests_an_image_has_that_of_the_repository_that_was_asked_for():
+    found = {"Id": "sha256:1", "RepoDigests": ["local/x@sha256:a", "r.io/x@sha256:b"]}
+    assert read_image("r.io/x:1", found).base_digest == "sha256:b"
+    assert read_image("local/x@sha256:a", found).base_digest == "sha256:a"

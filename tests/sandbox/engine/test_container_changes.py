@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.sandbox.engine.box.file_records import Record
-from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, without
+from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, with_touched, without
 
 PATHS = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts))
 
@@ -22,6 +22,12 @@ def test_names_with_line_ends_are_read_whole() -> None:
 def test_what_the_engine_put_there_and_mounts_are_left_out():
     text = "A /.dockerenv\nC /etc\nC /etc/hosts\nA /dev/x\nA /app/x\nD /opt/y\nA /tests/z\n"
     assert parse_diff(text, ["/tests"]) == {"/etc": "changed", "/app/x": "added", "/opt/y": "deleted"}
+
+
+def test_a_touched_file_that_the_engine_does_not_list_is_changed():
+    kinds = {"/app/x": "added", "/opt/y": "deleted"}
+    touched = ["/app/x", "/usr/lib/python3/json.py", "/etc/hosts", "/dev/shm/x", "/tests/z"]
+    assert with_touched(kinds, touched, ["/tests"]) == {**kinds, "/usr/lib/python3/json.py": "changed"}
 
 
 def test_a_folder_counts_when_it_is_new_and_not_when_something_in_it_is():

@@ -2,12 +2,16 @@
 
 import json
 import signal
+import subprocess
 import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import pytest
 
+from benchflow.environment import Environment
 from benchflow.errors import EnvironmentFailure, UnsupportedError
 from benchflow.sandbox.engine import EngineBackend
 from benchflow.sandbox.engine.machine.ownership import OWNED
@@ -96,8 +100,11 @@ async def nothing_is_left_of_a_build(bench, seconds):
 
 
 def sleeping(seconds):
-    lines = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
-    return [line for line in lines if line.startswith(b"sleep\0" + seconds.encode())]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # a process may end while it is looked at
+            found.append(path.read_bytes())
+    return [line for line in found if line.startswith(b"sleep\0" + seconds.encode())]
 
 
 BUILDING = """
@@ -154,6 +161,117 @@ async def test_a_base_image_is_replaced_by_no_engine(bench, tmp_path):
     missing = context(tmp_path / "d", "FROM benchcube-test/nowhere:1\n")
     with pytest.raises(UnsupportedError, match="--base-image"):
         await bench.backend.build(missing, base_image="host", pull=PullSettings("never"))
+
+
+@dataclass(frozen=True)
+class Registries:
+    """The same images with and without a password, on the loopback address of the engines."""
+
+    backend: EngineBackend
+    open: str
+    guarded: str
+
+    async def forget(self, *digests: str) -> None:
+        """Remove the images from the engine."""
+        client = (await self.backend.connect()).client
+        for name in (self.open, self.guarded):
+            for found in (name, *(f"{name.removesuffix(':1')}@{digest}" for digest in digests)):
+                await client.run("rmi", found)
+
+
+PASSWORDS = "ann:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n"
+"""`secret`, hashed."""
+
+
+@pytest.fixture(scope="module")
+async def registries(bench, engines, tmp_path_factory, anyio_backend):
+    folder = tmp_path_factory.mktemp("registries")
+    (folder / "htpasswd").write_text(PASSWORDS)
+    ports = (5701, 5702)  # the engines have a network of their own
+    auth = ("", f"auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n")
+    conf = "".join(f'[[registry]]\nlocation = "127.0.0.1:{port}"\ninsecure = true\n' for port in ports)
+    (folder / "registries.conf").write_text(conf)
+    with ExitStack() as stack:
+        for port, more in zip(ports, auth, strict=True):
+            (folder / f"{port}.yml").write_text(
+                f"version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n"
+                f"http: {{addr: '127.0.0.1:{port}'}}\n"
+                f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n{more}"
+            )
+            command = engines.inside("docker-registry", "serve", str(folder / f"{port}.yml"))
+            running = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+            stack.callback(running.kill)
+        client = (await bench.backend.connect()).client
+        env = {**client.environment()[1], "CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf")}
+        backend = EngineBackend(bench.backend.name, command=client.argv(), env=env, state=folder / "state")
+        found = Registries(backend, *(f"127.0.0.1:{port}/lib/base:1" for port in ports))
+        own = await bench.backend.build(context(folder / "c", f"FROM {BASE}\nRUN echo own > /opt/own\n"))
+        await client.ask("tag", own.reference, found.open)
+        with anyio.fail_after(60):
+            while (await client.run("push", found.open, env=env)).exit_code != 0:  # noqa: ASYNC110 - until it listens
+                await anyio.sleep(0.2)
+        await client.ask("rmi", "--force", own.reference)  # an engine knows the digest of what it built, too
+        yield found
+        await backend.close()
+
+
+async def test_images_of_a_registry_are_pulled_as_policy_pins_and_credentials_say(bench, registries, tmp_path):
+    resolve, name = registries.backend.resolve, registries.guarded
+    with pytest.raises(EnvironmentFailure, match="`--pull never` forbids"):
+        await resolve(registries.open, pull=PullSettings("never"))
+    image = await resolve(registries.open)
+    assert image.base_digest is not None
+    assert (await resolve(registries.open, pull=PullSettings("always"))).reference == image.reference
+    for wrong in ({}, {name: "ann:guess"}):
+        with pytest.raises(EnvironmentFailure, match="could not be pulled") as caught:
+            await resolve(name, pull=PullSettings(credentials=wrong))
+        assert caught.value.code == "image-missing"
+        assert "guess" not in str(caught.value)
+    pull = PullSettings(credentials={name: "ann:secret"}, pins={name: image.base_digest})
+    pinned = await resolve(name, pull=pull)
+    assert (pinned.reference, pinned.base_digest) == (image.reference, image.base_digest)
+    with pytest.raises(EnvironmentFailure, match="could not be pulled"):
+        await resolve(registries.open, pull=PullSettings(pins={registries.open: "sha256:" + "a" * 64}))
+    await registries.forget(image.base_digest)
+
+    lines = (
+        f"FROM {registries.open} AS first\nRUN echo x > /made\nFROM first\nCOPY --from={name} /opt/built.txt /copied\n"
+    )
+    place = context(tmp_path / "c", lines)
+    with pytest.raises(EnvironmentFailure, match="could not pull") as caught:
+        await registries.backend.build(place)
+    assert caught.value.code == "image-missing"
+    built = await registries.backend.build(place, pull=PullSettings("always", credentials={name: "ann:secret"}))
+    assert (built.base, built.base_digest) == (registries.open, image.base_digest)
+    await registries.forget(image.base_digest)
+    place = context(tmp_path / "d", f"FROM {name}\nRUN echo x > /made\n")
+    assert (await registries.backend.build(place, pull=pull)).base_digest == image.base_digest
+    file = tmp_path / "compose.yaml"
+    file.write_text(f"services: {{main: {{}}, web: {{image: '{name}'}}}}\n")
+    await registries.forget(image.base_digest)
+    composition = await registries.backend.compose(file, image=bench.image, pull=pull)
+    assert [part.image.base_digest for part in composition.parts] == [image.base_digest]
+
+
+async def test_an_entry_point_runs_before_the_agent_and_git_trusts_folders_of_the_package(bench, make_package):
+    def dockerfile(script):
+        lines = (
+            f"FROM {BASE}",
+            f"RUN printf '#!/bin/sh\\n{script}\\n' > /start; chmod 755 /start",
+            "WORKDIR /srv/work",
+        )
+        return "\n".join((*lines, 'ENTRYPOINT ["/start"]', 'CMD ["touch", "/never"]\n'))
+
+    files = {"environment/Dockerfile": dockerfile('echo "$PWD $(id -un) $*" > /made; echo done; exec "$@"')}
+    package = make_package("environment:\n  network_mode: no-network\n", files)
+    async with await Environment.from_task(package, sandbox=bench.backend) as found:
+        shown = await found.sandbox.exec("cat /made; ls /never; grep -A1 safe /etc/gitconfig")
+        assert shown.stdout.decode() == "/srv/work root sh -c sleep infinity\n[safe]\n\tdirectory = *\n"
+        assert found.entrypoint.log == b"done\n"
+        assert found.services is None
+    (package / "environment/Dockerfile").write_text(dockerfile("echo no database; exit 3"))
+    with pytest.raises(EnvironmentFailure, match=r"(?s)entry point.*exit code 3.*no database"):
+        await Environment.from_task(package, sandbox=bench.backend)
 
 
 async def test_without_an_image_nothing_starts(bench):

@@ -127,7 +127,9 @@ async def test_an_image_whose_layer_was_deleted_is_named_as_damaged_and_can_be_r
             with pytest.raises(EnvironmentFailure, match=missing) as caught:
                 await use
             assert caught.value.code == "image-damaged"
-        assert await registry.remove("acme/base:1") == record
+        removal = await registry.remove("acme/base:1")
+        assert removal is not None
+        assert (removal.record, removal.busy) == (record, ())
         assert registry.get("acme/base:1") is None
     finally:
         await backend.close()

@@ -78,7 +78,9 @@ async def test_settings_survive_registration(registry):
 async def test_removing_keeps_layers_that_others_need(registry):
     await add(registry, "a", "shared", "own")
     await add(registry, "b", "shared")
-    await registry.remove("a")
+    registry.store.use.close()
+    removal = await registry.remove("a")
+    assert (removal.record.name, removal.shared, removal.busy) == ("a:latest", {"shared": ("b:latest",)}, ())
     assert registry.get("a") is None
     assert registry.store.has("shared")
     assert not registry.store.has("own")

@@ -76,6 +76,9 @@ async def test_an_oci_layout_keeps_layers_whiteouts_and_settings(registry, layou
     image = registry.image(record)
     assert (image.env, image.user, image.workdir) == ({"PATH": "/bin", "A": "1"}, "7", "/w")
     assert (image.entrypoint, image.command) == (("e",), ("run",))
+    (listed,) = json.loads((source / "index.json").read_text())["manifests"]
+    assert image.base_digest == record.pin == listed["digest"]
+    assert registry.get(f"app@{record.pin}") == record
 
 
 async def test_an_archive_of_a_layout_is_the_same_image(registry, layout, tar, tmp_path):
@@ -248,6 +251,19 @@ async def test_an_engine_that_does_not_have_the_image_says_so(registry, tmp_path
     with pytest.raises(BenchflowError, match="no such image"):
         await image_sources.add_from_engine(registry, "a")
     assert untouched(registry)
+
+
+async def test_a_recipe_replaces_an_image_at_once_and_never_without_what_it_stands_for(registry, tmp_path, monkeypatch):
+    tool = tmp_path / "debootstrap"
+    tool.write_text('#!/bin/sh\nmkdir -p "$4/etc/apt" "$4/usr/local/bin" && echo ID=debian > "$4/etc/os-release"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    saved = []
+    monkeypatch.setattr(type(registry), "save", lambda _, record: saved.append(record))
+    made = await recipes.add_recipe(registry, "debian", stands_for=("debian:*",))
+    assert saved == [made]
+    assert (made.stands_for, made.source) == (("debian:*",), "recipe debian (bookworm)")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ def root(tmp_path):
         "etc/hostname": "build-machine\n",
         "usr/bin/python3": "",
         "usr/lib/python3.11/EXTERNALLY-MANAGED": "",
+        "usr/lib/python3.11/os.py": "",
+        "usr/lib/python3.11/inspect.py": "",
         "usr/sbin/policy-rc.d": "",
         "var/lib/apt/lists/mirror.internal.example_Packages": "",
         "var/log/bootstrap.log": "http://mirror.internal.example",
@@ -31,11 +33,20 @@ def root(tmp_path):
 def test_a_finished_root_names_public_addresses_and_nothing_of_this_machine(root):
     recipes.finish(root, "bookworm")
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
-    assert left == {"etc/os-release", "etc/apt/sources.list", "usr/bin/python3"}
+    library = {"usr/lib/python3.11/os.py", "usr/lib/python3.11/inspect.py"}
+    assert left == {"etc/os-release", "etc/apt/sources.list", "usr/bin/python3"} | library
     sources = (root / "etc/apt/sources.list").read_text()
     assert "internal" not in sources
     assert sources.startswith(f"deb {recipes.public_archive()} bookworm main\n")
     assert str((root / "usr/local/bin/python3").readlink()) == "/usr/bin/python3"
+
+
+def test_a_finished_root_has_pythons_library_where_published_images_have_it(root):
+    recipes.finish(root, "bookworm")
+    place = root / "usr/local/lib/python3.11"
+    links = {path.name: str(path.readlink()) for path in place.iterdir() if path.is_symlink()}
+    assert links == {"inspect.py": "/usr/lib/python3.11/inspect.py", "site-packages": "dist-packages"}
+    assert (place / "site-packages").is_dir()
 
 
 def test_every_recipe_stands_for_images_and_no_two_for_the_same_name():

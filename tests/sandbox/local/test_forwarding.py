@@ -304,3 +304,30 @@ def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
         Offer("stream", "\0a b\0\0"),
     ]
     assert unusable == ["socket relative (its path is relative)"]
+
+
+async def bound(fork: LocalSandbox, kind: str, then: str = "") -> None:
+    """Bind port 8001 in a box, as programs do that only try whether it is free."""
+    lines = f"import socket\ns = socket.socket(socket.AF_INET, socket.{kind})\ns.bind(('127.0.0.1', 8001))\n{then}"
+    result = await fork.exec(["python3", "-c", lines], user="root", timeout=60)
+    assert result.ok, result.stderr.decode()
+
+
+async def test_an_address_that_is_only_tried_is_forwarded_again_and_named(box: LocalSandbox) -> None:
+    await serve(box, "tcp", "127.0.0.1:8001")
+    async with beside(box) as fork:
+        await bound(fork, "SOCK_STREAM")
+        with anyio.fail_after(30):
+            while await ask(fork, "tcp", "127.0.0.1:8001") != "echo hello":  # noqa: ASYNC110 - nothing tells
+                await anyio.sleep(0.02)
+        own = "s.listen()\nsocket.create_connection(('127.0.0.1', 8001))\ns.settimeout(20)\ns.accept()\n"
+        await bound(fork, "SOCK_STREAM", own)
+        assert fork.not_forwarded == ("tcp 127.0.0.1:8001 (while a process here had bound it)",)
+
+
+async def test_a_port_for_datagrams_leaves_the_connections_of_its_number_alone(box: LocalSandbox) -> None:
+    await serve(box, "tcp", "127.0.0.1:8001")
+    async with beside(box) as fork:
+        await bound(fork, "SOCK_DGRAM")
+        assert fork.not_forwarded == ()
+        assert await ask(fork, "tcp", "127.0.0.1:8001") == "echo hello"

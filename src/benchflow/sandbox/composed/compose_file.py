@@ -1,16 +1,16 @@
 """Compose files, as far as a sandbox supports them. Pure.
 
 Services of a package share one network, reach each other under their names, and are seen from nowhere else, so `ports`,
-`expose` and the names of networks say nothing more. A volume of one service is a folder of that service. Services are
-not restarted. What is not in the tables below is refused with its path: nothing is left out
-silently.
+`expose` and the names of networks say nothing more. A volume of one service is a folder of that service. Files of the
+package that a service mounts are read-only, or a copy where it may write. Services are not restarted. What is not in
+the tables below is refused with its path: nothing is left out silently.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -33,6 +33,8 @@ _SERVICE: Final = frozenset(
 _RESOURCES: Final = frozenset({"cpus", "memory", "pids"})
 _NETWORK: Final = frozenset({"driver", "name"})
 _MOUNT: Final = frozenset({"type", "source", "target", "read_only", "volume"})
+_MOUNT_OPTIONS: Final = frozenset({"ro", "rw", "z", "Z", "cached", "delegated", "consistent"})
+"""All but the first two say how an engine shares files with its host."""
 LOG_FOLDERS: Final = ("/logs/verifier", "/logs/agent", "/logs/artifacts")
 """Every environment has them; files that mount them from the machine, as Harbor's do, ask for nothing more."""
 _BUILD: Final = frozenset({"context", "dockerfile", "args", "target"})
@@ -56,6 +58,17 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
+class Bind:
+    """A file or folder of the package at a path of a service. What a service writes there is written to a copy."""
+
+    source: Path
+    target: str
+    read_only: bool
+    key: str
+    """Where the file declares it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """One service. `command` and `entrypoint` None leave it to the image."""
 
@@ -73,6 +86,9 @@ class Service:
     labels: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     """Further names that other services know it by."""
+    binds: tuple[Bind, ...] = ()
+    listens: bool = False
+    """Whether it declares ports."""
     empty_folders: tuple[str, ...] = ()
     """Of `main`: where the file mounts folders from outside the package, which nothing in a sandbox gets to see."""
 
@@ -87,6 +103,32 @@ def read_compose(file: Path, variables: Mapping[str, str]) -> dict[str, Service]
         error.file = file.name
         raise
     return parse_compose(document, file, variables)
+
+
+def taken_variables(file: Path) -> frozenset[str]:
+    """Every variable of the caller that a compose file uses; none if it cannot be read, which its launch says."""
+    try:
+        document = YamlSource(file.read_text(encoding="utf-8")).value
+    except (OSError, UnicodeDecodeError, PackageError):
+        return frozenset()
+    return frozenset(_named_in(document, inside=""))
+
+
+def _named_in(value: object, inside: str) -> Iterator[str]:
+    """Names in texts, and those that an `environment` lists without a value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if inside == "environment" and item is None:
+                yield str(key)
+            yield from _named_in(item, str(key))
+    elif isinstance(value, list):
+        for item in value:
+            if inside == "environment" and "=" not in str(item):
+                yield str(item)
+            yield from _named_in(item, inside)
+    elif isinstance(value, str):
+        for match in _VARIABLE.finditer(value):
+            yield from (name for name in (match.group(1), match.group(4)) if name)
 
 
 def parse_compose(document: object, file: Path, variables: Mapping[str, str]) -> dict[str, Service]:
@@ -151,6 +193,7 @@ class _Reader:
                 "starts its own program, but the main service is where agent and verifier run; "
                 "put the program into its own service",
             )
+        binds, empty_folders = self.volumes(data.get("volumes"), f"{path}.volumes", name)
         return Service(
             name=name,
             image=self.text(data.get("image"), f"{path}.image"),
@@ -163,7 +206,9 @@ class _Reader:
             depends_on=self.dependencies(data.get("depends_on"), f"{path}.depends_on"),
             healthcheck=self.healthcheck(data.get("healthcheck"), f"{path}.healthcheck"),
             limits=self.limits(data, path),
-            empty_folders=self.volumes(data.get("volumes"), f"{path}.volumes", name),
+            binds=binds,
+            listens=bool(data.get("ports") or data.get("expose")),
+            empty_folders=empty_folders,
             labels=self.pairs(data.get("labels"), f"{path}.labels"),
             aliases=(
                 *(str(data[key]) for key in ("hostname", "container_name") if data.get(key)),
@@ -195,32 +240,55 @@ class _Reader:
             found += map(str, data.get("aliases") or ())
         return tuple(found)
 
-    def volumes(self, value: object, path: str, service: str) -> tuple[str, ...]:
-        """Check that each is a folder of this service alone, for which nothing has to be made; the mounts of `main`
-        from outside the package are returned."""
+    def volumes(self, value: object, path: str, service: str) -> tuple[tuple[Bind, ...], tuple[str, ...]]:
+        """What is mounted from the package, and where `main` mounts folders from outside of it.
+
+        Every other volume has to be a folder of this service alone, for which nothing has to be made.
+        """
         if value is not None and not isinstance(value, list):
             raise self.wrong(path, "is not a list")
+        binds: list[Bind] = []
         outside: list[str] = []
         for index, item in enumerate(value or ()):
             place = f"{path}[{index}]"
-            source, target = self.volume(item, place)
-            if source.startswith((".", "/", "~")):
-                if service != MAIN_SERVICE or self._is_inside(source):
-                    raise self.unsupported(place, "mounts files of the machine; copy them in a Dockerfile instead")
+            source, target, read_only = self.volume(item, place)
+            if source.startswith((".", "/", "~")) and self._is_inside(source):
+                binds.append(self.bind(source, target, place, read_only=read_only, service=service))
+            elif source.startswith((".", "/", "~")):
+                if service != MAIN_SERVICE:
+                    message = "mounts files of the machine from outside the package; copy them in a Dockerfile instead"
+                    raise self.unsupported(place, message)
                 outside += [target] if target not in LOG_FOLDERS else []
             elif source and self._volumes.setdefault(source, service) != service:
                 other = self._volumes[source]
                 raise self.unsupported(place, f"is a volume that '{other}' has too, and services share no files")
-        return tuple(outside)
+        return tuple(binds), tuple(outside)
 
-    def volume(self, item: object, path: str) -> tuple[str, str]:
-        """Source and target; an anonymous volume has no source."""
+    def bind(self, source: str, target: str, path: str, *, read_only: bool, service: str) -> Bind:
+        """A mount of files of the package."""
+        place = (self._file.parent.resolve() / source).resolve()
+        if not place.exists():
+            raise self.wrong(path, f"mounts '{source}', which is not in the package")
+        if not target.startswith("/"):
+            raise self.wrong(path, f"mounts '{source}' at '{target}', which is not an absolute path")
+        if service == MAIN_SERVICE and not read_only:
+            raise self.unsupported(path, "mounts files of the package for writing; append `:ro`, or copy them")
+        return Bind(place, target, read_only, path)
+
+    def volume(self, item: object, path: str) -> tuple[str, str, bool]:
+        """Source, target and whether it is read-only; an anonymous volume has no source."""
         if isinstance(item, str):
-            *sources, target = item.removesuffix(":rw").removesuffix(":ro").rsplit(":", 1)
-            return (sources[0] if sources else ""), target
+            parts = item.split(":")
+            options = frozenset(parts.pop().split(",")) if len(parts) == 3 else frozenset()
+            if options - _MOUNT_OPTIONS:
+                raise self.unsupported(path, f"has the option '{', '.join(sorted(options - _MOUNT_OPTIONS))}'")
+            return (parts[0] if len(parts) > 1 else ""), parts[-1], "ro" in options
         data = self.mapping(item, path)
         self.only(data, _MOUNT, path)
-        return str(data.get("source") or ""), str(data.get("target") or "")
+        source = str(data.get("source") or "")
+        if data.get("type") == "bind" and not source.startswith((".", "/", "~")):
+            source = f"./{source}"
+        return source, str(data.get("target") or ""), bool(data.get("read_only"))
 
     def _is_inside(self, source: str) -> bool:
         """Whether a path is part of the package."""

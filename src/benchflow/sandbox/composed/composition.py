@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.composed.compose_file import LOG_FOLDERS, Build, Condition, Service, read_compose
-from benchflow.sandbox.protocol import Composition, Image, SandboxBackend
+from benchflow.sandbox.protocol import Composition, Image, Mount, SandboxBackend
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.config.task_config import MAIN_SERVICE
 
@@ -83,6 +83,7 @@ async def compose(
     return ServiceComposition(
         image=replace(found, lacks=(*found.lacks, *lacks)),
         empty_folders=main.empty_folders,
+        mounts=tuple(Mount(bind.source, bind.target) for bind in main.binds),
         services=tuple(services),
         env=main.env,
         workdir=main.workdir,

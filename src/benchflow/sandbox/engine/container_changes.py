@@ -42,6 +42,21 @@ def parse_diff(text: str, mounted: Iterable[str] = ()) -> dict[str, ChangeKind]:
     return found
 
 
+def with_touched(
+    kinds: Mapping[str, ChangeKind], touched: Iterable[str], mounted: Iterable[str] = ()
+) -> dict[str, ChangeKind]:
+    """The engine's list, completed by paths whose files were touched.
+
+    Docker compares sizes and times with the image, and its list lacks a file that has both as before.
+    """
+    engines = PathSet((*_ENGINE_FOLDERS, *mounted))
+    found: dict[str, ChangeKind] = dict(kinds)
+    for path in touched:
+        if path not in found and path not in _ENGINE_PATHS and not engines.covers(path):
+            found[path] = "changed"
+    return found
+
+
 def _lines(text: str) -> list[str]:
     """The lines of `diff`, which writes names as they are: what follows a line feed in a name belongs to it."""
     lines: list[str] = []

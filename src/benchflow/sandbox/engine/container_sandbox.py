@@ -16,7 +16,7 @@ from benchflow.files.path_set import PathSet
 from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer, absolute
-from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, without
+from benchflow.sandbox.engine.container_changes import lay_over, make_changes, parse_diff, with_touched, without
 from benchflow.sandbox.engine.container_network import ContainerNetwork
 from benchflow.sandbox.engine.forwarded_services import ForwardedServices, services_of
 from benchflow.sandbox.engine.machine.engine_facts import needed
@@ -166,7 +166,7 @@ class EngineSandbox(InContainer):
     async def _kinds(self) -> dict[str, ChangeKind]:
         """Path and kind of everything that was changed since the environment was built."""
         mounted = [mount.target for mount in self.spec.mounts]
-        own = parse_diff(await self.container.diff(), mounted)
+        own = await changed_since_start(self._running, self.container, mounted)
         for path in self._made:
             own.pop(path, None)
         if self._origin is None:
@@ -315,26 +315,12 @@ class EngineSandbox(InContainer):
 
     async def _save(self, purpose: str) -> str:
         """An image of the files as they are now, with a note of what was changed in it; nothing moves meanwhile."""
-        client = self._running.client
-        await self._require_saveable()
-        # A rootless engine without its own control groups cannot pause; files may change meanwhile.
-        paused = (await client.run("pause", self.id)).exit_code == 0
-        try:
+        async with self.container.stopped():
             kinds = await self._kinds()
+            _require_saveable(await describe(self.container, kinds))
             image = await self._running.commit(self.id, purpose)
-        finally:
-            if paused:
-                with anyio.CancelScope(shield=True):
-                    await client.ask("unpause", self.id)
         self._backend.notes.write(image, kinds)
         return image
-
-    async def _require_saveable(self) -> None:
-        """Refuse files that would keep the engine busy for hours: it writes the holes of sparse files as well."""
-        size = sum(change.size for change in await describe(self.container, await self._kinds()))
-        if size > _LARGEST_SAVED:
-            message = f"The changed files are {size >> 30:,} GiB; an engine copies at most {_LARGEST_SAVED >> 30} GiB."
-            raise SandboxFailure(message, code="too-large")
 
     async def _restart(self) -> None:
         """The last resort against processes that cannot be killed from inside."""
@@ -389,6 +375,22 @@ def _check_paths(spec: SandboxSpec) -> None:
         absolute(mount.target)
         if not mount.source.exists():
             raise UsageError(f"The folder to mount at {mount.target}, '{mount.source}', does not exist.")
+
+
+def _require_saveable(changes: Sequence[Change]) -> None:
+    """Refuse files that would keep the engine busy for hours: it writes the holes of sparse files as well."""
+    size = sum(change.size for change in changes)
+    if size > _LARGEST_SAVED:
+        message = f"The changed files are {size >> 30:,} GiB; an engine copies at most {_LARGEST_SAVED >> 30} GiB."
+        raise SandboxFailure(message, code="too-large")
+
+
+async def changed_since_start(
+    host: EngineHost, box: EngineContainer, mounted: Sequence[str] = ()
+) -> dict[str, ChangeKind]:
+    """Path and kind of what was changed in a container since it was started."""
+    kinds = parse_diff(await box.diff(), mounted)
+    return kinds if host.facts.exact_diff else with_touched(kinds, await box.touched(), mounted)
 
 
 async def describe(box: EngineContainer, kinds: Mapping[str, ChangeKind]) -> list[Change]:

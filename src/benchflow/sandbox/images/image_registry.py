@@ -9,8 +9,9 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -67,6 +68,17 @@ class ImageRecord:
             "platform": self.platform,
             **({"stands_for": list(self.stands_for)} if self.stands_for else {}),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """An image that was removed, and which of its layers were not."""
+
+    record: ImageRecord
+    shared: Mapping[str, tuple[str, ...]]
+    """Layers that other images need, and the names of those."""
+    busy: tuple[str, ...]
+    """Layers that running processes use."""
 
 
 def canonical_name(name: str) -> str:
@@ -144,17 +156,25 @@ class ImageRegistry:
         ]
         return max(fitting)[-1] if fitting else None
 
-    async def remove(self, name: str) -> ImageRecord | None:
+    def layers(self) -> set[str]:
+        """The keys of all layers that registered images need."""
+        return {key for record in self.all() for key in record.layers}
+
+    def needs(self, key: str) -> bool:
+        """Whether a registered image has this layer."""
+        return key in self.layers()
+
+    async def remove(self, name: str) -> Removal | None:
         """Remove an image and the layers that only it needs; None if there is no such image."""
         record = self.get(name)
         if record is None:
             return None
-        self._path(canonical_name(name)).unlink(missing_ok=True)
-        needed = {key for other in self.all() for key in other.layers}
-        for key in record.layers:
-            if key not in needed:
-                await self.store.remove(key)
-        return record
+        self._path(record.name).unlink(missing_ok=True)
+        keys = dict.fromkeys(record.layers)
+        others = {key: tuple(other.name for other in self.all() if key in other.layers) for key in keys}
+        unneeded = [key for key, users in others.items() if not users]
+        busy = [key for key in unneeded if not await self.store.remove(key, unless=partial(self.needs, key))]
+        return Removal(record, {key: users for key, users in others.items() if users}, tuple(busy))
 
     def image(self, record: ImageRecord) -> Image:
         """The record as backends take it."""

@@ -33,7 +33,15 @@ _ONE_LINE: Final = re.compile(r"^deb\s+(?:\[[^]]*\]\s+)?(\S+)", re.MULTILINE)
 _FIELD: Final = re.compile(r"^URIs:\s*(\S+)", re.MULTILINE)
 
 
-async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageRecord:
+async def add_rootfs(
+    registry: ImageRegistry,
+    name: str,
+    source: Path,
+    *,
+    config: ImageConfig | None = None,
+    origin: str | None = None,
+    stands_for: tuple[str, ...] = (),
+) -> ImageRecord:
     """Register a root file system: a folder, or a tar of one."""
     _require(source)
     async with work_folder(registry) as work:
@@ -42,7 +50,8 @@ async def add_rootfs(registry: ImageRegistry, name: str, source: Path) -> ImageR
         with disk_errors(registry.store.root):
             digest, unpacked = await registry.store.work.run(_unpack_rootfs, source, layer)
         await _publish(registry, layer, digest)
-    return register(registry, name, [digest], ImageConfig(), f"rootfs {source}", unpacked.size)
+    made = origin or f"rootfs {source}"
+    return register(registry, name, [digest], config or ImageConfig(), made, unpacked.size, stands_for=stands_for)
 
 
 async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: str | None = None) -> ImageRecord:
@@ -55,7 +64,8 @@ async def add_oci(registry: ImageRegistry, name: str, source: Path, *, origin: s
         added = [await _add_blob(registry, blob) for blob in image.layers]
         config = ImageConfig.from_oci(image.config)
     keys = [key for key, _ in added]
-    return register(registry, name, keys, config, origin or f"oci {source}", sum(size for _, size in added))
+    total = sum(size for _, size in added)
+    return register(registry, name, keys, config, origin or f"oci {source}", total, manifests=image.manifests)
 
 
 async def add_from_engine(registry: ImageRegistry, name: str, engine: str | None = None) -> ImageRecord:

@@ -4,24 +4,26 @@ A layer is a folder `layers/<key>/` in the form an overlay mount takes it: plain
 character devices, opaque folders by the attribute `user.overlay.opaque`. It is made under a temporary name,
 published by one rename, and never changed again. However many tasks and processes ask for a layer, one of
 them makes it. One that was changed or damaged nevertheless, which is looked at once per process, is made again.
+What a process has asked for is kept from being removed until it ends.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import anyio
 
 from benchflow.errors import InfrastructureFailure
-from benchflow.files.locks import free_lock, held_lock
+from benchflow.files.locks import held_lock, try_lock
 from benchflow.sandbox.images.filework import FileWork
 from benchflow.sandbox.inside.layer_seal import is_whole, seal
 from benchflow.sandbox.inside.removal import remove_tree
+from benchflow.sandbox.store_use import StoreUse
 
 MakeLayer = Callable[[Path], Awaitable[None]]
 OPAQUE: Final = "user.overlay.opaque"
@@ -32,21 +34,25 @@ _whole: Final[set[Path]] = set()
 
 
 class LayerStore:
-    """Layers below one folder that only its owner can enter; `work` says how their files are worked on."""
+    """Layers below one folder that only its owner can enter; `work` says how their files are worked on.
 
-    def __init__(self, root: Path, work: FileWork | None = None) -> None:
+    `use` keeps what was asked for; by default until this object is gone.
+    """
+
+    def __init__(self, root: Path, work: FileWork | None = None, use: StoreUse | None = None) -> None:
         self.root: Final = root
         self.work: Final = work or FileWork()
         self.layers: Final = root / "layers"
+        self.use: Final = use or StoreUse(root)
+        self.temporary: Final = root / "tmp"
         self._locks: Final = root / "locks"
-        self._temporary: Final = root / "tmp"
 
     def prepare(self) -> None:
         """Make the folders; images hold set-user-id programs, so other users must not reach them."""
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             self.root.chmod(0o700)
-            for folder in (self.layers, self._locks, self._temporary):
+            for folder in (self.layers, self._locks, self.temporary):
                 folder.mkdir(exist_ok=True)
 
     def path(self, key: str) -> Path:
@@ -57,19 +63,22 @@ class LayerStore:
         return self.path(key).is_dir()
 
     async def is_whole(self, key: str) -> bool:
-        """Whether there is the layer as it was made."""
+        """Whether there is the layer as it was made; if so it is used from now on."""
         path = self.path(key)
-        if path in _whole and path.is_dir():
-            return True
-        if path.is_dir() and await self.work.look(is_whole, str(path)):
-            _whole.add(path)
-            return True
-        return False
+        await self.use.hold(path.name)
+        if not path.is_dir():
+            return False
+        if path not in _whole and not await self.work.look(is_whole, str(path)):
+            return False
+        _whole.add(path)
+        self.use.note(path.name)
+        return True
 
-    async def layer(self, key: str, make: MakeLayer) -> tuple[Path, bool]:
+    async def layer(self, key: str, make: MakeLayer, below: Iterable[str] = ()) -> tuple[Path, bool]:
         """The layer `key`, made by `make(folder)` unless it exists and is whole; also whether it existed already.
 
-        An error of `make` leaves nothing behind; others that waited for the same layer then try themselves.
+        `below` are the keys of the layers that it is made on. An error of `make` leaves nothing behind; others that
+        waited for the same layer then try themselves.
         """
         target = self.path(key)
         if await self.is_whole(key):
@@ -84,6 +93,7 @@ class LayerStore:
                     await make(folder)
                     await self.work.run(seal, str(folder))
                     folder.rename(target)
+            self.use.note(target.name, [self.path(lower).name for lower in below])
         return target, False
 
     def locked(self, key: str) -> AbstractAsyncContextManager[None]:
@@ -93,42 +103,65 @@ class LayerStore:
     @asynccontextmanager
     async def scratch(self, key: str) -> AsyncIterator[Path]:
         """A fresh folder for the holder of the lock; what an earlier, killed holder left goes first."""
-        for leftover in self._temporary.glob(f"{key}.*"):
-            await self.work.run(remove_tree, leftover)
-        folder = self._temporary / f"{key}.{os.urandom(6).hex()}"
-        folder.mkdir()
-        folder.chmod(0o755)
-        try:
+        for leftover in self.temporary.glob(f"{key}.*"):
+            await self.remove_leftover(leftover)
+        folder = self.temporary / f"{key}.{os.urandom(6).hex()}"
+        async with self._unfinished(folder):
+            folder.mkdir()
+            folder.chmod(0o755)
             yield folder
+
+    @asynccontextmanager
+    async def _unfinished(self, folder: Path) -> AsyncIterator[None]:
+        """Nobody takes the temporary folder for a leftover; it is removed at the end."""
+        name = f"tmp/{folder.name}"
+        await self.use.leases.hold(name)
+        try:
+            yield
         finally:
             with anyio.CancelScope(shield=True):
-                if folder.exists():
-                    await self.work.run(remove_tree, folder)
+                await self.work.run(remove_tree, folder)
+            self.use.leases.drop(name)
 
-    def in_use(self) -> bool:
-        """Whether a driver of sandboxes is alive that keeps its boxes in this store, or an image is being pulled."""
-        for path in (*self.root.glob("owners/*.lock"), *self._locks.glob("pull-*")):
-            lock = free_lock(path)
-            if lock is not None:
-                os.close(lock)
-            elif path.exists():
-                return True
-        return False
+    async def remove_leftover(self, folder: Path) -> bool:
+        """Remove a temporary folder that nobody works in; whether it is gone."""
+        with self.use.leases.alone(f"tmp/{folder.name}") as left:
+            if left:
+                await self.work.run(remove_tree, folder)
+        return left
 
-    async def remove(self, key: str) -> None:
-        """Remove a layer; the caller knows that nothing is built on it."""
-        async with self.locked(key):
-            await self._discard(key)
+    @contextmanager
+    def if_free(self, key: str) -> Iterator[bool]:
+        """Hold the lock of `key` unless somebody else does; whether it is held."""
+        descriptor = os.open(self._locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def remove(self, key: str, unless: Callable[[], bool] = bool) -> bool:
+        """Remove a layer that no process uses; `unless` is asked once none can begin to. Whether it is gone."""
+        path = self.path(key)
+        if not self.has(key):
+            return True
+        doomed = self.temporary / f"gone-{os.urandom(6).hex()}"
+        async with self._unfinished(doomed):
+            with self.use.leases.alone(path.name) as unused:
+                if not unused or unless():
+                    return False
+                _whole.discard(path)
+                with suppress(FileNotFoundError):
+                    path.rename(doomed)
+                self.use.forget(path.name)
+        return True
 
     async def _discard(self, key: str) -> None:
-        """Remove a layer whose lock is held, if it exists."""
+        """Remove a damaged layer whose lock is held, if it exists."""
         _whole.discard(self.path(key))
-        doomed = self._temporary / f"{key}.{os.urandom(6).hex()}"
-        try:
-            self.path(key).rename(doomed)
-        except FileNotFoundError:
-            return
-        await self.work.run(remove_tree, doomed)
+        doomed = self.temporary / f"gone-{os.urandom(6).hex()}"
+        async with self._unfinished(doomed):
+            with suppress(FileNotFoundError):
+                self.path(key).rename(doomed)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -175,16 +176,41 @@ class LayerTree:
 
     def walk(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Everything below a folder, parents first and sorted, with paths relative to it."""
-        pending = [(path, name) for name in reversed(self.names(path))]
+        top = self.lookup(path)
+        pending = [] if top is None else [("", top)]
         while pending:
-            folder, name = pending.pop()
-            inner = posixpath.join(folder, name)
-            entry = self.lookup(inner)
-            if entry is None:
-                continue
-            yield posixpath.relpath(inner, path), entry
+            relative, entry = pending.pop()
+            if relative:
+                yield relative, entry
             if entry.is_directory:
-                pending += [(inner, name) for name in reversed(self.names(inner))]
+                prefix = f"{relative}/" if relative else ""
+                within = [(prefix + name, child) for name, child in self._children(path, relative, entry)]
+                pending += reversed(within)
+
+    def _children(self, path: str, relative: str, folder: Entry) -> Iterator[tuple[str, Entry]]:
+        """Names and entries in a folder, sorted."""
+        if len(self._branches) == 1 and isinstance(self._branches[0], LayerBranch):
+            # A build context is one layer of thousands of files, which every build reads: each is looked at once.
+            yield from _children_of_layer(folder.source)
+            return
+        inner = posixpath.join(path, relative)
+        for name in self.names(inner):
+            entry = self.lookup(posixpath.join(inner, name))
+            if entry is not None:
+                yield name, entry
+
+
+def _children_of_layer(folder: Path) -> list[tuple[str, Entry]]:
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if not is_whiteout(status):
+                found.append((entry.name, Entry(Path(entry.path), status)))
+    return sorted(found, key=itemgetter(0))
 
 
 def is_whiteout(status: os.stat_result) -> bool:

@@ -39,6 +39,8 @@ class OciImage:
 
     config: Mapping[str, Any]
     layers: tuple[LayerBlob, ...]
+    manifests: tuple[str, ...] = ()
+    """Digests of its index, if it is in one, and of its manifest, as a registry knows it by them."""
 
 
 def machine_architecture() -> str:
@@ -67,9 +69,11 @@ def verify_blob(blob: LayerBlob) -> None:
 
 def _read_oci(folder: Path) -> OciImage:
     descriptor = _choose(_json_file(folder / "index.json"))
+    digests = [descriptor["digest"]]
     manifest = _json_blob(folder, descriptor["digest"])
     if descriptor.get("mediaType") in INDEX_TYPES or "manifests" in manifest:
         descriptor = _choose(manifest)
+        digests.append(descriptor["digest"])
         manifest = _json_blob(folder, descriptor["digest"])
     try:
         configuration = _json_blob(folder, manifest["config"]["digest"])
@@ -77,7 +81,7 @@ def _read_oci(folder: Path) -> OciImage:
     except (KeyError, TypeError) as error:
         raise _invalid(f"its manifest has no {error}") from error
     _check_platform(configuration)
-    return OciImage(configuration.get("config") or {}, layers)
+    return OciImage(configuration.get("config") or {}, layers, tuple(digests))
 
 
 def _read_docker(folder: Path) -> OciImage:

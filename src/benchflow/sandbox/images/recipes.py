@@ -21,7 +21,7 @@ from benchflow.sandbox.bounded_output import Stream
 from benchflow.sandbox.host_process import run_process
 from benchflow.sandbox.images.image_config import DEFAULT_PATH, ImageConfig
 from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry
-from benchflow.sandbox.images.image_sources import add_rootfs, debian_mirror, register, work_folder
+from benchflow.sandbox.images.image_sources import add_rootfs, debian_mirror, work_folder
 
 OnProgress = Callable[[str], None]
 """Is given what is done now, in a few words, whenever that changes."""
@@ -56,6 +56,8 @@ _SETTINGS: Final = re.compile(r"^Acquire::(https?|ftp|Retries|Check-Valid-Until|
 _MARK: Final = "usr/lib/python3*/EXTERNALLY-MANAGED"
 _PROGRAMS: Final = ("python3", "python", "pip3", "pip", "node", "npm", "npx")
 """Published images have these in `/usr/local/bin`, and scripts name them there."""
+_LANDMARKS: Final = frozenset({"os.py", "lib-dynload"})
+"""By these Python finds its prefix, which stays `/usr`: Debian's venvs look for packages relative to it."""
 _PHASES: Final = (
     (re.compile(rb"^I: Retrieving "), "downloading the base system"),
     (re.compile(rb"^I: (Extracting|Unpacking|Configuring) "), "installing the base system"),
@@ -134,10 +136,7 @@ async def add_debian(
             await _install(root, packages, work / "apt.conf", steps)
         steps.report("registering the image")
         await anyio.to_thread.run_sync(finish, root, suite)
-        record = await add_rootfs(registry, name, root)
-    return register(
-        registry, name, record.layers, config or record.config, source, record.size, stands_for=stands_for
-    )  # fmt: skip
+        return await add_rootfs(registry, name, root, config=config, origin=source, stands_for=stands_for)
 
 
 class Steps:
@@ -202,6 +201,7 @@ def finish(root: Path, suite: str) -> None:
         place = root / "usr/local/bin" / program
         if os.path.lexists(root / "usr/bin" / program) and not os.path.lexists(place):
             place.symlink_to(f"/usr/bin/{program}")
+    _link_python(root)
     for name in _UNWANTED:
         (root / name).unlink(missing_ok=True)
     for folder in ("var/lib/apt/lists", "var/cache/apt", "var/log/apt"):
@@ -211,6 +211,23 @@ def finish(root: Path, suite: str) -> None:
     archive = public_archive()
     text = _PUBLIC[system].format(suite=suite, archive=archive) if archive or system == "ubuntu" else ""
     (root / "etc/apt/sources.list").write_text(text)
+
+
+def _link_python(root: Path) -> None:
+    """Offer Python's library and headers below `/usr/local`, where published images have them and scripts name them."""
+    for library in root.glob("usr/lib/python3.*"):
+        place = root / "usr/local/lib" / library.name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "dist-packages").mkdir(exist_ok=True)
+        entries = {path.name for path in library.iterdir()} - _LANDMARKS
+        links = {name: f"/usr/lib/{library.name}/{name}" for name in entries}
+        for name, target in {**links, "site-packages": "dist-packages"}.items():
+            if not os.path.lexists(place / name):
+                (place / name).symlink_to(target)
+        headers = root / "usr/local/include" / library.name
+        if (root / "usr/include" / library.name).is_dir() and not os.path.lexists(headers):
+            headers.parent.mkdir(exist_ok=True)
+            headers.symlink_to(f"/usr/include/{library.name}")
 
 
 def public_archive() -> str | None:

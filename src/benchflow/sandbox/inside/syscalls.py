@@ -87,6 +87,7 @@ NUMBER: Final = {
     "move_mount": 429,
     "close_range": 436,
     "openat2": 437,
+    "pidfd_getfd": 438,
     "mount_setattr": 442,
     **_NUMBERS.get(MACHINE, {}),
 }
@@ -245,9 +246,19 @@ def bind_socket(opened: socket.socket, address: tuple[str, int] | str | bytes) -
         packed = family + struct.pack(">H4s8x", address[1], socket.inet_pton(socket.AF_INET, address[0]))
     else:
         packed = family + struct.pack(">HI16sI", address[1], 0, socket.inet_pton(socket.AF_INET6, address[0]), 0)
+    bind_packed(opened, packed)
+
+
+def bind_packed(opened: socket.socket, packed: bytes) -> None:
+    """The same for an address in the form of the kernel."""
     first, second, third, fourth = PASS
     words = (ctypes.c_long(len(packed)), ctypes.c_ulong(first | second << 32), ctypes.c_ulong(third | fourth << 32))
     _call("bind", ctypes.c_long(opened.fileno()), packed, *words)
+
+
+def get_descriptor(process: int, number: int) -> int:
+    """A copy of a descriptor of another process, which `process` refers to."""
+    return _call("pidfd_getfd", ctypes.c_long(process), ctypes.c_long(number), ctypes.c_long(0))
 
 
 def install_listener(program: bytes) -> int:

@@ -21,7 +21,7 @@ from benchflow.sandbox.local.commands import task_group
 from benchflow.sandbox.local.layers.layer_stack import Layer
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.local.service_sandbox import ServiceSandbox
-from benchflow.sandbox.protocol import Mount, NetworkPolicy, Revert, Sandbox, SandboxSpec, Snapshot
+from benchflow.sandbox.protocol import FailedService, Mount, NetworkPolicy, Revert, Sandbox, SandboxSpec, Snapshot
 from benchflow.task.config.task_config import MAIN_SERVICE
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class ComposedSandbox(LocalSandbox):
         self._holder = LocalSandbox(backend, SandboxSpec(user="root", workdir="/", network=spec.network))
         super().__init__(backend, spec, layers=layers, revert=revert, after=after, network_of=self._holder, names=names)
         self._composition = composition
+        self._listens = any(part.service.listens for part in composition.parts)
+        """Whether a service could be reached from `main`."""
         kept = service_layers or {}
         self._services = {
             part.service.name: ServiceSandbox(
@@ -75,6 +77,7 @@ class ComposedSandbox(LocalSandbox):
                 await self._services[name].wait_for(condition)
             for name in self._services.keys() - self._composition.needed.keys():
                 await self._services[name].wait_for("service_started")
+            self._listens = self._listens or bool((await transfer.list_offers(self._holder.link))[0])
             await super().start()
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -90,6 +93,21 @@ class ComposedSandbox(LocalSandbox):
             await self._services[name].wait_for(condition)
         await service.start()
         await service.run()
+
+    async def failed_services(self) -> tuple[FailedService, ...]:
+        found: dict[str, str] = {}
+
+        async def look(name: str, service: ServiceSandbox) -> None:
+            if (reason := await service.why_down()) is not None:
+                found[name] = reason
+
+        async with task_group() as group:
+            for name, service in self._services.items():
+                group.start_soon(look, name, service)
+        if found and not self._listens:
+            self._listens = bool((await self._offers())[0])
+        # One that listens nowhere may take its work from one that does, so it is the same for all of them.
+        return tuple(FailedService(name, found[name], self._listens) for name in sorted(found))
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         await self._holder.set_network(policy)

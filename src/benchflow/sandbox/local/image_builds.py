@@ -47,7 +47,7 @@ class LocalImages:
     async def registry(self) -> ImageRegistry:
         """The images of the backend's store, in the form its sandboxes take them."""
         mapped = os.geteuid() != 0 and (await self.backend.runtime()).launcher.identity == "range"
-        return ImageRegistry(LayerStore(self.backend.store.root, FileWork(mapped)))
+        return ImageRegistry(LayerStore(self.backend.store.root, FileWork(mapped), self.backend.store.use))
 
     async def resolve(self, name: str, pull: PullSettings | None = None) -> Image:
         """An image of the store, pulled as the policy says, or an `EnvironmentFailure` that says how to provide it."""

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ import anyio.to_thread
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, UsageError
 from benchflow.files.atomic import write_atomic
+from benchflow.files.user_store import default_store
 from benchflow.sandbox.backends import LOCAL
 from benchflow.sandbox.granted_ids import granted_range
 from benchflow.sandbox.inside import syscalls
@@ -33,7 +34,7 @@ from benchflow.sandbox.local.beside import host_profile as hostprofile
 from benchflow.sandbox.local.cgroups import Machine
 from benchflow.sandbox.local.inside.messages import Identity
 from benchflow.sandbox.local.layers.layer_stack import Environment, Layer, Runtime, Spares, release, share
-from benchflow.sandbox.local.layers.sandbox_store import Owner, Store, default_store
+from benchflow.sandbox.local.layers.sandbox_store import Owner, Store
 from benchflow.sandbox.local.link import Launcher
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import (
@@ -166,17 +167,26 @@ class LocalBackend(SandboxBackend):
             if as_root and (await self.runtime()).launcher.identity in ("range", "single"):
                 folders = await self._host_layer(folders=True)
         layers = tuple(self.store.location(path) for path in reversed(image.layers)) if image else ()
+        await self._keep([path.name for path in image.layers] if image else ())
         environment = Environment(layers, host, folders)
         if not layers or not prepared or as_root:
             return environment
         return replace(environment, layers=(await self._prepared_layer(spec, environment, user), *layers))
+
+    async def _keep(self, layers: Iterable[str]) -> None:
+        """Nobody removes these layers while this backend is open."""
+        for layer in layers:
+            await self.store.use.hold(layer)
+            self.store.use.note(layer)
 
     async def _host_layer(self, *, folders: bool = False, bare: bool = False) -> str:
         """The location of a layer of the host profile, composed when it is new or out of date."""
         runtime = await self.runtime()
         key = hostprofile.profile_key() + ("-folders" if folders else "-bare" if bare else "")
         async with self._preparing.setdefault(key, anyio.Lock()):
-            if not await self._is_whole(key):
+            if await self._is_whole(key):
+                self.store.use.note(key)
+            else:
                 unfinished = runtime.owner.location(f"profile-{secrets.token_hex(4)}")
                 target = f"store:layers/{key}"
                 message = {"op": "compose-host", "folders": folders, "bare": bare, "target": target}
@@ -185,6 +195,7 @@ class LocalBackend(SandboxBackend):
 
     async def _is_whole(self, key: str) -> bool:
         """Whether a layer of our own is there as it was made, looked at once; one that is damaged is removed."""
+        await self.store.use.hold(key)
         if not (self.store.layers / key).exists():
             return False
         if key in self._whole:
@@ -205,8 +216,11 @@ class LocalBackend(SandboxBackend):
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         key = f"prepared-{digest[:24]}"
         async with self._preparing.setdefault(key, anyio.Lock()):
-            if not await self._is_whole(key):
+            if await self._is_whole(key):
+                self.store.use.note(key)
+            else:
                 await self._prepare(spec, user, key, runtime)
+                self.store.use.note(key, [location.rpartition("/")[2] for location in environment.layers])
         return f"store:layers/{key}"
 
     async def _prepare(self, spec: SandboxSpec, user: str, key: str, runtime: Runtime) -> None:
@@ -296,6 +310,7 @@ class LocalBackend(SandboxBackend):
     def _close(self) -> None:
         with self._lock:
             self._let_go()
+            self.store.use.close()
 
     def _let_go(self) -> None:
         launcher, owner, spares = self._launcher, self._owner, self._spares

@@ -250,6 +250,11 @@ class LocalSandbox(Sandbox):
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
         await transfer.write_file(await self._quiet_link(), path, data, owner, mode)
 
+    async def stand_in(self, place: str, program: bytes, kept: str) -> None:
+        link = await self._quiet_link()
+        await transfer.write_file(link, f"{kept}.new", program, None, 0o755)
+        await link.call({"op": "stand-in", "place": place, "source": f"{kept}.new", "kept": kept})
+
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         await transfer.download(await self._quiet_link(), source, target, max_bytes, max_files)
 
@@ -354,7 +359,12 @@ class LocalSandbox(Sandbox):
 
         listeners, lost = await transfer.listen(self.link, offers, closed)
         self._not_forwarded += tuple(lost)
-        self._forwarding = Forwarding(dial)
+
+        async def listen(offer: Offer) -> socket.socket | None:
+            opened, _ = await transfer.listen(self.link, [offer], closed)
+            return opened[0][1] if opened else None
+
+        self._forwarding = Forwarding(dial, listen)
         self._forwarding.start(listeners)
 
     async def _reach(self, offer: Offer) -> socket.socket:
@@ -363,7 +373,8 @@ class LocalSandbox(Sandbox):
 
     @property
     def not_forwarded(self) -> tuple[str, ...]:
-        return self._not_forwarded
+        taken = self._forwarding.gave_way if self._forwarding is not None else ()
+        return (*self._not_forwarded, *(f"{offer} (while a process here had bound it)" for offer in taken))
 
     async def snapshot(self) -> Snapshot:
         async with self._switching, task_group() as group:

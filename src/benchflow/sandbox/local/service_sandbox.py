@@ -15,7 +15,8 @@ from benchflow.sandbox.healthcheck import wait_healthy
 from benchflow.sandbox.local.commands import LocalProcess
 from benchflow.sandbox.local.layers.layer_stack import Layer
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
-from benchflow.sandbox.protocol import SandboxSpec
+from benchflow.sandbox.machine_settings.laid import phase_settings
+from benchflow.sandbox.protocol import Mount, SandboxSpec
 
 if TYPE_CHECKING:
     from benchflow.sandbox.local.local_backend import LocalBackend
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _KEPT: Final = 1 << 14
 _LAST_LINES: Final = 15
 _POLL_SEC: Final = 0.1
+_GLANCE_SEC: Final = 0.02
+_RETRIES_SEC: Final = (0.2, 1.0, 0.0)
+"""The pauses after failed health checks of a service that was healthy: one of them may just be slow."""
 
 
 class ServiceSandbox(LocalSandbox):
@@ -38,10 +42,13 @@ class ServiceSandbox(LocalSandbox):
         layers: tuple[Layer, ...] = (),
     ) -> None:
         service, image = part.service, part.image
+        given = phase_settings("agent", network.spec.network.mode)
+        fixed = tuple(Mount(bind.source, bind.target) for bind in service.binds if bind.read_only)
         spec = SandboxSpec(
             image=image,
             limits=service.limits,
-            env=service.env,
+            env={**given.env, **service.env},
+            mounts=(*fixed, *given.mounts),
             workdir=service.workdir or image.workdir or "/",
             user=service.user or image.user or "root",
             hostname=service.name,
@@ -49,12 +56,20 @@ class ServiceSandbox(LocalSandbox):
         )
         super().__init__(backend, spec, layers=layers, prepared=False, network_of=network, names=names)
         self.part: Final = part
+        self._copied = () if layers else tuple(bind for bind in service.binds if not bind.read_only)
+        """What is not in its layers yet."""
+        self._was_healthy = False
         self._program: LocalProcess | None = None
         self._output = Tail()
         self._code: int | None = None
 
     async def run(self) -> None:
-        """Start the service's program."""
+        """Start the service's program, with its own copies of files of the package that it may write to."""
+        for bind in self._copied:
+            cleared = await self.exec(["rm", "-rf", "--", bind.target], user="root", cwd="/", timeout=60)
+            if not cleared.ok:
+                raise self._failed(f"cannot replace {bind.target}: {cleared.stderr.decode(errors='replace')}")
+            await self.upload(bind.source, bind.target, owner="root")
         self._program = await LocalProcess.start(self.link, self.part.command, env=self.network_environment)
         await self._program.close_stdin()
         self._output.follow(self._program.take_output())
@@ -71,13 +86,29 @@ class ServiceSandbox(LocalSandbox):
                 await wait_healthy(self, check)
             except EnvironmentFailure as error:
                 raise self._failed(f"is not ready. {error}") from error
-        elif (code := await self._exit_code()) not in (None, 0):
+            self._was_healthy = True
+        elif (code := await self._exit_code(_POLL_SEC)) not in (None, 0):
             raise self._failed(f"ended with exit code {code}")
 
-    async def _exit_code(self) -> int | None:
+    async def why_down(self) -> str | None:
+        """Why a service that was up is not any more. One that ended without an error has done its work, unless others
+        waited for it to be healthy."""
+        code = await self._exit_code(_GLANCE_SEC)
+        if code is not None and (code or self._was_healthy):
+            return str(self._failed(f"ended with exit code {code}"))
+        check = self.part.service.healthcheck or self.part.image.healthcheck
+        if code is not None or check is None or not self._was_healthy:
+            return None
+        for pause in _RETRIES_SEC:
+            if (await self.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)).ok:
+                return None
+            await anyio.sleep(pause)
+        return str(self._failed("is not healthy any more"))
+
+    async def _exit_code(self, limit: float) -> int | None:
         """None while it runs."""
         if self._code is None and self._program is not None:
-            with anyio.move_on_after(_POLL_SEC):
+            with anyio.move_on_after(limit):
                 self._code = await self._program.wait()
         return self._code
 

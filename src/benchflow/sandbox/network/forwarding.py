@@ -21,6 +21,8 @@ from benchflow.sandbox.network.proxying.connection import Stream, relay
 
 Dial = Callable[[Offer], Awaitable[socket.socket]]
 """Gives a socket that is connected to an offer, or an `OSError`."""
+Listen = Callable[[Offer], Awaitable[socket.socket | None]]
+"""Gives a socket at the address of an offer in the second box; None while another has it."""
 
 _CONNECTIONS: Final = 512
 _PEERS: Final = 64
@@ -29,14 +31,20 @@ _AT_A_TURN: Final = 16
 _DATAGRAM: Final = 1 << 16
 _CONNECT_SEC: Final = 15.0
 _RETRY_SEC: Final = 0.05
+_RESUME_SEC: Final = (0.5, 1.0)
+"""How soon to look whether an address is free again, at first and later: what has bound one needs time to listen."""
 _IDLE_SEC: Final = 600.0
 
 
 class Forwarding:
     """The offers of one box in another."""
 
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Dial, listen: Listen | None = None) -> None:
         self._dial = dial
+        self._listen = listen
+        self._resuming: set[asyncio.Task[None]] = set()
+        self.gave_way: dict[Offer, None] = {}
+        """Offers whose address a process of the second box has bound itself, for a time."""
         self._server = ConnectionServer(max_connections=_CONNECTIONS, timeout=_IDLE_SEC)
         self._datagrams = _Datagrams(self._reach)
 
@@ -46,10 +54,40 @@ class Forwarding:
             if opened.type == socket.SOCK_DGRAM:
                 self._datagrams.serve(offer, opened)
             else:
-                self._server.serve(opened, self._handler(offer))
+                self._serve(offer, opened)
+
+    def _serve(self, offer: Offer, opened: socket.socket) -> None:
+        def give_way() -> None:
+            self.gave_way[offer] = None
+            if self._listen is None:
+                return
+            task = asyncio.get_running_loop().create_task(self._resume(offer, self._listen))
+            self._resuming.add(task)
+            task.add_done_callback(self._resuming.discard)
+
+        self._server.serve(opened, self._handler(offer), give_way)
+
+    async def _resume(self, offer: Offer, listen: Listen) -> None:
+        """Serve an address again as soon as the process that took it has closed it."""
+        wait, longest = _RESUME_SEC
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                opened = await listen(offer)
+            except (OSError, SandboxFailure):  # the box is gone
+                return
+            if opened is not None:
+                self._serve(offer, opened)
+                return
+            wait = min(wait * 2, longest)
 
     async def stop(self) -> None:
         """Close the sockets and every connection through them; idempotent."""
+        resuming = list(self._resuming)
+        for task in resuming:
+            task.cancel()
+        if resuming:
+            await asyncio.wait(resuming)
         await self._datagrams.close()
         await self._server.close()
 

@@ -187,7 +187,10 @@ async def test_a_registry_that_cannot_be_reached_is_asked_once(images, serve):
                 await obtain_image(images, f"127.0.0.1:{port}/{name}:1")
             assert caught.value.reason == "unreachable"
             counts.add(len(asked))
-    assert len(counts) == 1
+        assert len(counts) == 1
+        with pytest.raises(ImageUnavailable, match="cannot be reached"):  # as a process that lives longer
+            await obtain_image(images, f"127.0.0.1:{port}/a:1", settings=PullSettings(ask_again_sec=0))
+        assert len(asked) > max(counts)
 
 
 async def test_a_silent_registry_is_given_up_after_the_limit(images, serve, monkeypatch):

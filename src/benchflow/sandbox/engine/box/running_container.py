@@ -7,9 +7,11 @@ raised, what comes after it is the command's own result.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +36,12 @@ _GRACE_SEC: Final = 15.0
 _TIMED_OUT: Final = 142
 """What the anchor ends with after a timeout: 128 and the number of SIGALRM."""
 _KILLED: Final = 137
+_STOP: Final = "19"
+_CONTINUE: Final = "18"
+_MOST_LISTED: Final = 512 << 20
+"""Bytes of a list of changed files."""
+_CLOCK_TICK: Final = timedelta(milliseconds=10)
+"""How far the clock that stamps files may be behind the one that an engine reads."""
 
 
 class EngineContainer:
@@ -56,6 +64,7 @@ class EngineContainer:
         self.env = dict(env)
         self._restart = restart
         self._processes: list[EngineProcess] = []
+        self._begun: datetime | None = None
         self._starved = False
         """Whether the engine has reported a kill for lack of memory."""
 
@@ -213,10 +222,43 @@ class EngineContainer:
 
     async def diff(self) -> str:
         """The engine's list of changes; bytes of names that are not text stay what they are."""
-        done = await self._client.run("diff", self.id)
+        done = await self._client.run("diff", self.id, max_output=_MOST_LISTED)
         if done.exit_code != 0:
             raise self._client.refusal("diff", done)
+        if done.dropped_bytes:
+            raise _too_many_changes()
         return done.stdout.decode("utf-8", "surrogateescape")
+
+    async def touched(self) -> list[str]:
+        """Every file and link that was made or changed since the container began, by the time that only the kernel
+        sets."""
+        since = await self._begin() - _CLOCK_TICK
+        words = (str(int(since.timestamp())), str(since.microsecond * 1000))
+        data = await self._anchor("touched", *words, "/", max_output=_MOST_LISTED)
+        if len(data) >= _MOST_LISTED:
+            raise _too_many_changes()
+        return data.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+    async def _begin(self) -> datetime:
+        """When the container was started first, by the clock of the engine's machine."""
+        if self._begun is None:
+            answer = await self._client.ask("inspect", "--format", "{{json .State.StartedAt}}", self.id)
+            self._begun = datetime.fromisoformat(json.loads(answer))
+        return self._begun
+
+    @contextlib.asynccontextmanager
+    async def stopped(self) -> AsyncIterator[None]:
+        """Every process but the anchor stands still for the time of the block.
+
+        Engines can pause a container, but then nothing of ours can look at its files either, and a rootless engine
+        without control groups of its own cannot.
+        """
+        await self._anchor("kill", _STOP, "-1")
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._anchor("kill", _CONTINUE, "-1")
 
     async def kill_processes(self) -> None:
         """End every process but the anchor; where that cannot be done from inside, by a restart of the container."""
@@ -225,6 +267,7 @@ class EngineContainer:
             await self._anchor("kill", "9", "-1")
             killed = True
         if not killed:
+            await self._begin()
             await self._restart()
         await self._close_processes()
 
@@ -399,6 +442,10 @@ def _file_failure(code: int, complaint: bytes) -> SandboxFailure:
     words = complaint.decode(errors="replace").strip() or f"The transfer failed with exit code {code}"
     known = {2: "no-such-file", 40: "refused-file", 28: "disk-full", 20: "no-such-file"}
     return SandboxFailure(f"{words}.", code=known.get(code, "transfer-failed"))
+
+
+def _too_many_changes() -> SandboxFailure:
+    return SandboxFailure(f"The list of changed files is larger than {_MOST_LISTED >> 20} MiB.", code="too-large")
 
 
 async def _moved(reader: RecordReader, place: str) -> AsyncIterator[bytes]:

@@ -20,11 +20,11 @@ from benchflow.sandbox.composed.composition import Part, ServiceComposition
 from benchflow.sandbox.engine.box.in_container import InContainer
 from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.composed.compose_service import EngineService
-from benchflow.sandbox.engine.container_changes import parse_diff
-from benchflow.sandbox.engine.container_sandbox import EngineSandbox, describe
+from benchflow.sandbox.engine.container_sandbox import EngineSandbox, changed_since_start, describe
 from benchflow.sandbox.engine.forwarded_services import services_of
 from benchflow.sandbox.protocol import (
     Change,
+    FailedService,
     Limits,
     Mount,
     NetworkPolicy,
@@ -108,8 +108,18 @@ class ComposeSandbox(InContainer):
         self._services[part.service.name] = started
         await started.start(self._holder.network_environment())
 
+    async def failed_services(self) -> tuple[FailedService, ...]:
+        """Every service counts as reachable: an engine does not tell who listens."""
+        reasons = {name: await service.why_down() for name, service in self._services.items()}
+        return tuple(FailedService(name, reason, True) for name, reason in reasons.items() if reason is not None)
+
     async def changes(self) -> list[Change]:
         return await self._main.changes()
+
+    async def changes_of(self, service: EngineService) -> list[Change]:
+        """What a service changed since it was started."""
+        kinds = await changed_since_start(await self._backend.connect(), service.container)
+        return await describe(service.container, kinds)
 
     async def kill_processes(self) -> None:
         """End the processes in main; the other services run until verification has ended."""
@@ -161,7 +171,7 @@ class ComposeSandbox(InContainer):
         host = await self._backend.connect()
         async with services_of(host, self._holder.id, service.id) as services:
             image = await service.save()
-            self._backend.notes.write(image, parse_diff(await service.container.diff()))
+            self._backend.notes.write(image, await changed_since_start(host, service.container))
             policy = network or self._holder.current_policy()
             spec = replace(service.spec, user="root", mounts=tuple(mounts), network=policy)
             origin = Snapshot(self._backend.name, image, spec.image)
@@ -209,7 +219,7 @@ class ServiceSandbox(InContainer):
         """The composition has started it."""
 
     async def changes(self) -> list[Change]:
-        return await describe(self.container, parse_diff(await self.container.diff()))
+        return await self._whole.changes_of(self._service)
 
     async def kill_processes(self) -> None:
         raise UnsupportedError("A service ends with its composition.", code="service-unsupported")

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 
 import anyio
 
-from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.errors import EnvironmentFailure, SandboxFailure, UnsupportedError
 from benchflow.sandbox.composed.composition import Part
 from benchflow.sandbox.engine.box.container_arguments import Launch
 from benchflow.sandbox.engine.box.running_container import EngineContainer
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
 from benchflow.sandbox.healthcheck import wait_healthy
-from benchflow.sandbox.protocol import Healthcheck, SandboxSpec
+from benchflow.sandbox.protocol import Healthcheck, Mount, SandboxSpec
 
 _LAST_LINES = 15
 _POLL_SEC = 0.2
+_RETRIES_SEC = (0.2, 1.0, 0.0)
 
 
 class EngineService:
@@ -30,6 +31,7 @@ class EngineService:
         self._image = part.image
         self._network_of = network_of
         self._container: EngineContainer | None = None
+        self._was_healthy = False
 
     @property
     def container(self) -> EngineContainer:
@@ -57,6 +59,9 @@ class EngineService:
     async def start(self, environment: Mapping[str, str]) -> None:
         """Start the service's program; `environment` is what the network policy adds."""
         service, client = self._service, self._host.client
+        if written := next((bind for bind in service.binds if not bind.read_only), None):
+            message = f"`{written.key}` mounts files of the package for writing; append `:ro`, or copy them."
+            raise UnsupportedError(message, path=written.key)
         command = self._part.command
         user, workdir = self.spec.user or "0:0", self.spec.workdir
         variables, env = client.environment({**environment, **service.env})
@@ -66,6 +71,7 @@ class EngineService:
             network=f"container:{self._network_of}",
             purpose="service",
             limits=service.limits,
+            mounts=tuple(Mount(bind.source, bind.target) for bind in service.binds),
             labels=service.labels,
             user=user,
             workdir=workdir,
@@ -89,8 +95,24 @@ class EngineService:
                 raise await self._failed(f"ended with exit code {code}")
         elif condition == "service_healthy" and self._check is not None:
             await self._wait_healthy(self._check)
+            self._was_healthy = True
         elif (code := await self._exit_code()) not in (None, 0):
             raise await self._failed(f"ended with exit code {code}")
+
+    async def why_down(self) -> str | None:
+        """Why a service that was up is not any more. One that ended without an error has done its work, unless others
+        waited for it to be healthy."""
+        code = await self._exit_code()
+        if code is not None:
+            return str(await self._failed(f"ended with exit code {code}")) if code or self._was_healthy else None
+        check = self._check
+        if check is None or not self._was_healthy:
+            return None
+        for pause in _RETRIES_SEC:
+            if (await self.container.exec(check.command, timeout=check.timeout_sec, max_output=1 << 16)).ok:
+                return None
+            await anyio.sleep(pause)
+        return str(await self._failed("is not healthy any more"))
 
     async def _wait_healthy(self, check: Healthcheck) -> None:
         try:

@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ from benchflow.sandbox.host_process import (
     shell_code,
 )
 from benchflow.sandbox.images.build.bases import SCRATCH
-from benchflow.sandbox.images.build.stage_plan import plan_build
+from benchflow.sandbox.images.build.stage_plan import BuildPlan, plan_build
 from benchflow.sandbox.images.distribution.pull import pinned_reference
 from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.images.dockerfile.instructions import DockerfileError, parse_dockerfile
@@ -53,11 +53,11 @@ _LAST_LINES: Final = 12
 _MARKER: Final = "/dev/.benchcube-build"
 """Where a folder that only this build mounts appears, by which its working containers are known."""
 _STOPPING_SEC: Final = 120.0
-_STEP: Final = re.compile(r"^(?:STEP|Step) \d+/\d+ ?: (.*)$", re.MULTILINE)
+_STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?(?:STEP|Step) \d+/\d+ ?: (.*)$", re.MULTILINE)
 _AT_LINE: Final = re.compile(r"^\S*Dockerfile\S*:(\d+)$", re.MULTILINE)
 _NOT_PULLED: Final = re.compile(
     r"initializing source docker://|short-name|pull access denied|failed to resolve source metadata"
-    r"|manifest (for .* not found|unknown)|^Get \"https?://.*/v2/"
+    r"|manifest (for .* not found|unknown)|\b(Get|Head) \"https?://.*/v2/|no stage or image found with that name"
 )
 """How engines say that they have no base image and get none."""
 _RUNTIME: Final = """#!{python} -IS
@@ -119,7 +119,20 @@ class Builder:
             raise EnvironmentFailure(
                 f"{self._client.dialect.name} built '{context}', but the image is gone.", code="build-failed"
             )
-        return found
+        return await self._with_base(found, context / dockerfile, options)
+
+    async def _with_base(self, built: Image, dockerfile: Path, options: BuildOptions) -> Image:
+        """The image with the name and the digest of what the Dockerfile starts from, as far as they are known."""
+        try:
+            name = final_base(planned(dockerfile, options))
+        except (DockerfileError, UnsupportedError):  # an engine builds what the local sandbox does not know
+            return replace(built, base_digest=None)
+        reference = pinned_reference(name, options.pull) if name != SCRATCH else None
+        if reference is None:
+            return replace(built, base=name, base_digest=None)
+        asked = f"{reference.repository_name}@{reference.digest}" if reference.digest is not None else name
+        found = await find_image(self._client, asked)
+        return replace(built, base=name, base_digest=found.base_digest if found is not None else reference.digest)
 
     async def _build(self, context: Path, dockerfile: str, options: BuildOptions, tag: str) -> None:
         command, env = await self._command()
@@ -157,7 +170,7 @@ class Builder:
             if _NOT_PULLED.search(last_words(shown, 1000)):
                 engine = self._client.dialect.name
                 raise EnvironmentFailure(
-                    f"{engine} could not pull the base image of '{context / dockerfile}' ({last_words(shown, 200)}); "
+                    f"{engine} could not pull an image of '{context / dockerfile}' ({last_words(shown, 200)}); "
                     f"load it with `{engine} load`, or run on this machine's userland with "
                     "`--base-image host`.",
                     code="image-missing",
@@ -205,20 +218,24 @@ class Builder:
         return program
 
     async def _bases(self, dockerfile: Path, options: BuildOptions, *, classic: bool) -> list[str]:
-        """Arguments for the pull policy; what a package adds to it is done before the build: pins and credentials."""
+        """Arguments for the pull policy. What a package adds to it is done before the build, which then pulls nothing
+        again: it has neither the pins nor the credentials.
+        """
         pull, podman = options.pull, self._client.dialect.name == "podman"
-        args = [f"--pull={pull.policy}"] if podman else ["--pull"] if pull.policy == "always" else []
         if not (pull.pins or pull.credentials or pull.policy == "never"):
-            return args
-        for name in base_images(dockerfile, options):
-            reference = pinned_reference(name, pull)
-            await self._images.resolve(name, pull)
-            if reference.digest is not None and "@" not in name:
-                if classic:
-                    message = f"The base image {name} is pinned, which needs BuildKit: install docker-buildx."
-                    raise UnsupportedError(message, path="benchflow.provenance.images")
-                pinned = f"{reference.repository_name}@{reference.digest}"
-                args += ["--build-context", f"{name}=docker-image://{pinned}"]
+            return [f"--pull={pull.policy}"] if podman else ["--pull"] if pull.policy == "always" else []
+        args = ["--pull=never" if pull.policy == "never" else "--pull=missing"] if podman else []
+        for name in base_images(planned(dockerfile, options)):
+            digest = pinned_reference(name, pull).digest
+            pinned = await self._images.resolve(name, pull)
+            if digest is None or "@" in name:
+                continue
+            if not classic:
+                args += ["--build-context", f"{name}=docker-image://{pinned.base}"]
+            elif (await self._images.resolve(name, replace(pull, pins={}))).reference != pinned.reference:
+                # The classic builder takes what the name means on the engine, so that must be the pinned image.
+                message = f"The image {name} is not the one with the pinned digest {digest}."
+                raise EnvironmentFailure(message, code="image-digest-differs", path="environment")
         return args
 
     async def _command(self) -> tuple[list[str], dict[str, str]]:
@@ -297,11 +314,33 @@ def failed_line(dockerfile: str, output: str) -> int | None:
     return next((item.line for item in instructions if " ".join(str(item).split())[:80] == wanted[:80]), None)
 
 
-def base_images(dockerfile: Path, options: BuildOptions) -> list[str]:
-    """The images that a Dockerfile names in FROM, without its own stages."""
+def planned(dockerfile: Path, options: BuildOptions) -> BuildPlan:
+    """The stages of a Dockerfile with nothing but the instructions that name images.
+
+    What else an engine supports is its own matter.
+    """
     parsed = parse_dockerfile(dockerfile.read_text(encoding="utf-8"), dockerfile.name)
-    plan = plan_build(parsed, options.build_args, options.target)
-    return list(dict.fromkeys(stage.image for stage in plan.stages if stage.parent is None and stage.image != SCRATCH))
+    plain = (
+        replace(item, flags=tuple(flag for flag in item.flags if flag[0] == "from")) for item in parsed.instructions
+    )
+    kept = tuple(item for item in plain if item.keyword in {"ARG", "FROM", "COPY"})
+    return plan_build(replace(parsed, instructions=kept), options.build_args, options.target)
+
+
+def base_images(plan: BuildPlan) -> list[str]:
+    """The images that a Dockerfile names in FROM and COPY --from, without its own stages."""
+    found = [stage.image for stage in plan.stages if stage.parent is None and stage.image != SCRATCH]
+    for item in (item for stage in plan.stages[: plan.target + 1] for item in stage.body):
+        found += [value for _, value in item.flags if plan.find(value) is None]
+    return list(dict.fromkeys(found))
+
+
+def final_base(plan: BuildPlan) -> str:
+    """The image from which the target starts, through all stages."""
+    stage = plan.stages[plan.target]
+    while stage.parent is not None:
+        stage = plan.stages[stage.parent]
+    return stage.image
 
 
 def last_lines(text: str) -> str:

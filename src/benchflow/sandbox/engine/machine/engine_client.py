@@ -14,7 +14,7 @@ from typing import Final
 
 from benchflow.errors import InfrastructureFailure, RuntimeFailure, SandboxFailure
 from benchflow.sandbox.engine.machine.dialect import Dialect
-from benchflow.sandbox.host_process import Completed, run_process
+from benchflow.sandbox.host_process import DEFAULT_OUTPUT, Completed, run_process
 
 _UNREACHABLE: Final = (
     "cannot connect to the docker daemon",
@@ -99,11 +99,16 @@ class EngineClient:
         stdin: bytes | AsyncIterator[bytes] | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float | None = SHORT_TIMEOUT,
+        max_output: int = DEFAULT_OUTPUT,
     ) -> Completed:
         """Run the client and return its result, even a failure; no client, a dead engine and a timeout are errors."""
         try:
             done = await run_process(
-                self.argv(*args), stdin=stdin, env=self._env if env is None else env, timeout=timeout
+                self.argv(*args),
+                stdin=stdin,
+                env=self._env if env is None else env,
+                timeout=timeout,
+                max_output=max_output,
             )
         except FileNotFoundError:
             raise self.missing() from None

@@ -30,6 +30,8 @@ class EngineFacts:
     """Its containers run on the kernel that this process runs on, not in a virtual machine."""
     may_enter: bool
     """This process may enter the namespaces of its containers."""
+    exact_diff: bool = False
+    """Its list of changed files is what was written, not what differs in size or time, which an agent can put back."""
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -102,6 +104,8 @@ def read_podman(info: dict[str, Any], *, kernel: str, root: bool, local: bool, m
         and has_project_quota(mounts, str(store.get("graphRoot", ""))),
         same_kernel=same,
         may_enter=same and root and not rootless,
+        exact_diff=store.get("graphDriverName") == "overlay"
+        and (store.get("graphStatus") or {}).get("Native Overlay Diff") == "true",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +39,8 @@ class EngineImages:
     def __init__(self, client: EngineClient) -> None:
         self._client: Final = client
         self._pulled: Final[set[str]] = set()
-        self._refused: Final[dict[str, str]] = {}
+        self._refused: Final[dict[tuple[str, str | None], str]] = {}
+        """Why images could not be pulled, by name and the credentials that were used."""
 
     async def resolve(self, name: str, pull: PullSettings) -> Image:
         """The image, pulled if necessary; one that is not available is an `EnvironmentFailure` that says what to do.
@@ -57,7 +60,8 @@ class EngineImages:
                 f"The image '{name}' is not on this {engine} engine, and `--pull never` forbids pulling it.",
                 code="image-missing",
             )
-        why = self._refused.get(name) or await self._pull(name, reference, pull)
+        secret = secret_for(reference, pull.credentials)
+        why = self._refused.get((name, secret)) or await self._pull(name, reference, secret)
         found = await find_image(self._client, name) if not why else None
         if found is None:
             raise EnvironmentFailure(
@@ -67,28 +71,36 @@ class EngineImages:
             )
         return found
 
-    async def _pull(self, name: str, reference: Reference, pull: PullSettings) -> str:
+    async def _pull(self, name: str, reference: Reference, secret: str | None) -> str:
         """Pull; why it failed, or nothing."""
-        secret = secret_for(reference, pull.credentials)
         given = parse_secret(secret, reference) if secret is not None else None
         with ExitStack() as stack:
             args: list[str] = []
             env = None
             if given is not None:
                 folder = stack.enter_context(scratch("pull-"))
-                _write_config(folder, reference.registry, given)
+                env = self._client.environment()[1]
+                _write_config(folder, reference.registry, given, _config_folder(env))
                 args = ["--authfile", str(folder / "config.json")] if self._client.dialect.name == "podman" else []
-                env = {**self._client.environment()[1], "DOCKER_CONFIG": str(folder)}
+                env["DOCKER_CONFIG"] = str(folder)
             done = await self._client.run("pull", "--quiet", *args, name, env=env, timeout=_PULL_TIMEOUT_SEC)
         if done.exit_code != 0:
-            self._refused[name] = last_words(done.stderr.decode(errors="replace"), 200)
-            return self._refused[name]
+            why = self._refused[name, secret] = last_words(done.stderr.decode(errors="replace"), 200)
+            return why
         self._pulled.add(name)
         return ""
 
 
-def _write_config(folder: Path, registry: str, given: Credentials) -> None:
-    """The configuration of an engine's client with these credentials, which only this user can read."""
+def _config_folder(env: Mapping[str, str]) -> Path:
+    """Where Docker's client has its configuration."""
+    return Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or Path.home()) / ".docker")
+
+
+def _write_config(folder: Path, registry: str, given: Credentials, usual: Path) -> None:
+    """The configuration of an engine's client with these credentials, which only this user can read.
+
+    Of the `usual` one it has what says which engine is meant.
+    """
     server = "https://index.docker.io/v1/" if registry == DOCKER_HUB else registry
     entry = {
         "auth": base64.b64encode(f"{given.username}:{given.password}".encode()).decode() if given.username else "",
@@ -98,7 +110,12 @@ def _write_config(folder: Path, registry: str, given: Credentials) -> None:
     auths = {server: {key: value for key, value in entry.items() if value}}
     path = folder / "config.json"
     path.touch(mode=0o600)
-    path.write_text(json.dumps({"auths": auths}), encoding="utf-8")
+    context = {}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        context = {"currentContext": json.loads((usual / "config.json").read_text(encoding="utf-8"))["currentContext"]}
+    if (usual / "contexts").is_dir():
+        (folder / "contexts").symlink_to(usual.absolute() / "contexts")
+    path.write_text(json.dumps({"auths": auths, **context}), encoding="utf-8")
 
 
 def read_image(name: str, inspected: dict[str, Any]) -> Image:
@@ -109,7 +126,8 @@ def read_image(name: str, inspected: dict[str, Any]) -> Image:
     if not given.get("Env"):
         config = replace(config, env={})
     identity = str(inspected["Id"]).removeprefix("sha256:")
-    digests = [text.partition("@")[2] for text in inspected.get("RepoDigests") or ()]
-    # Of several, the one that was asked for; an image that was built or loaded has none.
-    digest = next((digest for digest in digests if name.endswith(digest)), digests[0] if digests else None)
+    known = [text.partition("@")[::2] for text in inspected.get("RepoDigests") or ()]
+    # Of several, the one that was asked for, or one of the same repository; an image that was built or loaded has none.
+    known.sort(key=lambda item: (not name.endswith(item[1]), not name.startswith((f"{item[0]}:", f"{item[0]}@"))))
+    digest = known[0][1] if known else None
     return replace(config.image(f"sha256:{identity}", base=name), reference=identity, base_digest=digest)

@@ -296,7 +296,7 @@ class _Build:
         return Ownership(0, 0, request.mode)
 
     async def _layer(self, stage: Stage, instruction: Instruction, key: str, make: MakeLayer) -> Stage:
-        path, existed = await self.store.layer(key, make)
+        path, existed = await self.store.layer(key, make, stage.layers)
         if self.options.on_progress is not None:
             self.options.on_progress(f"{'cached' if existed else 'built '} {_short(instruction)}")
         # A layer that changes nothing costs a mount for nothing.

@@ -1,5 +1,6 @@
-"""A named image: from the local store or from its registry, as the policy says, and asked for once per command.
+"""A named image: from the local store or from its registry, as the policy says.
 
+A command asks a registry that gives no answer once, a process that keeps running again after a while (`ask_again_sec`).
 What talks to registries is imported when one has to be asked.
 """
 
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from benchflow.errors import EnvironmentFailure
 from benchflow.sandbox.images.distribution.manifests import machine_platform
@@ -19,6 +21,7 @@ from benchflow.sandbox.pulling import PullSettings
 if TYPE_CHECKING:
     from benchflow.sandbox.images.distribution.registries import Endpoint
 
+Learned = TypeVar("Learned")
 UnavailableReason = Literal["not-pulled", "not-found", "refused", "unreachable", "failed"]
 """The policy forbids it; the registry does not have it, refuses it, gives no answer, or fails."""
 
@@ -37,10 +40,10 @@ class ImageUnavailable(EnvironmentFailure):
 
 @dataclass(slots=True)
 class _Learned:
-    """What this process knows about registries, so that each is asked once."""
+    """What this process knows about registries, and since when, so that each is asked once in a while."""
 
-    unreachable: dict[Endpoint, str] = field(default_factory=dict)
-    unavailable: dict[tuple[object, ...], ImageUnavailable] = field(default_factory=dict)
+    unreachable: dict[Endpoint, tuple[str, float]] = field(default_factory=dict)
+    unavailable: dict[tuple[object, ...], tuple[ImageUnavailable, float]] = field(default_factory=dict)
     pulled: set[tuple[object, ...]] = field(default_factory=set)
     contacts: dict[Endpoint, threading.Lock] = field(default_factory=dict)
 
@@ -87,8 +90,8 @@ async def pull_image(images: ImageRegistry, name: str, *, settings: PullSettings
     key = _key(images, reference, settings)
     images.store.prepare()
     async with images.store.locked(f"pull-{hashlib.sha256(str(reference).encode()).hexdigest()[:24]}"):
-        if key in LEARNED.unavailable:
-            raise LEARNED.unavailable[key]
+        if (learned := recent(LEARNED.unavailable.get(key), settings)) is not None:
+            raise learned
         known = images.get(str(reference))
         if key in LEARNED.pulled and known is not None and _is_for(known, settings):
             return known
@@ -96,10 +99,19 @@ async def pull_image(images: ImageRegistry, name: str, *, settings: PullSettings
             record = await Transfer(images, reference, settings).run()
         except ImageUnavailable as error:
             if error.reason != "failed":  # a busy server or a broken connection may be better next time
-                LEARNED.unavailable[key] = error
+                LEARNED.unavailable[key] = (error, time.monotonic())
             raise
         LEARNED.pulled.add(key)
         return record
+
+
+def recent(learned: tuple[Learned, float] | None, settings: PullSettings) -> Learned | None:
+    """What was learned, unless it is time to ask again."""
+    if learned is None:
+        return None
+    fact, since = learned
+    limit = settings.ask_again_sec
+    return fact if limit is None or time.monotonic() - since < limit else None
 
 
 def _key(images: ImageRegistry, reference: Reference, settings: PullSettings) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +33,7 @@ from benchflow.sandbox.images.distribution.manifests import (
     machine_platform,
     read_manifest,
 )
-from benchflow.sandbox.images.distribution.pull import LEARNED, ImageUnavailable, UnavailableReason
+from benchflow.sandbox.images.distribution.pull import LEARNED, ImageUnavailable, UnavailableReason, recent
 from benchflow.sandbox.images.distribution.reference import Reference
 from benchflow.sandbox.images.distribution.registries import Endpoint, read_registries
 from benchflow.sandbox.images.distribution.registry_client import NETWORK_ERRORS, Refused, RegistryClient, Unreachable
@@ -148,12 +149,12 @@ class Transfer:
 
     def _reach(self, client: RegistryClient, endpoint: Endpoint) -> None:
         with LEARNED.contacts.setdefault(endpoint, threading.Lock()):
-            if endpoint in LEARNED.unreachable:
-                raise Unreachable(LEARNED.unreachable[endpoint])
+            if (reason := recent(LEARNED.unreachable.get(endpoint), self._settings)) is not None:
+                raise Unreachable(reason)
             try:
                 client.contact()
             except Unreachable as error:
-                LEARNED.unreachable[endpoint] = str(error)
+                LEARNED.unreachable[endpoint] = (str(error), time.monotonic())
                 raise
 
     def _manifest(self, client: RegistryClient, target: str) -> _Answer:

@@ -29,6 +29,8 @@ class IgnoreRules:
 
     def ignores(self, path: str) -> bool:
         """Whether the relative `path` is left out."""
+        if not self.rules:
+            return False
         ignored = False
         candidates = tuple(_self_and_parents(path))
         for rule in self.rules:

@@ -11,7 +11,8 @@ look at it, counts as SIGKILL. What was noted holds until no process is left: a 
 announced. In doubt the kill came from inside, so an agent gains nothing by killing itself.
 
 The same filter announces that a process binds an address: where a service of another sandbox is forwarded to that port,
-the forwarding gives way, so that what a verifier serves itself stands before what an agent serves.
+the forwarding gives way, so that what a verifier serves itself stands before what an agent serves. The supervisor then
+binds the socket for the process, so that nobody takes the address in between; the driver listens again once it is free.
 """
 
 from __future__ import annotations
@@ -172,29 +173,62 @@ class KillWatch:
         except OSError:  # the caller has ended meanwhile
             return
         number, caller, _, call, _, _, *arguments = _NOTICE.unpack(notice)
+        answer = _ANSWER.pack(number, 0, 0, _CONTINUE)
         if call == NUMBERS[sc.MACHINE]["bind"]:
-            self._give_way(_port(caller, arguments[1]))
+            result = self._bind(caller, arguments)
+            answer = answer if result is None else _ANSWER.pack(number, 0, -result, 0)
         else:
             self.expect(_target(call, arguments, caller))
         try:
-            fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
+            fcntl.ioctl(self.listener, _SEND, answer)
         except OSError:
             return
 
+    def _bind(self, caller: int, arguments: list[int]) -> int | None:
+        """Bind an address that is forwarded, for the caller; the error or 0, or None for the call to continue."""
+        address = _address(caller, arguments[1], arguments[2])
+        port = int.from_bytes(address[2:4], "big")
+        if port not in self._forwarded:
+            return None
+        try:
+            opened = _socket_of(caller, arguments[0] & 0xFFFF_FFFF)
+        except OSError:
+            return None
+        with opened:
+            if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            self._give_way(port)
+            if opened.family == socket.AF_INET6:
+                return None
+            try:
+                sc.bind_packed(opened, address)
+            except OSError as error:
+                return error.errno or errno.EINVAL
+        return 0
 
-def _port(caller: int, place: int) -> int:
-    """The port of the address that a process binds; 0 for what is none, or cannot be read."""
+
+def _address(caller: int, place: int, size: int) -> bytes:
+    """The address of the internet that a process binds; empty for what is none, or cannot be read."""
     try:
         fd = os.open(f"/proc/{caller}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0
+        return b""
     try:
-        data = os.pread(fd, 4, place)
+        data = os.pread(fd, size, place)
     except (OSError, OverflowError):
-        return 0
+        return b""
     finally:
         os.close(fd)
-    return int.from_bytes(data[2:], "big") if data[:2] in _FAMILIES else 0
+    return data if len(data) == size and data[:2] in _FAMILIES else b""
+
+
+def _socket_of(caller: int, number: int) -> socket.socket:
+    """A socket that another process has open."""
+    process = os.pidfd_open(process_of(caller) or caller)
+    try:
+        return socket.socket(fileno=sc.get_descriptor(process, number))
+    finally:
+        os.close(process)
 
 
 def _is_free(family: socket.AddressFamily, address: tuple[str, int]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from benchflow.sandbox.inside import beneath, offers, tree_stream
+from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.egress_gateway import EgressPlan, open_gateway
 from benchflow.sandbox.local.inside import children, messages, process_tree
 
@@ -232,6 +233,17 @@ def _write_resolver(fd: int, text: str) -> None:
     os.pwrite(fd, text.encode(), 0)
 
 
+def stand_in(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Mount a program over another one, which stays at a path of its own: programs are large, and nothing is copied."""
+    del supervisor, fds
+    place, kept = message["place"], message["kept"]
+    os.close(os.open(kept, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o755))
+    sc.bind_alone(place, kept)
+    sc.bind_alone(message["source"], place)
+    messages.send(reply, {})
+    return False
+
+
 OPERATIONS: Final[Mapping[str, Handler]] = {
     "exec": execute,
     "receive-tree": receive_tree,
@@ -249,4 +261,5 @@ OPERATIONS: Final[Mapping[str, Handler]] = {
     "dial": dial,
     "listen": open_listeners,
     "prepare": prepare,
+    "stand-in": stand_in,
 }

@@ -18,18 +18,11 @@ from typing import Final
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.files.locks import free_lock, new_lock
+from benchflow.sandbox.store_use import StoreUse
 
 _GET_FLAGS: Final = 0x8000_6601 | struct.calcsize("l") << 16
 _SET_FLAGS: Final = 0x4000_6602 | struct.calcsize("l") << 16
 _TOP_OF_HIERARCHY: Final = 0x0002_0000
-
-
-def default_store() -> Path:
-    """`$BENCHCUBE_STORE`, else `benchcube` in the user's cache folder."""
-    if chosen := os.environ.get("BENCHCUBE_STORE"):
-        return Path(chosen)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "benchcube"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +43,7 @@ class Store:
         self.root = root.absolute()
         self.layers = self.root / "layers"
         self.owners = self.root / "owners"
+        self.use = StoreUse(self.root)
 
     def prepare(self) -> None:
         """Create the folders; an obstacle is one clear error."""

@@ -31,13 +31,18 @@ class ConnectionServer:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._listening: dict[socket.socket, Handler] = {}
+        self._shut: dict[socket.socket, Callable[[], None]] = {}
         self._connections: dict[asyncio.Task[None], Stream] = {}
         self._resuming: asyncio.TimerHandle | None = None
 
-    def serve(self, sock: socket.socket, handler: Handler) -> None:
-        """Give every connection to `handler` from now on; the socket belongs to this object."""
+    def serve(self, sock: socket.socket, handler: Handler, shut: Callable[[], None] = lambda: None) -> None:
+        """Give every connection to `handler` from now on; the socket belongs to this object.
+
+        `shut` is called when it was closed because it was shut down from inside the sandbox.
+        """
         sock.setblocking(False)
         self._listening[sock] = handler
+        self._shut[sock] = shut
         self._loop.add_reader(sock, self._accept, sock)
 
     async def close(self) -> None:
@@ -48,6 +53,7 @@ class ConnectionServer:
             self._loop.remove_reader(sock)
             sock.close()
         self._listening.clear()
+        self._shut.clear()
         connections = list(self._connections)
         for connection in connections:
             connection.cancel()
@@ -75,6 +81,7 @@ class ConnectionServer:
         self._loop.remove_reader(sock)
         del self._listening[sock]
         sock.close()
+        self._shut.pop(sock)()
 
     def _handle(self, client: Stream, handler: Handler) -> None:
         async def run() -> None:

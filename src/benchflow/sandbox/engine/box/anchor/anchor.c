@@ -3,10 +3,12 @@
  *   anchor hold LEASE [CMD...]   stay, reap, and leave as soon as nobody holds a lock on the file LEASE (-: none) any more,
  *                                or as soon as CMD, which is started first, ends
  *   anchor run SEC USEC CMD...   run CMD; a timeout (0 0: none) or SIGTERM kills all its descendants
- *   anchor kill SIGNAL PID       send a signal (PID -1: to every process but the first)
+ *   anchor kill SIGNAL PID       send a signal (PID -1: to every process but the first); that nobody is there is fine
  *   anchor unpack                make files from the records on stdin (see struct record)
  *   anchor pack PATH             write the file or tree at PATH as records to stdout
  *   anchor stat                  a record for each NUL-ended path on stdin, without the contents of files
+ *   anchor touched SEC NSEC DIR  the path, ended by NUL, of every file and link below DIR that was made or changed in any way
+ *                                since that time; other file systems are left out
  *   anchor give UID GID PATH     make all that is root's in the file or tree at PATH somebody else's
  *
  * All but `hold` begin with a greeting on stderr, which tells their words from the engine's.
@@ -73,7 +75,7 @@ __asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n b start\n");
 
 enum { O_RDONLY = 0, O_WRONLY = 1, O_CREAT = 0100, O_EXCL = 0200, O_TRUNC = 01000, O_NONBLOCK = 04000, O_CLOEXEC = 02000000,
        O_PATH = 010000000, AT_FDCWD = -100, AT_NOFOLLOW = 0x100, AT_EMPTY_PATH = 0x1000, AT_REMOVEDIR = 0x200 };
-enum { ENOENT = 2, EACCES = 13, EEXIST = 17, ENOTDIR = 20, ELOOP = 40, EINVAL = 22, ENAMETOOLONG = 36 };
+enum { ENOENT = 2, ESRCH = 3, EACCES = 13, EEXIST = 17, ENOTDIR = 20, ELOOP = 40, EINVAL = 22, ENAMETOOLONG = 36 };
 enum { S_IFMT = 0170000, S_IFREG = 0100000, S_IFDIR = 0040000, S_IFLNK = 0120000 };
 enum { SIGKILL = 9, SIGALRM = 14, SIGTERM = 15, SIGCHLD = 17 };
 enum { PATH_LIMIT = 4096, DEPTH_LIMIT = 200 };
@@ -202,6 +204,12 @@ static void kill_descendants(void)
             }
         pause_for(0, 1000000);
     }
+}
+
+static void send_signal(i64 pid, i64 signal)
+{
+    i64 sent = CALL(kill, pid, signal, 0, 0, 0);
+    leave(sent == -ESRCH ? 0 : (int)-sent);
 }
 
 static const char *variable(char **environment, const char *name)
@@ -672,6 +680,47 @@ static void describe_paths(void)
         }
 }
 
+/* The kernel alone sets the time of change, so it holds where an agent has put back size and time of modification. Deeper and
+ * longer paths than the limits are not in an image: an engine lists what is there as added. */
+static void touched(i64 parent, const char *name, char *path, u64 n, int depth, const i64 *since, u64 device)
+{
+    i64 fd = CALL(openat, parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0, 0);
+    if (fd < 0)
+        return;
+    u8 entries[2048];
+    i64 got;
+    while ((got = CALL(getdents64, fd, entries, sizeof entries, 0, 0)) > 0)
+        for (i64 at = 0; at < got; at += *(u16 *)(entries + at + 16)) {
+            const char *entry = (const char *)entries + at + 19;
+            u64 extra = length(entry);
+            struct stat s;
+            if (same(entry, ".") || same(entry, "..") || n + extra + 2 > PATH_LIMIT ||
+                CALL(newfstatat, fd, entry, &s, AT_NOFOLLOW, 0) < 0)
+                continue;
+            path[n] = '/';
+            memcpy(path + n + 1, entry, extra + 1);
+            if ((s.mode & S_IFMT) == S_IFDIR) {
+                if (s.dev == device && depth < DEPTH_LIMIT)
+                    touched(fd, entry, path, n + 1 + extra, depth + 1, since, device);
+            } else if (s.ctime > since[0] || (s.ctime == since[0] && s.ctime_ns >= since[1])) {
+                send_all(1, path, n + 1 + extra + 1);
+            }
+        }
+    CALL(close, fd, 0, 0, 0, 0);
+}
+
+static void list_touched(i64 sec, i64 nsec, const char *folder)
+{
+    static char path[PATH_LIMIT];
+    struct stat s;
+    u64 n = length(folder);
+    i64 since[2] = {sec, nsec}, found = CALL(newfstatat, AT_FDCWD, folder, &s, AT_NOFOLLOW, 0);
+    if (found < 0 || n >= PATH_LIMIT)
+        fail(folder, "cannot be read", found < 0 ? found : -ENAMETOOLONG);
+    memcpy(path, folder, n + 1);
+    touched(AT_FDCWD, folder, path, path[n - 1] == '/' ? n - 1 : n, 0, since, s.dev);
+}
+
 static void give(i64 parent, const char *name, u32 uid, u32 gid, int depth)
 {
     struct stat s;
@@ -714,13 +763,15 @@ __attribute__((used, noreturn)) void start(i64 *stack)
     if (same(what, "run") && count > 4)
         run(args + 2, environment);
     else if (same(what, "kill") && count == 4)
-        leave((int)-CALL(kill, number(args[3]), number(args[2]), 0, 0, 0));
+        send_signal(number(args[3]), number(args[2]));
     else if (same(what, "unpack"))
         unpack();
     else if (same(what, "pack") && count == 3)
         pack_tree(args[2]);
     else if (same(what, "stat"))
         describe_paths();
+    else if (same(what, "touched") && count == 5)
+        list_touched(number(args[2]), number(args[3]), args[4]);
     else if (same(what, "give") && count == 5)
         give_tree(args[4], (u32)number(args[2]), (u32)number(args[3]));
     else
