@@ -44,7 +44,8 @@ async def test_a_judge_scores_each_criterion_by_its_scale(bench, package):
     with ModelServer(
         [{"score": "yes", "reason": "it is"}, 'Well:\n```json\n{"score": 3, "reason": "ok"}\n```']
     ) as server:
-        async with bench(package(files=FILES, prompt="Write the answer."), **server.environment) as it:
+        wiring = "benchflow:\n  verifier: {outputs: {artifacts: [answer.md, /gone]}}\n"
+        async with bench(package(wiring, FILES, prompt="Write the answer."), **server.environment) as it:
             await it.agent("echo 'the answer is 42' > answer.md; echo x > .hidden; ln -s /etc/passwd link.txt")
             found = await it.verify()
             assert isinstance(found.verdict, Scored), found
@@ -52,6 +53,8 @@ async def test_a_judge_scores_each_criterion_by_its_scale(bench, package):
             assert [item.reason for item in found.verdict.items] == ["it is", "ok"]
             assert json.loads((it.output / "reward-details.json").read_text())["aggregate"]["method"] == "weighted_mean"
             assert (it.output / "deliverables" / "answer.md").exists()
+            assert (it.output / "artifacts/app/answer.md").read_text() == "the answer is 42\n"
+            assert [issue.code for issue in found.diagnostics] == ["artifact-missing"]
     prompts = [request.prompt for request in server.requests]
     assert len(prompts) == 2
     assert "the answer is 42" in prompts[0]

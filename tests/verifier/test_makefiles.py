@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchflow.verifier.surviving.makefiles import actions, actions_of, phony
+from benchflow.files.path_set import PathSet
+from benchflow.sandbox.protocol import Change, Rights
+from benchflow.verifier.surviving.makefiles import actions, actions_of, made_by, of_the_future, phony, stand_for
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,23 @@ def test_makefiles_are_found_in_every_file_of_a_verifier(tmp_path):
 
 def test_the_targets_are_declared():
     assert phony({"two", "one"}) == b".PHONY: one two\n"
+
+
+def test_files_of_the_agent_do_not_stand_for_what_the_verifier_makes(tmp_path):
+    rules = (
+        "all: out/x.ok\nout/x.ok: a.txt\n\tcheck && touch $@\n%.o: %.c\n\tcc -c $<\n%:\n\ttrue\nnone: x\n.PHONY: all\n"
+    )
+    (tmp_path / "Makefile").write_text(rules)
+    (tmp_path / "test.py").write_text("if x:\n\tpass\n")
+    left = [Change(f"/app/{name}", "added", "file") for name in ("out/x.ok", "x.ok", "sub/y.o", "x", "none", "mine.o")]
+    changed = Change("/app/z.o", "changed", "file")
+    found = stand_for([*left, changed], made_by((tmp_path,)), {"mine.o"})
+    assert [change.path for change in found] == ["/app/out/x.ok", "/app/sub/y.o"]
+    assert stand_for(left, made_by((tmp_path / "none",)), ()) == []
+
+
+def test_files_that_are_or_may_be_of_the_future_are_known():
+    times = {"old": Rights(0o644, 0, 0, 1), "new": Rights(0o644, 0, 0, 3), "unknown": None}
+    changes = [Change(f"/app/{name}", "added", "file", rights=rights) for name, rights in times.items()]
+    assert of_the_future(changes, PathSet(), 2.0) == ["/app/new", "/app/unknown"]
+    assert of_the_future(changes, PathSet(["/app"]), 2.0) == []

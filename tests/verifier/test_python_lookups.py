@@ -1,10 +1,15 @@
-"""What Python and pytest find without being told to is the environment's; what a test names is the agent's."""
+"""What Python and pytest find without being told to is the environment's; what a test names is the agent's.
+
+`make exploits` (`EXPLOITS=all`) tries everything that is planted with every command; otherwise a third of the pairs
+run, always the same, in which every command and everything planted has its turn.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,14 +22,19 @@ EVIL = "import os\\nos._exit(0)\\n"
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The libraries of pytest, for sandboxes that have none."""
-    folder = tmp_path_factory.mktemp("library")
-    for name in LIBRARIES:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        shutil.copytree(Path(spec.origin).parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    """The libraries of pytest, for sandboxes that have none: one file, which is read faster than hundreds."""
+    archive = tmp_path_factory.mktemp("library") / "library.tar"
+
+    def source(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if Path(member.name).name == "__pycache__" else member
+
+    with tarfile.open(archive, "w") as tar:
+        for name in LIBRARIES:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            assert spec.origin is not None
+            tar.add(Path(spec.origin).parent, name, filter=source)
+    return archive
 
 
 @pytest.fixture
@@ -34,12 +44,12 @@ def task(package, library):
     def make(command: str, files: dict[str, str] | None = None, *, frontmatter: str = "", built: str = "") -> Path:
         script = f"#!/bin/bash\ncd /app\nif {command}; then r=1; else r=0; fi\necho $r > /logs/verifier/reward.txt\n"
         dockerfile = (
-            "FROM debian:12\nWORKDIR /app\nCOPY library /usr/lib/python3/dist-packages/\n"
+            "FROM debian:12\nWORKDIR /app\nADD library.tar /usr/lib/python3/dist-packages/\n"
             f"RUN cd /usr/lib/python3/dist-packages && python3 -m compileall -q _pytest pluggy || true\n{built}\n"
         )
         verifier = {f"verifier/{name}": text for name, text in (files or {}).items()}
         folder = package(frontmatter, {"verifier/test.sh": script, "environment/Dockerfile": dockerfile, **verifier})
-        shutil.copytree(library, folder / "environment" / "library", copy_function=os.link)
+        shutil.copy(library, folder / "environment")
         return folder
 
     return make
@@ -106,13 +116,15 @@ ATTACKS = {
 
 
 def pairs(one: dict[str, str], other: dict[str, str]) -> list[object]:
-    """All pairs of names; each name occurs once among those that are not slow."""
+    """Pairs of names; each name occurs once among those that are not slow."""
     wide, narrow = len(one), len(other)
-    return [
-        pytest.param(a, b, marks=() if i % narrow == j % wide else pytest.mark.slow)
-        for i, a in enumerate(one)
-        for j, b in enumerate(other)
-    ]
+    found = []
+    for i, a in enumerate(one):
+        for j, b in enumerate(other):
+            quick = i % narrow == j % wide
+            if quick or (i + 2 * j) % 3 == 0 or os.environ.get("EXPLOITS") == "all":
+                found.append(pytest.param(a, b, marks=() if quick else pytest.mark.slow))
+    return found
 
 
 @pytest.mark.parametrize(("command", "attack"), pairs(COMMANDS, ATTACKS))

@@ -79,3 +79,21 @@ def test_a_program_of_node_modules_does_not_stand_before_one_of_the_environment(
     rules = Rules("/app", programs=frozenset({"cmp"}))
     changes = [Change(f"/app/node_modules/.bin/{name}", "added", "file") for name in ("cmp", "tsc")]
     assert reasons(*changes, rules=rules) == {"/app/node_modules/.bin/cmp": "hook"}
+
+
+@pytest.mark.parametrize("kind", ["added", "changed"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/pam.d/common-account",
+        "/etc/pam.d/other",
+        "/etc/login.defs",
+        "/etc/default/su",
+        "/etc/os-release",
+        "/etc/magic",
+    ],
+)
+def test_what_su_and_scripts_read_of_the_system_is_as_built_where_system_changes_are_kept(path, kind):
+    assert reasons(Change(path, kind, "file"), rules=Rules("/app", keep_system=True)) == {path: "startup"}
+    linked = Change(path.rpartition("/")[0], kind, "symlink", target="/app/x")
+    assert reasons(linked, rules=Rules("/app", keep_system=True)) == {linked.path: "startup"}

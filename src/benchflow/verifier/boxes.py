@@ -28,9 +28,10 @@ from benchflow.verifier import live_box as live
 from benchflow.verifier.agent_processes import agent_users, end_agent
 from benchflow.verifier.ground import Ground
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
-from benchflow.verifier.patterns import fixed_part
+from benchflow.verifier.perturbation import OTHER_USER, Applied, apply
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
 from benchflow.verifier.shared_box import CLOSED, fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.surviving.path_patterns import fixed_part
 from benchflow.verifier.surviving.survival import Withheld
 
 MAX_STDOUT: Final = 4 << 20
@@ -49,6 +50,8 @@ class Box:
     live: bool = False
     ground: Ground | None = None
     """From where interpreters take the hook that they start with."""
+    start: tuple[str, ...] = ()
+    """The words before every command."""
 
     async def run(
         self, command: str | Sequence[str], *, cwd: str, timeout: float, env: Mapping[str, str] | None = None
@@ -59,7 +62,7 @@ class Box:
         """
         words = () if isinstance(command, str) else command
         shell = command if isinstance(command, str) else 'exec "$@"'
-        argv = ["/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
+        argv = [*self.start, "/bin/sh", "-c", f"exec 2>&1\n{shell}", "sh", *words]
         variables = {**self.env, **(env or {})}
         if self.ground is not None:
             phony = bool(self.ground.phony)
@@ -130,6 +133,8 @@ class Findings:
     withheld: list[Withheld] = field(default_factory=list)
     unreached: list[FailedRequest] = field(default_factory=list)
     """What the verifier asked for outside and did not reach."""
+    not_applied: list[str] = field(default_factory=list)
+    """Why parts of the perturbation could not be applied."""
 
     def add(self, *notes: Issue) -> None:
         """Add notes that are not there yet."""
@@ -164,6 +169,7 @@ class BoxMaker:
                 yield box
             finally:
                 self.findings.unreached += await box.sandbox.failed_requests()
+                self._note_forwarding(box.sandbox)
 
     @asynccontextmanager
     async def _opened(self, extra: dict[str, bytes] | None) -> AsyncIterator[Box]:
@@ -193,7 +199,8 @@ class BoxMaker:
     ) -> Box:
         """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
         config = self.scope.config
-        user = self.scope.user
+        wanted = self.scope.perturbation
+        user = OTHER_USER if wanted is not None and wanted.other_user else self.scope.user
         in_the_open = self.scope.isolation.rung == "open"  # the verifier finds what the agent left, as in Harbor
         ground = None if in_the_open else ground
         files = {**(extra or {}), **(ground.files if ground is not None and is_root(user) else {})}
@@ -205,11 +212,23 @@ class BoxMaker:
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
         if ground is not None:
-            await ground.lay(sandbox, whole=not is_root(user))
+            for place in await ground.lay(sandbox, whole=not is_root(user)):
+                message = f"{place} could not be replaced: a verifier that sets NODE_OPTIONS itself is not protected."
+                self.findings.add(Issue("node-unprotected", "warning", "verifier", message))
         pinned = git_variables(OWNERS) if in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
-        given = self._machine_settings(sandbox)
-        return Box(sandbox, user, {**given, **pinned, **self.variables.values}, live=live_box, ground=ground)
+        env = {**self._machine_settings(sandbox), **pinned, **self.variables.values}
+        applied = await self._perturbed(sandbox, user)
+        return Box(sandbox, user, {**env, **applied.env}, live_box, ground, applied.start)
+
+    async def _perturbed(self, sandbox: Sandbox, user: str) -> Applied:
+        wanted = self.scope.perturbation
+        if wanted is None:
+            return Applied()
+        declared = {**self.environment.preparation.spec.env, **self.variables.values}
+        applied = await apply(wanted, sandbox, user, declared)
+        self.findings.not_applied += [why for why in applied.not_applied if why not in self.findings.not_applied]
+        return applied
 
     def _machine_settings(self, sandbox: Sandbox) -> Mapping[str, str]:
         """Variables for the settings of this machine; a box that existed before may lack the files that they name."""
@@ -228,7 +247,6 @@ class BoxMaker:
             self.environment, self.sandbox, self.scope, machine=self.machine, beside=self._has_services()
         )
         self.findings.withhold(survivors.withheld)
-        self._note_forwarding(forked)
         async with stopping(forked):
             yield forked, await ground_of(self.environment, survivors)
 
@@ -240,7 +258,6 @@ class BoxMaker:
         given = phase_settings("verify", network.mode, self.machine)
         mounts = (*asset_mounts(self.scope.view, "verifier"), *given.mounts)
         forked = await self.sandbox.service(name).fork_beside(mounts=mounts, network=network, closed=CLOSED)
-        self._note_forwarding(forked)
         async with stopping(forked):
             yield forked
 

@@ -4,7 +4,7 @@
                      pristine/  settings that the agent changed, as the environment was built
                      settings   digests of the settings that the environment was built with
                      python/    the interpreter hook, started from the standard libraries of the environment
-                     node/      the same for Node
+                     node/      the same for Node, started by what stands in the place of each `node` as built
                      ruby/      the same for Ruby, also started by RubyGems
                      make/      targets that no file of the agent stands for
                      uv/        a project for uv, where the agent's would be found
@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from benchflow.errors import SandboxFailure
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Sandbox
-from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, RUBY_HOOK
+from benchflow.verifier.lookups import MAKE_HOOK, NODE_HOOK, RUBY_HOOK, node_option
 from benchflow.verifier.scope import GROUND
 from benchflow.verifier.surviving.makefiles import phony
 from benchflow.verifier.surviving.survival import SETTINGS, Rules, as_built_places, below, leads_to_mount
@@ -38,6 +39,16 @@ folders and virtual environment: no way to start Python goes around it, and noth
 _UV_PROJECT: Final = b'[project]\nname = "verifier"\nversion = "0"\n'
 START_OF_GEMS: Final = "rubygems/defaults/ruby.rb"
 """A file that RubyGems loads at its start, and that it comes without."""
+_NODE_FRONT: Final = """\
+#!/bin/sh
+case " $NODE_OPTIONS " in
+  *" {option} "*) ;;
+  *) NODE_OPTIONS="{option} $NODE_OPTIONS"; export NODE_OPTIONS;;
+esac
+exec {kept} "$@"
+"""
+"""Stands in the place of Node, which starts a hook only by an option: a verifier may set or clear the variable, and
+`env -i`, `su` and `sudo` do. Node itself keeps its folder, from where it finds its libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,8 @@ class Ground:
     """The standard libraries of the environment's Python interpreters."""
     gems: tuple[str, ...] = ()
     """Folders with RubyGems of the environment."""
+    nodes: tuple[str, ...] = ()
+    """The programs of Node that the environment was built with."""
     settings: frozenset[str] = frozenset()
     """Digests of settings of the environment as built."""
     pristine: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -68,8 +81,11 @@ class Ground:
         """The files that are the same for all boxes of an environment, by path."""
         return _files(self.stdlibs, self.gems, self.settings)
 
-    async def lay(self, sandbox: Sandbox, *, whole: bool) -> None:
-        """Put everything in place, owned by root; `whole` includes the common files."""
+    async def lay(self, sandbox: Sandbox, *, whole: bool) -> tuple[str, ...]:
+        """Put everything in place, owned by root; `whole` includes the common files. Gives what has no front.
+
+        A backend that only shows the machine's programs cannot replace them: then the variable alone gives the hook.
+        """
         for path, data in self.files.items() if whole else ():
             await sandbox.write_file(path, data)
         for path, data in self.pristine.items():
@@ -77,7 +93,19 @@ class Ground:
         if self.phony:
             await sandbox.write_file(MAKE_HOOK, phony(self.phony))
         await sandbox.write_file(f"/node_modules/{self.node_hook}.js", f'require("{NODE_HOOK}");\n'.encode())
+        option = node_option(self.node_hook, misled=self.misleads_node)
+        without: list[str] = []
+        for place in self.nodes:
+            folder, _, name = place.rpartition("/")
+            kept = f"{folder}/.{self.node_hook}-{name}"
+            try:
+                await sandbox.stand_in(place, _NODE_FRONT.format(option=option, kept=kept).encode(), kept)
+            except SandboxFailure as error:
+                if error.code != "stand-in-failed":
+                    raise
+                without.append(place)
         await sandbox.write_file(f"{GROUND}/changes", self.changes)
+        return tuple(without)
 
 
 @functools.cache

@@ -131,7 +131,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "node",
         "Packages in `node_modules` beside the script and above it, and by `name` in the `package.json` above it.",
         "hook",
-        "`NODE_OPTIONS` loads a hook: what files other than the agent's require is found in its packages last.",
+        "A program in the place of `node` loads a hook, whatever the variables: what other files than the agent's "
+        "require is found in its packages last.",
     ),
     Lookup(
         "node",
@@ -144,6 +145,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Packages that ES modules import, from `node_modules` above them.",
         "hook",
         "As packages that are required, from Node 18.19.",
+    ),
+    Lookup(
+        "node",
+        "Packages and a `package.json` that the verifier unpacks from an archive of the agent.",
+        "hook",
+        "What came there while the verifier works counts as the agent's, unless it is a copy of a verifier's file.",
     ),
     Lookup(
         "node",
@@ -188,6 +195,12 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "Libraries in folders that `-I`, `RUBYLIB` or a test adds to the load path.",
         "hook",
         "A library that the agent added is found only where the environment has none of that name.",
+    ),
+    Lookup(
+        "ruby",
+        "Libraries on the load path that the verifier unpacks from an archive of the agent.",
+        "hook",
+        "Found only where the environment has none of that name, except in folders of gems.",
     ),
     Lookup(
         "ruby",
@@ -249,6 +262,13 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "variable",
         "`MAKEFILES` declares targets of the verifier's and the environment's makefiles as `.PHONY`, unless their "
         "recipe makes the file.",
+    ),
+    Lookup(
+        "make",
+        "A target that a recipe of the verifier's makefile makes, and which is newer than what it is made of.",
+        "as-built",
+        "Withheld, unless the task mentions the file. Files of the agent are never from the future, so that what the "
+        "verifier copies is newer.",
     ),
     Lookup(
         "make",
@@ -393,11 +413,16 @@ def with_hook(
 
 def _node_variables(own: str, hook: str, *, misled: bool) -> dict[str, str]:
     if not misled:
-        return {"NODE_OPTIONS": f"--require={hook} {own}".rstrip()}
+        return {"NODE_OPTIONS": f"{node_option(hook, misled=False)} {own}".rstrip()}
     # Node would load the environment's own modules before the hook, which loads them instead.
     rest = " ".join(_REQUIRED.sub("", own).split())
-    options = f"--import=file://{NODE_HOOK} {rest}".rstrip()
+    options = f"{node_option(hook, misled=True)} {rest}".rstrip()
     return {"NODE_OPTIONS": options, "VERIFIER_GROUND_REQUIRE": " ".join(_REQUIRED.findall(own))}
+
+
+def node_option(hook: str, *, misled: bool) -> str:
+    """The option by which Node loads its hook."""
+    return f"--import=file://{NODE_HOOK}" if misled else f"--require={hook}"
 
 
 def _settled_lists(variables: Mapping[str, str], workdir: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 from benchflow.task.taken import Copy
 from benchflow.task.verifier.declared_strategies import LLMJudgeStrategy, ScriptStrategy, Strategy
 from benchflow.task.verifier.verifier_document import VERIFIER_MD, VerifierDocument
+from benchflow.verifier.perturbation import Perturbation
 
 if TYPE_CHECKING:
     from benchflow.sandbox.factory import Preparation
@@ -58,6 +59,7 @@ class Scope:
     isolation: Isolation
     """What this verifier sees of the agent's changes."""
     step: str | None = None
+    perturbation: Perturbation | None = None
 
     @property
     def opt_outs(self) -> tuple[str, ...]:
@@ -138,11 +140,22 @@ class Scope:
                 return place
         return None
 
+    @property
+    def declares_network(self) -> bool:
+        """Whether the package says that this verifier, and not only the task, uses the network."""
+        policy, own = self.view.namespace.runtime_policy, self.config.environment
+        modes = [self.config.network_mode, own.network_mode if own is not None else None]
+        override = policy.network.phase_overrides.get("verifier") if policy is not None else None
+        declared = override is not None and network_policy(self.view, "verifier").mode != "none"
+        return declared or any(mode in ("public", "allowlist") for mode in modes)
+
     def network(self, inherited: NetworkPolicy) -> NetworkPolicy:
         """The network of the verifier: what it declares, or else what the task allows in this phase.
 
         An override of the phase in the runtime policy takes precedence over both.
         """
+        if self.perturbation is not None and self.perturbation.offline:
+            return NetworkPolicy("none")
         mode, policy = self.config.network_mode, self.view.namespace.runtime_policy
         if policy is not None and "verifier" in policy.network.phase_overrides:
             return network_policy(self.view, "verifier")

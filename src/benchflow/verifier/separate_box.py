@@ -33,8 +33,8 @@ from benchflow.sandbox.task_policy import (
     working_folder,
 )
 from benchflow.task.config.task_config import MAIN_SERVICE, EnvironmentConfig
-from benchflow.verifier.patterns import is_pattern, matches
 from benchflow.verifier.scope import Scope
+from benchflow.verifier.surviving.path_patterns import is_pattern, matches
 from benchflow.verifier.surviving.survival import below
 
 ARTIFACTS: Final = "/logs/artifacts"
@@ -274,13 +274,15 @@ async def verifier_spec(
         fallback = _declared_network(own)
     network = scope.network(fallback)
     given = phase_settings("verify", network.mode, machine)
+    composition = spec.composition if own is None and image == spec.image else None
+    composed = composition.mounts if composition is not None else ()
     changed = replace(
         spec,
         image=image,
         network=network,
         user=None,
-        mounts=(*asset_mounts(scope.view, "verifier"), *given.mounts),
-        composition=spec.composition if own is None and image == spec.image else None,
+        mounts=(*composed, *asset_mounts(scope.view, "verifier"), *given.mounts),
+        composition=composition,
     )
     if own is None:
         return changed

@@ -116,6 +116,10 @@ class Survivors:
     """Targets of makefiles of the verifier and of the environment that are not files."""
     phony: frozenset[str] = frozenset()
     """Those that a file of the agent would stand for."""
+    made: re.Pattern[str] | None = None
+    """Targets that are files and that makefiles of the verifier make."""
+    future: list[str] = field(default_factory=list)
+    """Files whose times may lie in the future."""
 
     def choose(self, changes: Sequence[Change]) -> list[str]:
         self.withheld = withhold(changes, self.rules)
@@ -125,6 +129,9 @@ class Survivors:
             for change in changes
             if change.type == "symlink" and folders.covers(change.path) and not known.covers(change.path)
         ]
+        if not self.rules.keep_hooks:
+            stand = makefiles.stand_for(changes, self.made, self.rules.expected)
+            self.withheld += [Withheld(item.path, item.kind, "target") for item in stand if not known.covers(item.path)]
         gone = [item.path for item in self.withheld]
         self.withheld = [item for item in self.withheld if not _was_placed(item, changes)]
         left = PathSet(gone)
@@ -134,6 +141,7 @@ class Survivors:
             self.repositories = repositories.candidates(changes, left)
             self.elsewhere = repositories.elsewhere(changes, left)
             self.node_packages = node_packages.candidates(changes, left)
+            self.future = makefiles.of_the_future(changes, left, time.time())
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
             own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
             self.phony = self.actions.intersection(own)
@@ -166,7 +174,8 @@ async def fork_for_verification(
     rules = await survival_rules(environment, sandbox, scope)
     built = await as_built(environment)
     targets = built.actions | makefiles.actions_of(scope.folders)
-    survivors = Survivors(rules, without_links, project=built.project, actions=targets)
+    made = makefiles.made_by(scope.folders)
+    survivors = Survivors(rules, without_links, project=built.project, actions=targets, made=made)
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     there = {mount.target for mount in sandbox.spec.mounts}
@@ -177,6 +186,8 @@ async def fork_for_verification(
     try:
         if survivors.repositories or survivors.libraries or survivors.elsewhere:
             await _settle(environment, forked, survivors)
+        if survivors.future:
+            await makefiles.make_present(forked, survivors.future)
         if survivors.node_packages:
             survivors.misleads_node = await node_packages.mislead(forked, survivors.node_packages)
     except BaseException:
@@ -211,6 +222,7 @@ async def ground_of(environment: Environment, survivors: Survivors) -> Ground:
         survivors.changes,
         built.stdlibs,
         built.gems,
+        built.nodes,
         built.settings,
         pristine,
         survivors.variables,
@@ -235,6 +247,9 @@ async def _read_as_built(environment: Environment, paths: Iterable[str]) -> dict
 
 _TIMEOUT_SEC: Final = 300.0
 _WALK: Final = r"""
+node() {
+  [ -x "$1" ] && [ -f "$1" ] && printf 'node %s\0' "$(readlink -f "$1")"
+}
 stdlib() {
   [ ! -f "$1/encodings/aliases.py" ] || (cd -P "$1" && printf 'stdlib %s\0' "$(pwd -P)")
 }
@@ -244,6 +259,7 @@ setting() {
 look() {
   [ -d "$1" ] || { setting "$1"; return 0; }
   found=
+  node "$1/bin/node"
   case $1 in */node_modules) found=yes;; esac
   [ -d "$1/conda-meta" ] && found=yes
   [ -e "$1/bin/python3" ] && found=yes
@@ -289,6 +305,10 @@ for pattern in $STDLIBS; do
   for place in $pattern; do stdlib "$place"; done
 done
 set +f
+for pattern in $NODES; do
+  for place in $pattern; do node "$place"; done
+done
+for folder in $PATH; do node "$folder/node"; node "$folder/nodejs"; done
 for folder in $FOLDERS:$PATH; do
   for file in $folder/*; do printf 'file %s\0' "${file##*/}"; done
 done
@@ -298,6 +318,14 @@ Python, digests of settings, and the names of programs and shared libraries."""
 
 _STDLIBS: Final = ("/usr/lib*/py*3*", "/usr/local/lib*/py*3*", "/opt/*/lib*/py*3*", "/opt/*/*/lib*/py*3*")
 """Where interpreters of a system have their standard libraries."""
+_NODES: Final = (
+    "/opt/*/bin/node",
+    "/opt/*/*/bin/node",
+    "/usr/local/*/bin/node",
+    "/usr/local/*/versions/node/*/bin/node",
+)
+"""Where Node is installed, beside the folders of `PATH` and those that are searched."""
+_NODE: Final = re.compile(r"/.*/node(js)?[\d.-]*")
 _GEMS: Final = (
     "/usr/lib/ruby/vendor_ruby", "/usr/lib*/ruby/[0-9]*", "/usr/share/rubygems", "/usr/share/ruby",
     "/usr/local/lib/ruby/[0-9]*", "/usr/local/lib/ruby/site_ruby/[0-9]*", "/opt/*/lib/ruby/[0-9]*",
@@ -340,6 +368,8 @@ class AsBuilt:
     """Digests of the settings of programs of Python, outside the folders of tools and of the system."""
     gems: tuple[str, ...] = ()
     """Folders with RubyGems, which can start code of the ground folder."""
+    nodes: tuple[str, ...] = ()
+    """Programs of Node."""
     actions: frozenset[str] = frozenset()
     """Targets of makefiles in the working folder that are not files."""
 
@@ -369,7 +399,15 @@ def _of_this_machine() -> AsBuilt:
     text = accounts.read_text(errors="surrogateescape") if accounts.is_file() else ""
     gems = [folder for pattern in _GEMS for folder in Path("/").glob(pattern[1:]) if (folder / "rubygems.rb").is_file()]
     named = tuple(str(folder) for folder in gems if not (folder / START_OF_GEMS).exists())
-    return AsBuilt((), tuple(dict.fromkeys(stdlibs)), programs, project=False, accounts=text, gems=named)
+    files = [place for pattern in _NODES for place in Path("/").glob(pattern[1:])]
+    files += [Path(folder, name) for folder in _PATH for name in ("node", "nodejs")]
+    nodes = _nodes(str(place.resolve()) for place in files if place.is_file())
+    return AsBuilt((), tuple(dict.fromkeys(stdlibs)), programs, project=False, accounts=text, gems=named, nodes=nodes)
+
+
+def _nodes(found: Iterable[str]) -> tuple[str, ...]:
+    """Programs of Node, each once; a switch between versions, which has another name, is none."""
+    return tuple(dict.fromkeys(path for path in found if _NODE.fullmatch(path)))
 
 
 async def _search(environment: Environment) -> AsBuilt:
@@ -377,7 +415,7 @@ async def _search(environment: Environment) -> AsBuilt:
     spec = replace(declared, composition=None, mounts=(), network=NetworkPolicy("none"), limits=Limits())
     lists = {"SKIPPED": f":{':'.join(_SKIPPED)}:", "STDLIBS": ":".join(_STDLIBS), "FOLDERS": ":".join(_LIBRARIES)}
     lists |= {"SETTINGS": f":{':'.join(sorted(SETTINGS))}:__init__.py:"}
-    lists |= {"GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
+    lists |= {"NODES": ":".join(_NODES), "GEMS": " ".join(_GEMS), "START_OF_GEMS": START_OF_GEMS}
     async with environment.backend.create(spec) as pristine:
         words = {"WORKDIR": spec.workdir, **lists}
         result = await pristine.exec(_WALK, user="root", env=words, cwd="/", timeout=_TIMEOUT_SEC)
@@ -390,11 +428,20 @@ async def _search(environment: Environment) -> AsBuilt:
     programs = frozenset(item[len("file ") :] for item in found if item.startswith("file "))
     accounts = next((item[len("accounts ") :] for item in found if item.startswith("accounts ")), "")
     gems = tuple(item[len("gems ") :] for item in found if item.startswith("gems "))
+    nodes = _nodes(item[len("node ") :] for item in found if item.startswith("node "))
     texts = (item[len("makefile ") :] for item in found if item.startswith("makefile "))
     targets = frozenset(name for text in texts for name in makefiles.actions(text))
     settings = frozenset(item[len("setting ") :] for item in found if item.startswith("setting "))
     return AsBuilt(
-        outermost(found, spec.workdir), tuple(stdlibs), programs, "project" in found, accounts, settings, gems, targets
+        outermost(found, spec.workdir),
+        tuple(stdlibs),
+        programs,
+        "project" in found,
+        accounts,
+        settings,
+        gems,
+        nodes,
+        targets,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from benchflow.environment import Environment
-from benchflow.errors import EnvironmentFailure, Issue, SandboxFailure
+from benchflow.errors import BenchflowError, EnvironmentFailure, Issue, SandboxFailure
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.plugins import STRATEGIES
@@ -22,14 +22,15 @@ from benchflow.rewards.reward_files import MAX_BYTES, REWARD_JSON
 from benchflow.sandbox.protocol import ExecResult, Sandbox
 from benchflow.task.verifier.declared_strategies import Strategy
 from benchflow.verifier.boxes import MAX_LOG_BYTES, Box, BoxMaker, Findings
-from benchflow.verifier.patterns import is_pattern, matches
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables
+from benchflow.verifier.surviving.path_patterns import is_pattern, matches
 
 Score = Callable[["Run"], Awaitable[Verdict]]
 """A strategy: returns a verdict, or raises an error of the tree that attributes the failure."""
 
 Again = Callable[[str, Path, Sandbox | None], Awaitable[Verdict]]
 """Score by another strategy of the same verifier into a folder, on this sandbox or another."""
+INSTALL_FAILED: Final = "It could not install its dependencies; see test-stdout.txt."
 _INSTALL_MARKS: Final = (
     "dependency install failed", "failed to download `", "failed to fetch:", "error sending request for url",
     "failed to lookup address information", "no solution found", "could not find a version", "resolution impossible",
@@ -104,6 +105,20 @@ async def keep_artifacts(run: Run, box: Box) -> None:
             run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
 
 
+async def keep_declared(run: Run) -> None:
+    """`keep_artifacts` for strategies that run nothing of the package in a box, such as judges: they name files of the
+    agent's. A failure is a note: the reward is known by then."""
+    wanted = [path for path in _declared_artifacts(run, run.sandbox.spec.workdir) if not path.startswith(f"{LOGS}/")]
+    if not wanted:
+        return
+    try:
+        async with run.box() as box:
+            await keep_artifacts(run, box)
+    except BenchflowError as error:
+        message = f"The artifacts {', '.join(wanted)} could not be copied: {error}"
+        run.findings.add(Issue("artifact-missing", "warning", "outputs.artifacts", message))
+
+
 def _place(output: Path, path: str) -> Path:
     """Where an artifact is kept, in a folder that exists; a path that leads out of the record is refused."""
     top = output / "artifacts"
@@ -140,7 +155,7 @@ def _hint(result: ExecResult) -> str:
     """A fixed sentence for a common cause; never a part of the output."""
     printed = result.stdout.decode(errors="replace").lower()
     if any(mark in printed for mark in _INSTALL_MARKS):
-        return " It could not install its dependencies; see test-stdout.txt."
+        return f" {INSTALL_FAILED}"
     return ""
 
 

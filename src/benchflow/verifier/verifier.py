@@ -20,18 +20,23 @@ from benchflow.errors import BenchflowError, Issue, UsageError
 from benchflow.files import staged_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, NotCarriedOver, VerifierPart, WiderCheck, WithheldChange
-from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed, write_reward
+from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute, attributed, write_reward
+from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import FailedRequest, Sandbox
 from benchflow.task.taken import require_intact
 from benchflow.verifier import blame
-from benchflow.verifier.agent_processes import check_services
+from benchflow.verifier.agent_processes import check_composition, check_services
 from benchflow.verifier.boxes import BoxMaker, Findings
 from benchflow.verifier.inputs import NotDelivered
 from benchflow.verifier.ladder import wider as wider_rung
+from benchflow.verifier.perturbation import Perturbation
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
-from benchflow.verifier.strategy_run import Run, Score, load_strategy
+from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_strategy
 from benchflow.verifier.surviving.survival import Withheld
 
+_KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
+"""Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
+_WITHOUT_PROGRAMS: Final = frozenset({"llm-judge", "agent-judge", "ors-episode"})
 MAX_LISTED: Final = 200
 """How many of the changes that were not carried over a record lists; it counts all."""
 
@@ -54,6 +59,8 @@ class Verification:
     wider: WiderCheck | None = None
     unreached: tuple[FailedRequest, ...] = ()
     """What was asked for outside during the verification and not reached."""
+    not_applied: tuple[str, ...] = ()
+    """Why the perturbation, or a part of it, could not be applied."""
 
     def record(self) -> VerifierPart:
         """The `verifier` part of a result."""
@@ -109,23 +116,30 @@ class Verifier:
         sandbox: Sandbox | None = None,
         soft: bool = False,
         isolation: Isolation | None = None,
+        perturbation: Perturbation | None = None,
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
         `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
         read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. `isolation`
         replaces that of the environment. Every failure becomes an unscored verdict, or reward 0 if only the state of
-        the agent causes it (`blame`); only cancellation and wrong usage are raised.
+        the agent causes it (`blame`); only cancellation and wrong usage are raised. Under a `perturbation` no failure
+        is attributed to the state, and `not_applied` says what of it could not be applied.
         """
         try:
             scope = self._scope(step)
             scope = replace(scope, isolation=isolation) if isolation is not None else scope
-            name, _ = scope.strategy(strategy)
+            name, declared = scope.strategy(strategy)
+            refused = _not_applicable(scope, perturbation, declared.type) if perturbation is not None else None
+            scope = replace(scope, perturbation=perturbation)
         except UsageError:
             raise
         except BenchflowError as error:
             seen = isolation or isolation_of(self.environment.preparation, step)
             return Verification.refused(attribute(error, "package", "verify"), seen, step)
+        if refused is not None:
+            nothing = Unscored("unsupported", "verify", "perturbation-not-applied", f"Not verified: {refused}.")
+            return replace(Verification.refused(nothing, scope.isolation, step), not_applied=(refused,))
         found = await self._verified(scope, name, output, sandbox, rollout, soft=soft)
         chosen = self.environment.preparation.chosen.get(step) if isolation is None else None
         if chosen is None:
@@ -148,6 +162,8 @@ class Verifier:
             return await self._on_pristine(scope, name, rollout, lacking)
 
         first = found = await attempt()
+        if scope.perturbation is not None:
+            return found
         if self._blames and blame.may_be_of_the_state(found.verdict):
             found = await blame.settle(found, attempt, pristine)
         found = await blame.settle_downloads(
@@ -186,6 +202,7 @@ class Verifier:
             duration_sec=time.monotonic() - began,
             step=scope.step,
             unreached=tuple(findings.unreached),
+            not_applied=tuple(findings.not_applied),
         )
 
     async def _wider(self, scope: Scope, name: str, sandbox: Sandbox | None, rollout: Path | None) -> WiderCheck | None:
@@ -270,10 +287,13 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                 )
+                findings.add(*await check_composition(box, scope))
                 has_services = box is self.environment.sandbox and self.environment.services is not None
                 if has_services:
                     findings.add(*await check_services(self.environment, scope))
                 verdict = await _scored_by(load_strategy(declared.type), run)
+                if declared.type not in _KEEP_THEMSELVES:
+                    await keep_declared(run)
                 if has_services:
                     findings.add(*await check_services(self.environment, scope, verified=True))
                 if isinstance(verdict, Scored):
@@ -302,6 +322,19 @@ class Verifier:
 
 def _scope(environment: Environment, step: str | None) -> Scope:
     return scope_of(environment.preparation.view, step, isolation_of(environment.preparation, step))
+
+
+def _not_applicable(scope: Scope, wanted: Perturbation, strategy: str) -> str | None:
+    """Why a perturbation says nothing about this verifier; None if it does."""
+    if strategy in _WITHOUT_PROGRAMS:
+        return f"a verifier of the type {strategy} runs no program in a sandbox"
+    if wanted.offline and scope.declares_network:
+        return "the verifier declares that it uses the network"
+    if wanted.other_user and is_root(scope.user) and scope.config.user is not None:
+        return "the verifier declares that it runs as root"
+    if wanted.other_user and scope.isolation.rung == "open":
+        return "the verifier runs in the agent's own box"
+    return None
 
 
 def _lost_something(found: Verification, full: float) -> bool:

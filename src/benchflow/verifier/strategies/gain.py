@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,9 +19,9 @@ from benchflow.environment import Environment
 from benchflow.errors import InfrastructureFailure, Issue, PackageError, VerifierFailure
 from benchflow.files.atomic import write_atomic
 from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.files.user_store import default_store
 from benchflow.rewards import Scored, Unscored, Verdict, gain_verdict, verdict_from_dict
 from benchflow.sandbox.inside.script_shell import starter
-from benchflow.sandbox.local.layers.sandbox_store import default_store
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.sandbox.task_policy import resolve_variables
 from benchflow.task.config.evidence_config import LiveCase
@@ -170,6 +172,8 @@ def recall(place: Path) -> Measured | None:
         if record["schema"] != SCHEMA:
             return None
         verdict = verdict_from_dict(record["verdict"])
+        with contextlib.suppress(OSError):  # `bench cache prune` goes by the last use
+            os.utime(place)
         return Measured(verdict, str(record["measured_at"])) if isinstance(verdict, Scored) else None
     except (OSError, RefusedFileError, ValueError, KeyError, TypeError, InfrastructureFailure):
         return None

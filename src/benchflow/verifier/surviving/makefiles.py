@@ -1,7 +1,9 @@
-"""Targets of makefiles that stand for an action: a file of the agent of that name must not make `make` skip it.
+"""Targets of makefiles: a file of the agent must not make `make` skip the recipe of one.
 
-`actions(text)` finds them in the makefiles of the verifier and of the environment as built, `phony(names)` is the
-makefile that declares them, which `MAKEFILES` names. A target that its recipe makes stays a file.
+`actions(text)` finds targets that stand for an action, in the makefiles of the verifier and of the environment as
+built; `phony(names)` is the makefile that declares them, which `MAKEFILES` names. A target that its recipe makes stays
+a file: `made_by(folders)` are those of the verifier's makefiles, of which the agent's files are withheld, and
+`make_present` takes times in the future from the rest, so that what the verifier copies is newer.
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
+
+from benchflow.errors import SandboxFailure
+from benchflow.files.path_set import PathSet
+from benchflow.sandbox.protocol import Change, Sandbox
 
 _LARGEST: Final = 1 << 18
 _RULE: Final = re.compile(r"([^\s#=:$%.][^#=:$%]*?)\s*::?(?!=)([^=]*)")
@@ -64,3 +70,75 @@ def _text(file: Path) -> str:
 def phony(names: Iterable[str]) -> bytes:
     """A makefile that declares these targets; the default goal of others stays theirs."""
     return f".PHONY: {' '.join(sorted(names))}\n".encode()
+
+
+_NAME: Final = re.compile(r"(gnu)?makefile([.-].+)?|.+\.(mk|mak|make)", re.IGNORECASE)
+_TARGETS: Final = re.compile(r"([^\s#=:$][^#=:$]*?)\s*&?::?(?!=)[^=]*")
+_SPECIAL: Final = re.compile(r"\.[A-Z_]+|%|\*")
+"""Targets that are settings of make, and patterns that fit every file."""
+
+
+@functools.cache
+def made_by(folders: Sequence[Path]) -> re.Pattern[str] | None:
+    """What the verifier's makefiles make, as a pattern for the ends of paths; None if they make nothing."""
+    files = (file for folder in folders for file in folder.rglob("*") if file.is_file() and _NAME.fullmatch(file.name))
+    names = frozenset(name for file in files for name in _made(_text(file)))
+    patterns = (re.escape(name.removeprefix("./")).replace("%", "[^/]+") for name in sorted(names))
+    return re.compile(f"(?:{'|'.join(patterns)})") if names else None
+
+
+def _made(text: str) -> Iterator[str]:
+    lines = text.replace("\\\n", " ").splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        found = _TARGETS.fullmatch(line)
+        if found is not None and (following.startswith("\t") or ";" in line):
+            yield from (name for name in found[1].split() if not _SPECIAL.fullmatch(name))
+
+
+def stand_for(changes: Iterable[Change], targets: re.Pattern[str] | None, expected: Iterable[str]) -> list[Change]:
+    """The files that the agent added in the place of such targets, and that the task does not mention."""
+    if targets is None:
+        return []
+    wanted = frozenset(expected)
+    return [
+        change
+        for change in changes
+        if change.kind == "added" and change.type != "directory" and _ends(change.path, targets, wanted)
+    ]
+
+
+def _ends(path: str, targets: re.Pattern[str], expected: frozenset[str]) -> bool:
+    parts = path.split("/")[1:]
+    if parts[-1] in expected:
+        return False
+    return any(targets.fullmatch("/".join(parts[start:])) for start in range(len(parts)))
+
+
+_AT_ONCE: Final = 1000
+_TIMEOUT_SEC: Final = 60.0
+_TOUCH: Final = """
+now=/run/verifier-ground.now
+: > "$now"
+for place do [ ! "$place" -nt "$now" ] || touch -c "$place" || exit 1; done
+rm -f "$now"
+"""
+
+
+def of_the_future(changes: Iterable[Change], withheld: PathSet, now: float) -> list[str]:
+    """Files that are, or may be, from the future."""
+    return [
+        change.path
+        for change in changes
+        if change.kind != "deleted"
+        and change.type == "file"
+        and (change.rights is None or change.rights.time > now)
+        and not withheld.covers(change.path)
+    ]
+
+
+async def make_present(forked: Sandbox, paths: Sequence[str]) -> None:
+    """Take times in the future from files of a copy."""
+    for start in range(0, len(paths), _AT_ONCE):
+        words = ["/bin/sh", "-c", _TOUCH, "sh", *paths[start : start + _AT_ONCE]]
+        if not (await forked.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)).ok:
+            raise SandboxFailure("Times of files could not be set.", code="times-failed")

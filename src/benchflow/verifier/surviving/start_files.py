@@ -69,21 +69,22 @@ services of the system, if a socket is there."""
 _SYSTEM_START: Final = re.compile(
     r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|bash\.bashrc|bashrc|zshenv|inputrc"
     r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
-    r"|sudoers|sudo\.conf|wgetrc|psqlrc|php(/.*)?|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|common-session.*)"
+    r"|sudoers|sudo\.conf|wgetrc|psqlrc|php(/.*)?|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|other|common-(auth|account|session).*)"
+    r"|login\.defs|default/su|os-release|lsb-release|magic(\..*)?"
     r"|((ld\.so\.conf|environment|profile|bash_completion|sudoers)\.d|apt|dpkg|zsh|uv|xdg|python[23]?[.\d]*|perl"
     r"|ruby[.\d]*|r|java[^/]*|maven|alternatives)(/.*)?)"
     r"|/var/lib/dpkg/(info/[^/]*\.(preinst|postinst|prerm|postrm|config)|triggers(/.*)?)"
     r"|/usr/(local/)?(etc/)?(pip\.conf|npmrc|gitconfig|gemrc)|/usr/(local/)?lib/gcc/.*/specs"
 )
 _TO_SYSTEM_START: Final = re.compile(
-    r"/etc(/(ssl|ssh|pki(/tls)?|security|pam\.d))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
+    r"/etc(/(ssl|ssh|pki(/tls)?|security|pam\.d|default))?|/root|/home(/[^/]+)?|/var(/lib(/dpkg(/info)?)?)?"
 )
 _HOME_START: Final = re.compile(
     r"\.(bash_profile|bash_login|bash_logout|bashrc|profile|zshrc|zshenv|zprofile|kshrc|inputrc|gitconfig|pip(/.*)?"
     r"|pydistutils\.cfg|jq|netrc|npmrc|yarnrc.*|gemrc|rprofile|renviron|curlrc|wgetrc|mavenrc|m2/settings.*\.xml|pam_environment"
     r"|gradle/init.*|gradle/gradle\.properties|perltidyrc|cpan(/.*)?|sqliterc|psqlrc|my\.cnf|hgrc|condarc|irbrc|pryrc"
     r"|rspec|bundle/config|octaverc|julia/config(/.*)?|ipython(/.*)?|gdbinit|terraformrc|cargo/config(\.toml)?"
-    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/pip(/.*)?|cache/(pip|uv)(/.*)?"
+    r"|config/(pip|uv|git|go|npm|environment\.d|fish|matplotlib)(/.*)?|local/share/(pip|fish)(/.*)?|cache/(pip|uv)(/.*)?"
     r"|node_(modules|libraries)(/.*)?)"
 )
 _TO_HOME_START: Final = re.compile(r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)")

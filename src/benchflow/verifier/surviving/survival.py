@@ -40,7 +40,9 @@ _HOME_FILES: Final = frozenset({"bin"})
 _LIBRARY_OF_R: Final = re.compile(r"R(/[^/]+-library(/|$)|$)")
 """Where R looks for packages first, in a home folder."""
 
-Reason = Literal["scope", "system", "path", "home", "above", "startup", "hook", "option", "bytecode", "link", "special"]
+Reason = Literal[
+    "scope", "system", "path", "home", "above", "startup", "hook", "option", "target", "bytecode", "link", "special"
+]
 
 REASONS: Final[dict[Reason, str]] = {
     "scope": "belongs to the verifier",
@@ -51,6 +53,7 @@ REASONS: Final[dict[Reason, str]] = {
     "startup": "is code or a setting that programs read when they start",
     "hook": "controls a test runner or a repository",
     "option": "has a name that programs take for an option",
+    "target": "is a file that a makefile of the verifier makes",
     "bytecode": "is bytecode",
     "link": "is a link to a place outside the working folder",
     "special": "is neither a file, a folder nor a link",

@@ -6,14 +6,23 @@ const path = require("path");
 const url = require("url");
 const Module = require("module");
 
-let added, changed, hasModules;
+// Another program stands in the place of Node, which runs under a name of ours in the same folder.
+const renamed = /^\.verifier-ground-[0-9a-f]+-(.+)$/.exec(path.basename(process.execPath));
+if (renamed) {
+  process.execPath = path.join(path.dirname(process.execPath), renamed[1]);
+  if (renamed[0] === path.basename(process.argv[0] || "")) process.argv[0] = process.execPath;
+}
+
+let added, changed, hasModules, laid;
 
 function read() {
   added = new Set();
   changed = new Set();
   hasModules = false;
+  laid = Infinity;
   let text = "";
   try {
+    laid = fs.statSync("/run/verifier-ground/changes").ctimeMs;
     text = fs.readFileSync("/run/verifier-ground/changes", "latin1");
   } catch (error) {
     return;
@@ -34,6 +43,21 @@ function isOfAgent(place) {
   return found && !isOfVerifier(place);
 }
 
+// Whether a path came there while the verifier works, and so perhaps out of an archive of the agent's.
+function isNew(place) {
+  if (/^\/(verifier|tests|run\/verifier-ground)\//.test(place)) return false;
+  try {
+    return fs.statSync(place).ctimeMs > laid && !isOfVerifier(place);
+  } catch (error) {
+    return false;
+  }
+}
+
+const isDoubtful = (place) => isOfAgent(place) || isNew(place);
+
+// Packages that were unpacked resolve among themselves as they always do.
+const isOwnBusiness = (asking) => isOfAgent(asking) || (asking.includes("/node_modules/") && isNew(asking));
+
 // A copy of one of the verifier's files, in whatever way and over whatever file it was made.
 function isOfVerifier(place) {
   const names = place.split("/");
@@ -48,18 +72,10 @@ function isOfVerifier(place) {
   return false;
 }
 
-function scopeIsOfAgent(file) {
-  for (let folder = path.dirname(file); ; folder = path.dirname(folder)) {
-    const place = path.join(folder, "package.json");
-    if (fs.existsSync(place)) return isOfAgent(place);
-    if (folder === path.dirname(folder)) return false;
-  }
-}
-
 // A file of the verifier's that was copied beside the agent's is found before one of the agent's that is spelled shorter.
 function beside(request, asking) {
   const place = path.resolve(path.dirname(asking), request);
-  return Object.keys(Module._extensions).map((end) => place + end).find((file) => fs.existsSync(file) && !isOfAgent(file));
+  return Object.keys(Module._extensions).map((end) => place + end).find((file) => fs.existsSync(file) && !isDoubtful(file));
 }
 
 const original = Module._resolveFilename;
@@ -73,29 +89,38 @@ Module._resolveFilename = function (request, parent, isMain, options) {
   if (path.isAbsolute(request)) return Module._findPath(request, [], false) || original.apply(this, arguments);
   if (Module.builtinModules.includes(request)) return original.apply(this, arguments);
   if (added === undefined) read();
-  if (added.size + changed.size === 0 || (asking && !given && isOfAgent(asking))) return original.apply(this, arguments);
-  if (/^\.\.?($|\/)/.test(request)) {
-    const found = original.apply(this, arguments);
-    return (asking && isOfAgent(found) && beside(request, asking)) || found;
+  if (added.size + changed.size === 0 || (asking && !given && isOwnBusiness(asking))) return original.apply(this, arguments);
+  let found, failure;
+  try {
+    found = original.apply(this, arguments);
+    if (!isDoubtful(found)) return found;
+  } catch (error) {
+    failure = error; // perhaps of a `package.json` of the agent's
   }
-  const name = request.split("/").slice(0, request[0] === "@" ? 2 : 1).join("/");
-  const places = Module._resolveLookupPaths(request, parent) || [];
-  const suspect = places.filter((place) => isOfAgent(path.join(place, name)));
-  if (suspect.length === 0 && !(asking && scopeIsOfAgent(asking))) return original.apply(this, arguments);
-  const found = Module._findPath(request, places.filter((place) => !suspect.includes(place)), false);
-  return found && !isOfAgent(found) ? found : original.apply(this, arguments);
+  const own = /^\.\.?($|\/)/.test(request) ? asking && found && beside(request, asking) : inPlaces(request, parent);
+  if (!own && failure) throw failure;
+  return own || found;
 };
+
+// The first package of a name on the path that is neither the agent's nor new.
+function inPlaces(request, parent) {
+  for (const place of Module._resolveLookupPaths(request, parent) || []) {
+    const found = Module._findPath(request, [place], false);
+    if (found && !isDoubtful(found)) return found;
+  }
+  return undefined;
+}
 
 // Where an ES module of others would find a package that the agent did not add, if it would find one of the agent.
 function parentOfBuilt(request, parent, found) {
   if (!/^file:/.test(parent || "") || !/^file:/.test(found) || /^([./#]|[a-z]+:)/.test(request)) return undefined;
   const asking = url.fileURLToPath(parent);
   if (added === undefined) read();
-  if (isOfAgent(asking) || !isOfAgent(url.fileURLToPath(found))) return undefined;
+  if (isOwnBusiness(asking) || !isDoubtful(url.fileURLToPath(found))) return undefined;
   const name = request.split("/").slice(0, request[0] === "@" ? 2 : 1).join("/");
   for (let folder = path.dirname(asking); ; folder = path.dirname(folder)) {
     const place = path.join(folder, "node_modules", name);
-    if (fs.existsSync(place) && !isOfAgent(place)) return url.pathToFileURL(path.join(folder, "node_modules", "x.mjs")).href;
+    if (fs.existsSync(place) && !isDoubtful(place)) return url.pathToFileURL(path.join(folder, "node_modules", "x.mjs")).href;
     if (folder === path.dirname(folder)) return undefined;
   }
 }
@@ -106,11 +131,18 @@ function resolveImport(request, context, next) {
   return parentURL ? next(request, { ...context, parentURL }) : found;
 }
 
+// Whether packages came to a folder or one above it while the verifier works.
+function hasNewModules(folder) {
+  const above = path.dirname(folder);
+  return isNew(path.join(folder, "node_modules")) || (above !== folder && hasNewModules(above));
+}
+
 module.exports = { parentOfBuilt };
 if (require("worker_threads").isMainThread && (Module.registerHooks || Module.register)) {
   read();
-  if (hasModules && Module.registerHooks) Module.registerHooks({ resolve: resolveImport });
-  else if (hasModules) Module.register(url.pathToFileURL(path.join(__dirname, "imports.mjs")).href);
+  const needed = hasModules || [process.cwd(), path.dirname(path.resolve(process.argv[1] || "."))].some(hasNewModules);
+  if (needed && Module.registerHooks) Module.registerHooks({ resolve: resolveImport });
+  else if (needed) Module.register(url.pathToFileURL(path.join(__dirname, "imports.mjs")).href);
 }
 
 // Keys of a `package.json` that npm and Node define. What other programs read there configures them, as files do.

@@ -36,12 +36,18 @@ module VerifierGround
       end
     end
 
+    # The same, or a file that came there while the verifier works, perhaps out of an archive of the agent's.
+    def doubtful?(path)
+      agents?(path) || unpacked?(path)
+    end
+
     # The path that a name stands for instead of the agent's file: the name itself if there is nothing to settle.
     def settle(feature)
       name = feature.respond_to?(:to_path) ? feature.to_path : feature
       return feature if !name.is_a?(String) || name.start_with?("/", "./", "../", "~") || agents_program?
-      return feature unless in_path(name) { |place| agents?(place) }
-      own = in_path(name) { |place| !agents?(place) } || built_in(name) || in_gems(name)
+      first = in_path(name) { |place| agents?(place) } || in_path(name) { true }
+      return feature unless first && doubtful?(first)
+      own = in_path(name) { |place| !doubtful?(place) } || built_in(name) || in_gems(name)
       return own if own
       raise LoadError, "cannot load such file -- #{name}" if unasked?(name)
       feature
@@ -103,7 +109,15 @@ module VerifierGround
       spec = Gem::Specification.find_by_path(name)
       return nil if spec.nil? || agents?(spec.loaded_from.to_s)
       Gem.try_activate(name)
-      in_path(name) { |place| !agents?(place) }
+      in_path(name) { |place| !doubtful?(place) }
+    end
+
+    def unpacked?(path)
+      return false if path.start_with?("/verifier/", "/tests/", GROUND + "/")
+      return false if File.stat(path).ctime <= @laid || verifiers?(path)
+      !(defined?(Gem) && Gem.path.any? { |folder| path.start_with?(folder + "/") })
+    rescue SystemCallError
+      false
     end
 
     # Whether a library of the environment asks, in so many words, for what only the agent has. Libraries require what

@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.errors import SandboxFailure
 from benchflow.sandbox.protocol import ExecResult
-from benchflow.verifier.patterns import as_regex, fixed_part, is_pattern, matches
+from benchflow.verifier.surviving.path_patterns import as_regex, fixed_part, is_pattern, matches
 
 pytestmark = pytest.mark.anyio
 SEPARATE = "verifier: {environment_mode: separate%s}\nbenchflow:\n  verifier: {transfer: ['%s']}\n"
