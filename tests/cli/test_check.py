@@ -218,6 +218,53 @@ def test_many_packages_are_checked_in_processes_with_the_same_result(bench, make
     assert [index for index, task in enumerate(document["tasks"]) if not task["valid"]] == list(range(3, 150, 10))
 
 
+@pytest.fixture
+def many(make_package):
+    """40 packages: a warning in each, two unknown keys in twelve, one broken document."""
+    for index in range(40):
+        folder = make_package(f"many/t{index:02}")
+        (folder / "environment/test.sh").write_bytes((folder / "verifier/test.sh").read_bytes())
+        if index < 12:
+            text = (folder / "task.md").read_text().replace("  workdir", "  cpuz: 1\n  diskk: 1\n  workdir")
+            (folder / "task.md").write_text(text)
+    (folder / "task.md").write_text("no frontmatter")
+
+
+def test_problems_of_many_packages_are_grouped_by_code(bench, many):
+    result = bench("tasks", "check", "many")
+    copy = "environment/test.sh"
+    assert result.returncode == 1
+    assert result.stdout.splitlines() == [
+        "error unknown-key: 24 in 12 packages",
+        "     many/t00/task.md:6: environment.cpuz is not a known key; did you mean 'cpus'?",
+        "     … and 23 more",
+        "     keys: environment.cpuz (12), environment.diskk (12)",
+        "error missing-frontmatter: 1 package",
+        "     many/t39/task.md:1: task.md must start with a '---' line that opens the frontmatter",
+        "warning tests-exposed: 40 packages",
+        f"     many/t00/{copy}: {copy} is a copy of verifier/test.sh: the agent can read a test that scores",
+        "     … and 39 more",
+        "Use --code CODE to list all problems of one kind, --verbose to list everything.",
+        "40 packages checked (structural): 27 valid, 13 invalid (25 errors, 40 warnings)",
+    ]
+
+
+def test_all_problems_of_one_code_are_listed_on_request(bench, many):
+    listed = bench("tasks", "check", "many", "--code", "missing-frontmatter").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == ["FAIL", "many/t39/task.md:1:", "40"]
+    everything = bench("tasks", "check", "many", "--verbose").stdout
+    assert everything.count("[unknown-key]") == 24
+    assert everything.count("[tests-exposed]") == 40
+    assert len(parsed(bench("tasks", "check", "many", "--json"))["tasks"]) == 40
+
+
+@pytest.mark.parametrize("options", [("--code", "nonsense"), ("--code", "unknown-key", "--json")])
+def test_a_code_that_would_list_nothing_is_refused(bench, make_package, options):
+    make_package()
+    result = bench("tasks", "check", "tasks", *options)
+    assert (result.returncode, result.stdout) == (2, "")
+
+
 def test_checking_imports_no_runtime_and_no_network_client(make_package, tmp_path):
     import subprocess
     import sys

@@ -145,6 +145,7 @@ def test_a_reader_that_leaves_in_the_middle_ends_the_command_quietly(tmp_path, m
             "tasks",
             "check",
             "tasks",
+            "--verbose",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

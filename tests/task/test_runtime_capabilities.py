@@ -318,3 +318,21 @@ def test_a_verifier_needs_a_copy_of_the_sandbox(make_package) -> None:
     assert validate_task_runtime_support(package, sandbox="x", capabilities=everything) == []
     (feature,) = validate_task_runtime_support(package, sandbox="x", capabilities=everything - {"fork"})
     assert (feature.path, feature.reason) == ("verifier", "needs fork, which x does not have")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "path"),
+    [
+        ({"artifacts": [{"path": "evidence/a.json", "visibility": "agent"}]}, "artifacts[0].visibility"),
+        (
+            {"acceptance_live": {"cases": [{"name": "half", "type": "partial", "expect": {"reward_min": 0.1}}]}},
+            "acceptance_live",
+        ),
+        ({"calibration": {"judge_agreement": {"required": True}}}, "calibration.judge_agreement.required"),
+    ],
+)
+def test_evidence_that_nothing_would_run_is_refused(evidence, path):
+    text = yaml.safe_dump({"task": {"name": "acme/a"}, "benchflow": {"evidence": evidence}})
+    document = TaskDocument.from_text(f"---\n{text}---\nDo it.\n")
+    found = validate_task_runtime_support(document, sandbox="local")
+    assert [feature.path for feature in found] == [f"benchflow.evidence.{path}"]

@@ -1,8 +1,8 @@
 """One table of every field: what a sandbox must be able to do for it, or why nothing honours it.
 
-`NOTE` is information that no run depends on; `ENGINE` is honoured by rollout and verifier on every sandbox;
-`needs` names capabilities; `judged` decides by the value. A test proves that every field of every record is
-here.
+`NOTE` is information that no run depends on; `ENGINE` is honoured by rollout and verifier on every sandbox; `PROOF` is
+what checks and proofs of a package compare or run; `needs` names capabilities; `judged` decides by the value. A test
+proves that every field of every record is here.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Rule:
 
 NOTE: Final = Rule("information; no run depends on it")
 ENGINE: Final = Rule("honoured by rollout and verifier on every sandbox")
+PROOF: Final = Rule("compared by the level acceptance, run by the level acceptance-live or by prove")
 
 
 def needs(*capabilities: str) -> Rule:
@@ -89,6 +90,14 @@ def _state(value: n.PersistentState) -> list[Demand]:
 def _implementation(value: str) -> list[Demand]:
     known = value.replace("_", "-").replace("rewardkit", "reward-kit") in _IMPLEMENTATIONS
     return [] if known else [Refused(f"no verifier strategy is called '{value[:60]}'")]
+
+
+def _live(value: e.AcceptanceLive) -> list[Demand]:
+    """Cases that start from nothing: without a command and a workspace there is no work to verify."""
+    if "workspace" in value.declared:
+        return []
+    idle = [case.name for case in value.cases if case.type in ("known-bad", "partial") and case.command is None]
+    return [Refused(f"nothing would be run for the case '{name}': it has no command and no workspace") for name in idle]
 
 
 NETWORK: Final = judged("needs the network mode it names", lambda value: [_NETWORK[value]])
@@ -252,26 +261,38 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     n.SourceProvenance: rows(NOTE, "url revision path license sha256 description"),
     n.Provenance: rows(NOTE, "images sources created_by created_at license"),
     n.TargetCompatibility: rows(NOTE, "export emits losses"),
-    n.Compat: rows(NOTE, "source extra_paths extra"),
+    n.SourceInstruction: rows(NOTE, "before after breaks"),
+    n.Compat: rows(NOTE, "source extra_paths extra spelling instruction"),
     n.Authoring: rows(NOTE, "profiles presets normalized"),
-    e.OracleRuns: rows(NOTE, "required_reward last_job artifact"),
-    e.VerifierStability: rows(NOTE, "reruns flake_rate report"),
-    e.Review: rows(NOTE, "anti_cheat instruction_alignment reviewer artifact"),
-    e.Example: rows(NOTE, "name expected_reward artifact"),
+    e.OracleRuns: rows(PROOF, "required_reward artifact", last_job=NOTE),
+    e.VerifierStability: rows(PROOF, "reruns flake_rate report"),
+    e.Review: rows(PROOF, "anti_cheat instruction_alignment artifact", reviewer=NOTE),
+    e.Example: rows(PROOF, "expected_reward artifact", name=NOTE),
     e.Calibration: rows(
-        NOTE,
+        PROOF,
         "no_op_reward_max known_bad_reward_max partial_solution_range report human_or_reference_examples"
         " judge_agreement",
     ),
-    e.JudgeAgreement: rows(NOTE, "required sample_count min_pairwise_agreement"),
-    e.Pin: rows(NOTE, "path sha256 kind visibility mime_type produced_by description"),
-    e.Expectation: rows(NOTE, "reward_min reward_max reward_range reward_equals flake_rate_max"),
-    e.LiveCase: rows(NOTE, "name type command reruns expect"),
-    e.Workspace: rows(NOTE, "source target"),
-    e.LiveCalibration: rows(NOTE, "from_ reruns flake_rate_max"),
-    e.LiveLeaderboard: rows(NOTE, "required max_flake_rate"),
-    e.AcceptanceLive: rows(NOTE, "workspace cases calibration leaderboard report"),
-    e.Evidence: rows(NOTE, "oracle_runs verifier review calibration trajectories artifacts pins acceptance_live"),
+    e.JudgeAgreement: rows(
+        NOTE,
+        "sample_count min_pairwise_agreement",
+        required=refused("nothing measures the agreement of judges, so it cannot be required"),
+    ),
+    e.Pin: {
+        **rows(PROOF, "path sha256", visibility=only(("evidence_only",), "no phase of a run gets evidence files")),
+        **rows(NOTE, "kind mime_type produced_by description"),
+    },
+    e.Expectation: rows(PROOF, "reward_min reward_max reward_range reward_equals flake_rate_max"),
+    e.LiveCase: rows(PROOF, "name type command reruns expect"),
+    e.Workspace: rows(PROOF, "source target"),
+    e.LiveCalibration: rows(PROOF, "from_ reruns flake_rate_max"),
+    e.LiveLeaderboard: rows(PROOF, "required max_flake_rate"),
+    e.AcceptanceLive: rows(PROOF, "workspace cases calibration leaderboard report"),
+    e.Evidence: rows(
+        PROOF,
+        "oracle_runs verifier review calibration trajectories artifacts pins",
+        acceptance_live=judged("run by the level acceptance-live", _live),
+    ),
     m.ManifestRoot: rows(needs("services"), "environment"),
     m.Service: rows(needs("services"), "name command port health_path"),
     m.TaskSelection: rows(needs("services"), "mechanism key inject_into"),

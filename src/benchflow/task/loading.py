@@ -49,9 +49,9 @@ _SIDECARS: Final = {"role.": "role:", "scene.": "scene:"}
 class PackageLoader:
     """Reads one folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: FileMap | None = None) -> None:
         self.path = path
-        self.files = scan(path)
+        self.files = scan(path) if files is None else files
         self.issues: list[Issue] = []
         """Problems of the definition."""
         self.layout = IssueLog()

@@ -196,11 +196,14 @@ class TaskPackage:
         }
 
 
-def load_package(path: Path | str, *, sandbox: str | None = None) -> TaskPackage:
-    """Read a package folder; invalid content becomes issues, never an exception."""
+def load_package(path: Path | str, *, sandbox: str | None = None, files: FileMap | None = None) -> TaskPackage:
+    """Read a package folder; invalid content becomes issues, never an exception.
+
+    With `files` the folder is not scanned: they are what it contains, or would contain if it were taken out of a file.
+    """
     from benchflow.task.loading import PackageLoader
 
-    return PackageLoader(path if isinstance(path, Path) else Path(path)).load(sandbox)
+    return PackageLoader(path if isinstance(path, Path) else Path(path), files).load(sandbox)
 
 
 def normal_prompt(text: str) -> str:

@@ -77,6 +77,14 @@ class TaskRuntimeView:
     source_hashes: Mapping[str, str] = field(repr=False)
     compatibility: Mapping[str, Any] = field(repr=False)
 
+    @property
+    def required_reward(self) -> float:
+        """What the oracle must reach. Evidence is not in the content digest, so kept proofs are compared with it."""
+        evidence = self.namespace.evidence
+        runs = evidence.oracle_runs if evidence is not None else None
+        declared = runs.required_reward if runs is not None else None
+        return 1.0 if declared is None else declared
+
     @classmethod
     def of(cls, package: TaskPackage) -> TaskRuntimeView:
         """The view of a package; raises `PackageError` when its definition cannot be read."""

@@ -45,10 +45,11 @@ def rewrite(root: Path, name: str, change) -> None:
     (root / name).write_text(json.dumps(content))
 
 
-def test_consistent_evidence_that_is_pinned_by_task_md_alone_is_refused(evidence_folder):
+def test_evidence_that_is_pinned_by_task_md_alone_is_accepted_with_a_warning(evidence_folder):
     root, claims = evidence_folder()
     assert check(root, claims, with_pins_file=False) == []
-    assert errors(root, claims) == [("pins-missing", "benchflow.evidence.pins")]
+    assert [(issue.code, issue.severity) for issue in check(root, claims)] == [("pins-missing", "warning")]
+    assert errors(root, {**claims, "pins": "evidence/my-pins.json"}) == [("pins-missing", "benchflow.evidence.pins")]
 
 
 def test_no_evidence_at_all_is_an_error(tmp_path):

@@ -52,6 +52,13 @@ def test_an_undeclared_secret_of_a_strategy_is_named_with_its_line(make_package)
     assert found(make_package(files, name="declared")) == []
 
 
+def test_several_secrets_for_pulls_that_no_image_refers_to_are_reported_before_a_launch(make_package):
+    two = "  secrets: [{name: KEY, scope: image-pull}, {name: B, scope: image-pull}, {name: C, scope: image-pull}]\n"
+    issues = check_folder(make_package({"task.md": document(IMAGE, two)})).issues
+    (issue,) = [issue for issue in issues if issue.code == "secret-ambiguous"]
+    assert (issue.severity, issue.path, "B, C" in issue.message) == ("warning", "benchflow.secrets", True)
+
+
 def test_a_secret_declared_for_another_use_is_reported(make_package):
     folder = make_package({"task.md": document(IMAGE, secret("agent"))})
     (issue,) = [issue for issue in check_folder(folder).issues if issue.code == "undeclared-secret"]

@@ -125,7 +125,6 @@ def test_unknown_keys_are_preserved_with_a_warning_on_their_line():
         ('[task]\nname = "nameless"\n', "task.name", 2),
         ('[[steps]]\nname = "a"\n[steps.verifier]\ntimeout_sec = -1\n', "steps[0].verifier.timeout_sec", 4),
         ("agent = []\n", "agent", 1),
-        ('[oracle]\nenv = {}\n[solution]\nenv = {A = "b"}\n', "solution", 3),
         ('[environment]\nmemory = "4GB"\n', "environment.memory", 2),
     ],
 )
@@ -277,3 +276,22 @@ def test_any_toml_is_read_or_refused_with_issues_and_what_is_read_is_valid_nativ
     if not errors:
         assert reading.config is not None
         assert TaskConfig.model_validate(reading.config.to_declared_dict()) == reading.config
+
+
+@pytest.mark.parametrize(
+    ("text", "aside", "line"),
+    [
+        ('[oracle]\nenv = {}\n[solution]\nenv = {A = "b"}\n', "oracle", 1),
+        ("[environment]\ncpus = 1\n[sandbox]\ncpus = 2\n", "sandbox", 3),
+        ('[environment]\nimage = "a"\ndocker_image = "b"\n', "environment.image", 2),
+        ('[verifier]\nsandbox_mode = "shared"\nenvironment_mode = "separate"\n', "verifier.sandbox_mode", 2),
+        ("[verifier.environment]\n[verifier.sandbox]\n", "verifier.sandbox", 2),
+    ],
+)
+def test_of_two_spellings_the_one_that_harbor_reads_counts_and_the_other_is_preserved(text, aside, line):
+    reading = read_task_toml(text)
+    assert [(i.code, i.severity, i.path, i.line) for i in reading.issues] == [("no-effect", "warning", aside, line)]
+    assert any(path.startswith(aside) for path in reading.compatibility.config_extra_paths)
+    assert reading.config.environment.docker_image in (None, "b")
+    assert reading.config.environment.cpus == 1
+    assert reading.config.oracle.env in ({}, {"A": "b"})

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from peers import PeerUnavailable, peer_environment
+from peers import HARBOR_LOADER, PeerUnavailable, harbor_answers, peer_environment
 
 from benchflow.task.interop.migration import migrate_task_to_task_md
 from benchflow.task.interop.split_export import export_task_to_split_layout
 
-HARBOR = ("harbor==0.24.0", "pydantic", "toml")
-"""Its loader needs no more than these; the whole of Harbor would take minutes to install."""
-LOAD = """
-import json, sys
-from harbor.models.task.task import Task
-answers = {}
-for path in sys.argv[1:]:
-    try:
-        Task(path)
-        answers[path] = None if Task.is_valid_dir(path) else "not a valid folder"
-    except Exception as error:
-        answers[path] = f"{type(error).__name__}: {error}"
-print(json.dumps(answers))
-"""
 EXAMPLES = Path(__file__).parents[3] / "examples" / "packages"
 REFUSED = {"explain-outage", "forecast-demand", "guess-the-number", "haggle-arena", "pack-boxes", "summarise-minutes"}
 Load = Callable[..., dict[str, str | None]]
@@ -36,14 +21,12 @@ Load = Callable[..., dict[str, str | None]]
 def load() -> Load:
     """What Harbor says of each folder: None, or why it refuses it."""
     try:
-        python = peer_environment(*HARBOR, dependencies=False) / "python"
+        peer_environment(*HARBOR_LOADER, dependencies=False)
     except PeerUnavailable as error:
         pytest.skip(str(error))
 
     def loaded(*folders: Path) -> dict[str, str | None]:
-        done = subprocess.run([python, "-c", LOAD, *folders], check=True, capture_output=True, text=True)
-        answers: dict[str, str | None] = json.loads(done.stdout)
-        return {Path(path).name: answer for path, answer in answers.items()}
+        return {Path(path).name: answer for path, answer in harbor_answers(folders).items()}
 
     return loaded
 
@@ -138,3 +121,19 @@ def test_every_setting_is_loaded_or_refused_as_reported(load, make_native, tmp_p
 def test_a_migrated_terminal_bench_task_is_loaded(load, terminal_bench, tmp_path):
     migrate_task_to_task_md(terminal_bench, remove_legacy=True)
     assert agrees(load, [terminal_bench], tmp_path / "out") == {"hello": "lossless"}
+
+
+SPELLINGS = {
+    "old": 'version = "1.0"\n[environment]\nmemory = "2G"\nstorage = "10G"\nallow_internet = false\n',
+    "native": '[oracle]\nA = "b"\n[sandbox]\n[reward]\n[verifier]\ntype = "test-script"\n[verifier.hardening]\n',
+    "types": '[environment]\ncpus = "2"\nos = "Linux"\n[verifier]\ntimeout_sec = "60"\n[metadata]\nat = 07:32:00\n',
+}
+
+
+def test_a_migrated_split_task_is_loaded_in_the_spelling_of_its_source(load, split, steps, tree, tmp_path):
+    packages = [split, steps]
+    for name, toml in SPELLINGS.items():
+        packages.append(tree(shutil.copytree(split, tmp_path / name), {"task.toml": toml}))
+    for package in packages:
+        migrate_task_to_task_md(package, remove_legacy=True)
+    assert set(agrees(load, packages, tmp_path / "out").values()) == {"lossless"}

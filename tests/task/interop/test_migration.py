@@ -43,6 +43,7 @@ def test_foreign_keys_go_under_compat_extra(split):
             "source": "task.toml",
             "extra_paths": ["environment.modal.image"],
             "extra": {"environment": {"modal": {"image": "x"}}},
+            "spelling": '[environment]\nmemory = "1G"\n',
         }
     }
     assert result.extra_paths == ("environment.modal.image",)

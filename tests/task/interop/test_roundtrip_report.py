@@ -62,21 +62,39 @@ def test_native_settings_of_a_split_task_come_back(split, tree):
     )
 
 
-def test_a_time_of_day_becomes_text_and_the_report_says_so(split, tree):
+def test_a_time_of_day_is_text_in_the_document_and_comes_back(split, tree):
     tree(split, {"task.toml": "[metadata]\nat = [07:32:00]\nday = 1979-05-27\n[foreign]\nt = 07:32:00\n"})
-    report = build_harbor_roundtrip_conformance_report(split)
-    assert (report.status, report.config_equal) == ("drift", False)
-    assert [mismatch.path for mismatch in report.mismatches] == ["metadata.at[0]", "foreign.t"]
+    assert build_harbor_roundtrip_conformance_report(split).status == "lossless"
     warnings = [(i.severity, i.path, i.line) for i in load_package(split).issues if i.code == "time-as-text"]
     assert warnings == [("warning", "metadata.at[0]", 2), ("warning", "foreign.t", 5)]
 
 
-def test_what_does_not_come_back_is_named(split, tree):
-    tree(split, {"steps/stray/file.txt": "x"})
+def test_every_file_comes_back(split, tree):
+    files = {"steps/stray/file.txt": "x", ".meta/a/b": "c", "media.toml": "", "evidence/e": "", "verifier.md": "v"}
+    tree(split, {**files, "instruction.md": "\ufeff\n Do\r\nit.\n\nNow."})
+    (split / "tests/data").symlink_to("../environment/data")
+    (split / "notes").symlink_to("README.md")
     report = build_harbor_roundtrip_conformance_report(split)
-    assert report.status == "drift"
-    assert not report.steps_file_map_equal
-    assert [mismatch.path for mismatch in report.mismatches] == ["steps/"]
+    assert report.to_dict()["mismatches"] == []
+
+
+def test_what_does_not_come_back_is_named_with_code_file_and_line(split, tree, monkeypatch):
+    """An export that writes in its own words, adds a key and leaves out a file."""
+    toml = 'version = "1.0"\n\n[environment]\ncpus = 2\nmemory = "1G"\n[x]\ny = [{z = 07:32:00}]\n'
+    tree(split, {"task.toml": toml, "data/a": "b", "tests/other.sh": "x"})
+    monkeypatch.setattr("benchflow.task.interop.toml_export.respelled", lambda data, *_: {**data, "new": 1})
+    monkeypatch.setattr("benchflow.task.interop.export_plan._add_the_rest", lambda *_: None)
+    report = build_harbor_roundtrip_conformance_report(split)
+    assert (report.status, report.config_equal, report.prompt_equal) == ("drift", False, True)
+    assert [(m.code, m.path, m.file, m.line) for m in report.mismatches] == [
+        ("key-lost", "environment.memory", "task.toml", 5),
+        ("key-added", "environment.memory_mb", "task.toml", 3),
+        ("key-added", "new", "task.toml", None),
+        ("key-added", "schema_version", "task.toml", None),
+        ("key-lost", "version", "task.toml", 1),
+        ("key-changed", "x.y[0].z", "task.toml", 7),
+        ("file-lost", "data/a", "data/a", None),
+    ]
 
 
 def test_native_and_broken_packages_are_refused(native, split):
@@ -235,14 +253,10 @@ def test_any_instruction_survives_as_the_body_of_a_document(instruction):
     assert document.role_prompts == document.scene_prompts == {}
 
 
-def test_restored_toml_is_the_source_but_for_spelling(split, tmp_path):
-    from benchflow.task.interop.migration import migrate_task_to_task_md
+def test_the_exported_toml_of_a_split_package_is_its_own(split, tmp_path):
     from benchflow.task.interop.split_export import export_task_to_split_layout
 
-    source = tomllib.loads((split / "task.toml").read_text())
-    migrate_task_to_task_md(split, remove_legacy=True)
-    export_task_to_split_layout(split, tmp_path / "out")
+    report = export_task_to_split_layout(split, tmp_path / "out")
     back = tomllib.loads((tmp_path / "out/task.toml").read_text())
-    source["environment"]["memory_mb"] = 1024
-    del source["environment"]["memory"]
-    assert back == source
+    assert back == tomllib.loads((split / "task.toml").read_text())
+    assert report.output_hashes["README.md"] == report.input_hashes.get("README.md", report.output_hashes["README.md"])

@@ -295,14 +295,22 @@ def test_steps_are_exported_under_their_split_names(steps, tmp_path, look):
     assert toml(tmp_path / "out") == tomllib.loads((tmp_path / "out/task.toml").read_text())
 
 
-def test_step_files_without_a_place_are_losses(steps, tree):
-    tree(steps, {"steps/first/notes/x.txt": "", "steps/third/instruction.md": "", "steps/first/hint.txt": ""})
-    migrate_task_to_task_md(steps, remove_legacy=True)
-    assert losses(build_compatibility_export_report(steps)).keys() == {
+def test_step_files_without_a_place_are_losses_unless_they_came_from_a_split_package(
+    steps, tree, make_native, tmp_path
+):
+    files = {"steps/first/notes/x.txt": "", "steps/third/instruction.md": "", "steps/first/hint.txt": "", "a/b": "c"}
+    native = tree(make_native("steps: [{name: first}]"), {**files, "steps/first/instruction.md": "Do it."})
+    assert losses(build_compatibility_export_report(native)).keys() == {
+        "a/",
         "steps/first/notes/",
         "steps/first/hint.txt",
         "steps/third/instruction.md",
     }
+    tree(steps, files)
+    migrate_task_to_task_md(steps, remove_legacy=True)
+    report = export_task_to_split_layout(steps, tmp_path / "out")
+    assert report.status == "lossless"
+    assert files.keys() <= set(report.emitted_files)
 
 
 def test_preserved_keys_come_back_and_never_over_native_ones(make_native, tmp_path):

@@ -12,12 +12,15 @@ COMMANDS = {
     "show": Lazy("benchflow.cli.tasks.show:show", "Show what a package will run."),
     "normalize": Lazy("benchflow.cli.tasks.normalize:normalize", "Expand presets and write task.md in canonical form."),
     "migrate": Lazy("benchflow.cli.tasks.migrate:migrate", "Convert split packages to task.md packages."),
-    "export": Lazy("benchflow.cli.tasks.export:export", "Write a package in the split layout and report losses."),
+    "export": Lazy("benchflow.cli.tasks.export:export", "Write packages in the split layout, or as they are."),
     "roundtrip": Lazy(
         "benchflow.cli.tasks.roundtrip:roundtrip", "Test that split packages survive conversion to task.md and back."
     ),
     "digest": Lazy("benchflow.cli.tasks.digest:digest", "Print the digest of packages."),
+    "bundle": Lazy("benchflow.cli.tasks.bundle:bundle", "Write packages into one file with one digest."),
     "pin": Lazy("benchflow.cli.tasks.pin:pin", "Write the SHA-256 pins of evidence, task.md and verifier."),
+    "prove": Lazy("benchflow.cli.tasks.prove:prove", "Run what shows that packages are sound, and write the evidence."),
+    "audit": Lazy("benchflow.cli.tasks.audit:audit", "Try to score on packages without solving them."),
 }
 
 
@@ -25,5 +28,6 @@ COMMANDS = {
 def tasks() -> None:
     """Write, check and convert task packages.
 
-    PATH is a package (a folder with task.md or task.toml) or any folder above packages.
+    PATH is a package (a folder with task.md or task.toml), any folder above packages, a bundle or a registry file.
+    FILE@sha256:DIGEST pins a file, FILE:PATH is a package in it, FILE#NAME one of its splits or datasets.
     """

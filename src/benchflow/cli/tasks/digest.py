@@ -39,8 +39,8 @@ def digest(paths: tuple[Path, ...], as_json: bool) -> int:
 
 
 def _digest(found: FoundPackage) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": str(found.path), "name": found.path.absolute().name}
+    entry: dict[str, Any] = {"path": found.shown, "name": found.folder_name}
     if found.problem is not None:
         return {**entry, "digest": None, "content_digest": None, "problem": found.problem.message}
-    package = load_package(found.path)
+    package = found.entry or load_package(found.path)
     return {**entry, "name": package.name, "digest": package.digest, "content_digest": package.content_digest}

@@ -10,7 +10,7 @@ import click
 from benchflow.cli.arguments import json_option, package_paths
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.progress import Progress
-from benchflow.cli.tasks.bulk import BulkReport, issues_said
+from benchflow.cli.tasks.bulk import BulkReport, issue_findings
 from benchflow.cli.tasks.rendering import emit_issues, failed, failure_issues
 from benchflow.cli.terminal import emit, printable, style
 from benchflow.errors import Issue
@@ -29,8 +29,8 @@ def migrate(paths: tuple[Path, ...], remove_legacy: bool, as_json: bool) -> int:
     Terminal-Bench folders (task.yaml) are converted too. Native packages below PATH are skipped; a native
     package named as PATH is an error. A package that cannot be migrated is left unchanged.
     """
-    found = find_packages(paths, markers=(*PACKAGE_MARKERS, TERMINAL_BENCH_MARKER))
-    report = BulkReport("tasks", _STATUSES, len(found), as_json=as_json, show=_print, said=issues_said)
+    found = find_packages(paths, markers=(*PACKAGE_MARKERS, TERMINAL_BENCH_MARKER), to_change=True)
+    report = BulkReport("tasks", _STATUSES, len(found), as_json=as_json, show=_print, findings=issue_findings)
     for package in Progress("Migrating packages:", len(found)).over(found):
         report.add(_migrate(package, remove_legacy=remove_legacy))
     return GOOD if report.finish(bad=("failed",)) else FAILED
@@ -40,16 +40,16 @@ def _migrate(found: FoundPackage, *, remove_legacy: bool) -> dict[str, Any]:
     from benchflow.task.interop.migration import migrate_task_to_task_md
 
     if found.problem is not None:
-        return failed(found.path, found.problem)
+        return failed(found.shown, found.problem)
     if (found.path / "task.md").exists():
         if not found.named:
-            return {"path": str(found.path), "status": "skipped", "issues": []}
+            return {"path": found.shown, "status": "skipped", "issues": []}
         message = "the package already has a task.md; there is nothing to migrate"
-        return failed(found.path, Issue("already-native", "error", "", message, "task.md"))
+        return failed(found.shown, Issue("already-native", "error", "", message, "task.md"))
     try:
         done = migrate_task_to_task_md(found.path, remove_legacy=remove_legacy)
     except Exception as error:  # noqa: BLE001 - one bad package must not stop the others
-        return failed(found.path, *failure_issues(error))
+        return failed(found.shown, *failure_issues(error))
     return {**done.to_dict(), "status": "migrated"}
 
 

@@ -29,7 +29,7 @@ def normalize(path: Path, write: bool, output: Path | None, as_json: bool) -> in
         raise UsageError("--write and -o cannot be combined", code="usage")
     if output is not None and (output.exists() or output.is_symlink()):
         raise UsageError(f"{output} already exists", code="output-exists")
-    folder = one_package(path)
+    folder = one_package(path, to_change=write).path
     try:
         result, issues = _rewrite(folder) if write else _render(folder, output)
     except PackageError as error:

@@ -23,7 +23,7 @@ def pin(paths: tuple[Path, ...], as_json: bool) -> int:
 
     A package is pinned only if its evidence is complete and consistent; otherwise nothing is written.
     """
-    results = [_pin(found) for found in find_packages(paths)]
+    results = [_pin(found) for found in find_packages(paths, to_change=True)]
     pinned = sum("pins" in result for result in results)
     if as_json:
         plain = [{**result, "issues": [issue.to_dict() for issue in result["issues"]]} for result in results]
@@ -38,19 +38,20 @@ def _pin(found: FoundPackage) -> dict[str, Any]:
     from benchflow.files.atomic import write_atomic
     from benchflow.task.checks import check_package
     from benchflow.task.checks.acceptance_level import check_evidence
+    from benchflow.task.checks.conventional_evidence import effective_evidence
     from benchflow.task.checks.pins import build_pins, pinnable_hashes, pins_file, render_pins
     from benchflow.task.package import load_package
 
     if found.problem is not None:
-        return {"path": str(found.path), "issues": [found.problem]}
+        return {"path": found.shown, "issues": [found.problem]}
     package = load_package(found.path)
-    evidence = package.document.namespace.evidence if package.document is not None else None
+    evidence = effective_evidence(package)
     hashes = pinnable_hashes(package)
     issues: list[Issue] = [
         *check_package(package, level="publication-grade"),
         *check_evidence(package.path, evidence, hashes, with_pins_file=False),
     ]
-    result: dict[str, Any] = {"path": str(found.path), "issues": issues}
+    result: dict[str, Any] = {"path": found.shown, "issues": issues}
     if evidence is None or any(issue.severity == "error" for issue in issues):
         return result
     name = pins_file(evidence)

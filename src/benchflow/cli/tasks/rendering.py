@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from benchflow.cli.terminal import emit, printable, style
@@ -13,16 +12,20 @@ from benchflow.errors import BenchflowError, Issue
 def issue_lines(issues: Iterable[Issue], folder: str, *, indent: str = "     ") -> Iterator[str]:
     """`folder/file:line: severity: message [code]`, one per issue."""
     for issue in issues:
-        place = "/".join(part for part in (folder.rstrip("/"), issue.file) if part)
-        line = f":{issue.line}" if issue.line is not None else ""
         severity = style(issue.severity, "red" if issue.severity == "error" else "yellow")
-        where = f"{printable(place)}{line}"
+        where = printable(location(issue, folder))
         yield f"{indent}{where}: {severity}: {printable(issue.message)} {style(f'[{issue.code}]', 'dim')}"
 
 
-def failed(path: Path, *issues: Issue) -> dict[str, Any]:
+def location(issue: Issue, folder: str) -> str:
+    """`folder/file:line`, as far as they are known."""
+    place = "/".join(part for part in (folder.rstrip("/"), issue.file) if part)
+    return place if issue.line is None else f"{place}:{issue.line}"
+
+
+def failed(path: str, *issues: Issue) -> dict[str, Any]:
     """The JSON entry of a package that a command could not process."""
-    return {"path": str(path), "status": "failed", "issues": [issue.to_dict() for issue in issues]}
+    return {"path": path, "status": "failed", "issues": [issue.to_dict() for issue in issues]}
 
 
 def emit_issues(entry: Mapping[str, Any]) -> None:

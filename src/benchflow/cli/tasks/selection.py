@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchflow.errors import PackageError, UsageError
-from benchflow.task.discovery import find_packages
+from benchflow.task.discovery import FoundPackage, find_packages
 
 
-def one_package(path: Path) -> Path:
-    """The path, which must itself be a package; raises `UsageError` for a folder above packages."""
-    first = find_packages([path])[0]
+def one_package(path: Path, *, to_change: bool = False) -> FoundPackage:
+    """The package that the path names; raises `UsageError` for something above packages."""
+    first = find_packages([path], to_change=to_change)[0]
     if first.problem is not None:
         raise PackageError(f"{path}: {first.problem.message}", code=first.problem.code)
     if not first.named:
         raise UsageError(
-            f"{path}: a folder above packages; name one of them, such as {first.path}", code="not-a-package"
+            f"{path}: {'several packages' if first.inside else 'a folder above packages'}; name one of them,"
+            f" such as {first.shown}",
+            code="not-a-package",
         )
-    return path
+    return first

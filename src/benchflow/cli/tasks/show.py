@@ -10,11 +10,12 @@ import click
 
 from benchflow.cli.arguments import json_option, package_path, sandbox_option
 from benchflow.cli.failures import FAILED, GOOD
-from benchflow.cli.tasks.rendering import issue_lines
+from benchflow.cli.tasks.rendering import counted, issue_lines
 from benchflow.cli.tasks.selection import one_package
 from benchflow.cli.terminal import emit, emit_json, printable, style
 
 if TYPE_CHECKING:
+    from benchflow.task.bundles.bundle_reading import Bundle
     from benchflow.task.package import TaskPackage
 
 
@@ -23,15 +24,20 @@ if TYPE_CHECKING:
 @sandbox_option
 @json_option
 def show(path: Path, sandbox: str | None, as_json: bool) -> int:
-    """Show what a package will run.
+    """Show what a package will run, or what a bundle contains.
 
     With --json: the whole package as data, with its effective configuration. Private facts are not included.
     """
+    from benchflow.task.bundles.package_files import open_named
     from benchflow.task.checks import check_package, require_sandbox
     from benchflow.task.package import load_package
 
     require_sandbox(sandbox)
-    package = load_package(one_package(path), sandbox=sandbox)
+    bundle = open_named(path)
+    if bundle is not None and len(bundle.index.packages) > 1:
+        return _show_bundle(bundle, as_json=as_json)
+    found = one_package(path)
+    package = load_package(found.path, sandbox=sandbox)
     issues = check_package(package)
     valid = not any(issue.severity == "error" for issue in issues)
     if as_json:
@@ -44,6 +50,28 @@ def show(path: Path, sandbox: str | None, as_json: bool) -> int:
         for line in issue_lines(issues, str(path), indent=""):
             emit(line)
     return GOOD if valid else FAILED
+
+
+def _show_bundle(bundle: Bundle, *, as_json: bool) -> int:
+    """The benchmark and its packages, all verified."""
+    for entry in bundle.index.packages:
+        bundle.verify(entry)
+    benchmark = bundle.index.benchmark.to_dict()
+    if as_json:
+        listed = [{**entry._asdict(), "beside": list(entry.beside)} for entry in bundle.index.packages]
+        emit_json({"path": str(bundle.path), "digest": bundle.digest, "benchmark": benchmark, "tasks": listed})
+        return GOOD
+    splits = benchmark.pop("splits")
+    emit(style(printable(benchmark.pop("name") or str(bundle.path)), "bold"))
+    rows = {"digest": bundle.digest, **benchmark, "packages": f"{len(bundle.index.packages):,}"}
+    rows |= {f"split {name}": counted(len(paths), "package") for name, paths in splits.items()}
+    width = max(map(len, rows))
+    for label, value in rows.items():
+        if value:
+            emit(f"  {style(label.ljust(width), 'dim')}  {printable(value)}")
+    for entry in bundle.index.packages:
+        emit(printable(f"{bundle.path}:{entry.path}  ({entry.name})"))
+    return GOOD
 
 
 def _unusable(package: TaskPackage) -> dict[str, Any]:
@@ -60,12 +88,12 @@ def _unusable(package: TaskPackage) -> dict[str, Any]:
 
 def isolation_of_steps(package: TaskPackage) -> list[dict[str, Any]]:
     """What the verifier of the task, or of each step, sees of the agent's changes: declared, and proven so far."""
+    from benchflow.files.user_store import default_store
     from benchflow.record.proof import list_proofs
-    from benchflow.sandbox.local.layers.sandbox_store import default_store
 
     proofs = list(list_proofs(default_store() / "proofs", package.content_digest))
     if proofs:
-        from benchflow.rollout.proving import rules
+        from benchflow.record.proof import rules
 
         proofs = [proof for proof in proofs if proof.key.rules == rules()]
     whole = package.view.config.verifier.wanted_isolation

@@ -17,6 +17,7 @@ from benchflow.task.checks.schema_level import check_schema
 from benchflow.task.checks.structural_level import check_structure
 from benchflow.task.checks.worth import check_worth
 from benchflow.task.discovery import FoundPackage
+from benchflow.task.filemap import FileMap
 from benchflow.task.package import TaskPackage, load_package
 
 Check = Callable[[TaskPackage], Iterable[Issue]]
@@ -24,21 +25,39 @@ Check = Callable[[TaskPackage], Iterable[Issue]]
 
 def _check_acceptance(package: TaskPackage) -> Iterable[Issue]:
     from benchflow.task.checks.acceptance_level import check_evidence
+    from benchflow.task.checks.bindings import check_bindings
+    from benchflow.task.checks.conventional_evidence import effective_evidence
+    from benchflow.task.checks.live_report_file import check_live_report
     from benchflow.task.checks.pins import pinnable_hashes
 
+    evidence = effective_evidence(package)
+    yield from check_evidence(package.path, evidence, pinnable_hashes(package))
+    yield from check_bindings(package)
+    yield from check_live_report(package, evidence)
+
+
+def _check_live_declared(package: TaskPackage) -> Iterable[Issue]:
     evidence = package.document.namespace.evidence if package.document is not None else None
-    return check_evidence(package.path, evidence, pinnable_hashes(package))
+    if evidence is None or evidence.acceptance_live is None:
+        return ()
+    from benchflow.task.checks.live_report_file import nothing_runs
+
+    return nothing_runs(evidence.acceptance_live)
 
 
 LEVELS: Final[Mapping[str, tuple[Check, ...]]] = {
     "schema": (check_schema,),
     "structural": (check_schema, check_structure, check_worth),
     "runtime-capability": (check_schema, check_structure, check_worth),
-    "publication-grade": (check_schema, check_structure, check_worth, check_publication),
+    "publication-grade": (check_schema, check_structure, check_worth, check_publication, _check_live_declared),
     "acceptance": (check_schema, check_structure, check_worth, check_publication, _check_acceptance),
 }
 """The checks of each level; sandbox support is checked at any level when a sandbox is named."""
 DEFAULT_LEVEL: Final = "structural"
+LIVE_LEVEL: Final = "acceptance-live"
+"""Runs cases in a sandbox, so it is not a check of this package: `benchflow.evidence.live_check` has it."""
+_ON_DISK: Final = frozenset({"acceptance", LIVE_LEVEL})
+"""Levels that read evidence from the folder itself."""
 
 
 class CheckReport(NamedTuple):
@@ -50,6 +69,8 @@ class CheckReport(NamedTuple):
     """None only for a folder that could not be searched."""
     issues: tuple[Issue, ...]
     content_digest: str | None = None
+    live: Mapping[str, Any] | None = None
+    """What live runs showed, of a level that runs them."""
 
     @property
     def errors(self) -> int:
@@ -68,6 +89,7 @@ class CheckReport(NamedTuple):
             "content_digest": self.content_digest,
             "valid": self.valid,
             "issues": [issue.to_dict() for issue in self.issues],
+            **({"live": dict(self.live)} if self.live is not None else {}),
         }
 
 
@@ -103,10 +125,12 @@ def require_sandbox(sandbox: str | None) -> None:
     declared_capabilities(sandbox)
 
 
-def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
-    """Load and check a folder; always returns a report."""
+def check_folder(
+    path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None, files: FileMap | None = None
+) -> CheckReport:
+    """Load and check a folder; always returns a report. `files` are what it contains, if that is known already."""
     try:
-        package = load_package(path)
+        package = load_package(path, files=files)
         issues = check_package(package, level=level, sandbox=sandbox)
     except UsageError:
         raise
@@ -119,8 +143,13 @@ def check_folder(path: Path, *, level: str = DEFAULT_LEVEL, sandbox: str | None 
 def check_found(found: FoundPackage, *, level: str = DEFAULT_LEVEL, sandbox: str | None = None) -> CheckReport:
     """Check what discovery found; a folder it could not search is reported as a broken package."""
     if found.problem is not None:
-        return CheckReport(str(found.path), found.path.absolute().name, None, (found.problem,))
-    return check_folder(found.path, level=level, sandbox=sandbox)
+        return CheckReport(found.shown, found.folder_name, None, (found.problem,))
+    files = found.in_memory() if found.in_memory is not None and level not in _ON_DISK else None
+    if files is not None:
+        report = check_folder(files.root, level=level, sandbox=sandbox, files=files)
+        if report.valid:  # what a package reads by itself, such as a profile in it, is missing in memory: an error
+            return report._replace(path=found.shown)
+    return check_folder(found.path, level=level, sandbox=sandbox)._replace(path=found.shown)
 
 
 def _with_lines(package: TaskPackage, issues: Iterable[Issue]) -> Iterator[Issue]:

@@ -92,6 +92,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
     },
     "Files of the package (level `structural`)": {
+        "secret-ambiguous": (
+            "Several secrets of scope `image-pull` are declared, and no image refers to them; a launch is refused.",
+            "Set `credential_secret_ref` of the images in `benchflow.provenance.images`.",
+        ),
         "undeclared-secret": (
             "A setting names a secret that `benchflow.secrets` does not declare for that use.",
             "Declare it with its name and scope, or fix the name.",
@@ -231,10 +235,40 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "An evidence file contradicts the claim that refers to it.",
             "Repeat the measurement, or fix the claim.",
         ),
+        "evidence-stale": (
+            "Evidence is about another state of the package, or about another package.",
+            "Run `bench tasks prove` again; for a live report, `bench tasks check --level acceptance-live`.",
+        ),
+        "evidence-not-declarable": (
+            "`bench tasks prove --declare` cannot write into this `task.md` without changing other parts of it.",
+            "Write `benchflow:` as a block with one key per line.",
+        ),
         "evidence-unpinned": ("A file that a claim depends on has no SHA-256 pin.", "Run `bench tasks pin`."),
         "pins-missing": (
             "Nothing shows that the evidence applies to this `task.md` and verifier.",
             "Run `bench tasks pin`.",
+        ),
+        "live-proof-not-run": (
+            "The package asks for live runs, and this level runs nothing.",
+            "Run `bench tasks check --level acceptance-live --sandbox NAME`.",
+        ),
+    },
+    "Live evidence (level `acceptance-live`)": {
+        "live-case-invalid": (
+            "A live case cannot be run: it has no command, no oracle to run, or the name of another case.",
+            "Fix the case in `benchflow.evidence.acceptance_live` or in the calibration report.",
+        ),
+        "live-case-failed": (
+            "A live case did not score what it is expected to score.",
+            "Inspect the runs in the report; fix the task, its verifier or the expectation.",
+        ),
+        "live-unsuitable": (
+            "The package requires suitability for a leaderboard, and its live evidence is not enough.",
+            "Add what the message names.",
+        ),
+        "report-not-written": (
+            "The live report could not be written.",
+            "Make the folder writable, or use `--report-output FILE`.",
         ),
     },
     "Conversion": {
@@ -293,7 +327,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Refused commands (exit code 2)": {
         "no-such-path": ("The path does not exist.", "Fix the path."),
-        "not-a-folder": ("The path is not a folder.", "Name a package, or a folder above packages."),
+        "not-a-folder": (
+            "The path is not a folder, or is a file where packages would have to be changed.",
+            "Name a package, or a folder above packages.",
+        ),
         "unreadable-path": ("The path cannot be read.", "Fix its permissions."),
         "no-packages": (
             "There is no package at or below the path.",
@@ -307,6 +344,27 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unknown-target": ("There is no export target with this name.", "Use one of those listed in the message."),
         "output-exists": ("The output already exists.", "Name another one, or use `--overwrite`."),
         "output-overlaps": ("The output overlaps its source.", "Name a folder elsewhere."),
+        "output-unwritable": ("The output cannot be written.", "Create its folder, or fix its permissions."),
+        "bundle-invalid": (
+            "The file is not a bundle, or is damaged, or was changed after it was written.",
+            "Get it again, or write it again with `bench tasks bundle`.",
+        ),
+        "bundle-clash": (
+            "The packages do not fit into one bundle.",
+            "Rename what the message names, or bundle the folder above all of them.",
+        ),
+        "digest-invalid": ("What follows `@` is not a digest.", "Write `FILE@sha256:` and 64 hexadecimal digits."),
+        "digest-mismatch": ("The file is not the one that is pinned.", "Get the pinned file, or change the pin."),
+        "no-such-part": ("The file has no split or dataset of this name.", "Use one of those listed in the message."),
+        "manifest-invalid": ("The benchmark manifest cannot be used.", "Fix what the message names."),
+        "registry-invalid": ("The file is not a registry file that can be read.", "Fix what the message names."),
+        "git-missing": ("Git is not installed.", "Install it."),
+        "git-failed": ("Git could not do what was needed.", "Fix what the message names."),
+        "fetch-failed": (
+            "A commit that a registry file names cannot be fetched.",
+            "Check the address, the commit and the network.",
+        ),
+        "split-invalid": ("A split is not well-formed, or matches no package.", "Fix its name or its patterns."),
     },
 }
 

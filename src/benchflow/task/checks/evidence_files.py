@@ -208,6 +208,20 @@ def unit_number(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 <= value <= 1 else None
 
 
+def within_bounds(reward: Any, expect: Any) -> bool:
+    """Whether a reward is what a report expects of its case; bounds that cannot be read allow nothing."""
+    if not isinstance(expect, Mapping):
+        return False
+    span = expect.get("reward_range")
+    low, high = span if isinstance(span, list) and len(span) == 2 else (None, None)  # a pair
+    equal = expect.get("reward_equals")
+    least = [bound for bound in (expect.get("reward_min"), low, equal) if bound is not None]
+    most = [bound for bound in (expect.get("reward_max"), high, equal) if bound is not None]
+    if not all(type(number) in (int, float) for number in (reward, *least, *most)):
+        return False
+    return all(reward >= bound - TOLERANCE for bound in least) and all(reward <= bound + TOLERANCE for bound in most)
+
+
 def _agrees(reward: float, expected: float | None) -> bool:
     return expected is not None and abs(reward - expected) <= TOLERANCE
 

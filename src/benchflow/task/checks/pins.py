@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from benchflow.errors import Issue
+from benchflow.errors import Issue, Severity
 from benchflow.task.checks.evidence_files import EvidenceReader
 from benchflow.task.config.evidence_config import Evidence
 from benchflow.task.package import TaskPackage
@@ -81,7 +81,9 @@ def check_pins_file(reader: EvidenceReader, evidence: Evidence) -> frozenset[str
     name = pins_file(evidence)
     if name not in reader.files:
         message = f"{name} is missing: nothing shows that the evidence applies to this task.md and verifier"
-        reader.report("pins-missing", "benchflow.evidence.pins", message)
+        # The standard demands pins of evidence files only, and task.md can hold those; a declared file must be there.
+        severity: Severity = "warning" if evidence.pins is None else "error"
+        reader.issues.append(Issue("pins-missing", severity, "benchflow.evidence.pins", message, "task.md"))
         return frozenset()
     found = reader.read(name, "benchflow.evidence.pins", kind=PINS_KIND)
     pinned = None if found is None else found.get("files")

@@ -14,7 +14,7 @@ from typing import Final
 
 from benchflow.errors import Issue
 from benchflow.task.checks.schema_level import is_about_definition, marker_issues
-from benchflow.task.config.namespace import SECRET_SCOPES
+from benchflow.task.config.namespace import SECRET_SCOPES, ambiguous_secrets, loose_secrets
 from benchflow.task.config.task_config import AUTO, TaskConfig
 from benchflow.task.document.task_document import TASK_MD
 from benchflow.task.package import TaskPackage
@@ -221,6 +221,8 @@ _SCORING: Final = ("verifier", "judge")
 
 def check_secrets(package: TaskPackage) -> Iterator[Issue]:
     """References to secrets that are not declared in `benchflow.secrets`, or declared for another use."""
+    if package.document is not None and len(loose := loose_secrets(package.document.namespace)) > 1:
+        yield Issue("secret-ambiguous", "warning", "benchflow.secrets", ambiguous_secrets(loose), TASK_MD)
     references = list(_references(package))
     if not references:
         return

@@ -7,6 +7,7 @@ oracle and environment, assets and secrets, provenance, evidence, compatibility.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from benchflow.task.config import kinds
@@ -271,12 +272,25 @@ class TargetCompatibility(Record):
     losses: tuple[str, ...] = field(listing(some_text), default=())
 
 
+class SourceInstruction(Record):
+    """`benchflow.compat.instruction`: what surrounds the prompt in the source, and how its lines end."""
+
+    before: str = field(text, default="")
+    after: str | None = field(text, default=None)
+    """None: one line ending."""
+    breaks: str = field(kinds.matching("[lcr]+", "a letter per line break: l (LF), c (CRLF) or r (CR)"), default="l")
+    """One letter for all line breaks, or one for each."""
+
+
 class Compat(Record):
-    """`benchflow.compat`: foreign keys preserved by an import."""
+    """`benchflow.compat`: what an import preserved, so that an export can restore it."""
 
     source: str | None = field(text, default=None)
     extra_paths: tuple[str, ...] = field(listing(text), default=())
     extra: FrozenMap = field(kinds.free_mapping, default=FrozenMap())
+    spelling: str | None = field(some_text, default=None)
+    """TOML: the parts of the source that an export would write in other words."""
+    instruction: SourceInstruction | None = field(kinds.record(SourceInstruction), default=None)
 
 
 class Authoring(Record):
@@ -326,3 +340,17 @@ class DocumentRoot(TaskConfig):
     def config(self) -> TaskConfig:
         """The part shared with split layouts."""
         return TaskConfig.of({name: value for name, value in self.__dict__.items() if name in TaskConfig.FIELDS})
+
+
+def loose_secrets(namespace: Namespace) -> list[str]:
+    """The secrets of scope `image-pull` that no image refers to, by name."""
+    images = namespace.provenance.images if namespace.provenance is not None else ()
+    return sorted(
+        {secret.name for secret in namespace.secrets if secret.scope == "image-pull"}
+        - {image.credential_secret_ref for image in images}
+    )
+
+
+def ambiguous_secrets(names: Iterable[str]) -> str:
+    """Why several of them are refused."""
+    return f"No image refers to the secrets {', '.join(names)} of scope image-pull; set credential_secret_ref."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.errors import Issue, IssuesError
+from benchflow.errors import Issue, IssuesError, PackageError
 from benchflow.task.config.interaction import Role, Scene, Turn, User
 from benchflow.task.config.namespace import DocumentRoot, Namespace
 from benchflow.task.config.parsed_record import FrozenMap, IssueLog, shorten
@@ -121,6 +121,7 @@ def _assemble(
     persona = prompts.get(PERSONA) or (root.user.persona if root.user else None)
     scenes = resolve_scenes(root.scenes, roles, problems)
     check_roles(root.benchflow, roles, problems)
+    _check_spelling(root.benchflow, problems)
     return TaskDocument(
         config=root.config(),
         namespace=root.benchflow,
@@ -138,6 +139,18 @@ def _assemble(
         body=text,
         spelling=FrozenMap(_spelling(frontmatter)),
     )
+
+
+def _check_spelling(namespace: Namespace, problems: IssueLog) -> None:
+    if namespace.compat is None or namespace.compat.spelling is None:
+        return
+    from benchflow.task.document.toml_source import parse_toml
+
+    where = "benchflow.compat.spelling"
+    try:
+        parse_toml(namespace.compat.spelling, file=where)
+    except PackageError as problem:
+        problems.error(problem.code, where, str(problem))
 
 
 def _spelling(frontmatter: Mapping[str, Any]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,11 +33,3 @@ def render_checked(frontmatter: Mapping[str, Any], instruction: str, config: Tas
     if changed or document.instruction != instruction.strip():
         raise PackageError("the task cannot be written as task.md without changing its meaning", code="not-migratable")
     return text
-
-
-def compat_namespace(source: str, paths: tuple[str, ...], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The `benchflow:` mapping that preserves foreign keys."""
-    compat: dict[str, Any] = {"source": source, "extra_paths": list(paths)}
-    if extra:
-        compat["extra"] = copy.deepcopy(dict(extra))
-    return {"compat": compat}

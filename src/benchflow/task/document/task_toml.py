@@ -12,6 +12,7 @@ import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import nan
 from typing import Any, Final, Literal
 
 from benchflow.errors import Issue, PackageError
@@ -89,15 +90,20 @@ def read_task_toml(text: str, *, source: str = SOURCE) -> TaskTomlReading:
     except PackageError as error:
         return TaskTomlReading(None, InboundCompatibility(source, {}, ()), (error.issue(),), {})
     problems = IssueLog(TASK_TOML, toml_locator(text), foreign=True)
+    config, extra, paths = read_harbor_config(data, problems)
+    if config is not None:
+        paths.update(lost.path for lost in express(config.to_declared_dict()).lost)
+    compatibility = InboundCompatibility(source, extra, tuple(sorted(paths)))
+    return TaskTomlReading(config, compatibility, tuple(problems.issues), data)
+
+
+def read_harbor_config(data: dict[str, Any], problems: IssueLog) -> tuple[TaskConfig | None, dict[str, Any], set[str]]:
+    """The configuration in a `task.toml`, what is preserved beside it, nested as it was, and the paths of that."""
     adapted, moved = adapt_harbor_config(data, problems)
     config = TaskConfig.parse(adapted, "", problems)
     extra = _unknown(adapted, config)
     paths = {*leaf_paths(extra), *leaf_paths(moved)}
-    if config is not None:
-        paths.update(lost.path for lost in express(config.to_declared_dict()).lost)
-        config = _chosen_by_proof(config)
-    compatibility = InboundCompatibility(source, merge_compat_extra(extra, moved), tuple(sorted(paths)))
-    return TaskTomlReading(config, compatibility, tuple(problems.issues), data)
+    return _chosen_by_proof(config) if config is not None else None, merge_compat_extra(extra, moved), paths
 
 
 def _unknown(adapted: Mapping[str, Any], config: TaskConfig | None) -> dict[str, Any]:
@@ -138,6 +144,10 @@ def adapt_harbor_config(data: dict[str, Any], problems: IssueLog) -> tuple[dict[
     moved: dict[str, Any] = {}
     _adapt_version(adapted, moved, problems)
     _adapt_authors(adapted)
+    for key, read in (("oracle", "solution"), ("sandbox", "environment")):
+        if key in adapted and read in adapted:
+            moved[key] = adapted.pop(key)
+            problems.warning("no-effect", key, f"{key} has no effect beside {read}; it is preserved")
     for path, section in _sections(adapted):
         aside = _adapt_section(path, section, problems)
         if aside:
@@ -152,7 +162,7 @@ def _copy(value: Any, path: str, problems: IssueLog) -> Any:
     if isinstance(value, list):
         return [_copy(item, f"{path}[{index}]", problems) for index, item in enumerate(value)]
     if not isinstance(value, dt.time):
-        return value
+        return nan if value != value else value  # one `nan`, so that mappings with it are equal
     written = value.isoformat()
     problems.warning(
         TIME_AS_TEXT, path, f"{path} is a time of day, which YAML does not have; it is read as '{written}'"
@@ -205,6 +215,16 @@ def _sections(data: dict[str, Any]) -> Iterator[tuple[list[str | int], dict[str,
                         yield [*prefix, name, inner], section[inner]
 
 
+_IN_ENVIRONMENT: Final = (("allow_internet", "network_mode"), ("image", "docker_image"))
+_SUPERSEDED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "agent": (("allow_internet", "network_mode"),),
+    "verifier": (("allow_internet", "network_mode"), ("sandbox_mode", "environment_mode"), ("sandbox", "environment")),
+    "environment": _IN_ENVIRONMENT,
+    "sandbox": _IN_ENVIRONMENT,
+}
+"""By section: a key that has no effect beside another, which Harbor reads."""
+
+
 def _adapt_section(where: list[str | int], section: dict[str, Any], problems: IssueLog) -> dict[str, Any]:
     path = ""
     for part in where:
@@ -215,8 +235,9 @@ def _adapt_section(where: list[str | int], section: dict[str, Any], problems: Is
         aside[key] = section.pop(key)
         problems.warning("no-effect", f"{path}.{key}", f"{path}.{key} {why}; it is preserved but has no effect")
 
-    if "allow_internet" in section and "network_mode" in section:
-        put_aside("allow_internet", "is superseded by network_mode")
+    for old, read in _SUPERSEDED.get(str(where[-1]), ()):
+        if old in section and read in section:
+            put_aside(old, f"is superseded by {read}")
     for key in ("memory", "storage"):
         if where[-1] != "verifier" and not isinstance(section.get(key, ""), str):
             put_aside(key, "is not a string such as '2G'")

@@ -8,6 +8,7 @@ tags other than the plain types, and several documents in one text are rejected.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import nan
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -331,6 +332,8 @@ def _plain_scalar(text: str) -> Any:
     """The value of an unquoted scalar, cached for short, frequent words."""
     tag = _resolver.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # PyYAML has no types here
     value = text if tag == "tag:yaml.org,2002:str" else _construct(tag, text)
+    if value != value:  # one `nan`, so that mappings with it are equal
+        value = nan
     if len(text) <= _KNOWN_LENGTH and len(_KNOWN) < _KNOWN_LIMIT:
         _KNOWN[text] = value
     return value

@@ -36,11 +36,14 @@ class FilePlan:
     losses: list[CompatibilityExportLoss] = field(default_factory=list)
 
 
-def plan_files(package: TaskPackage) -> FilePlan:
-    """Plan the files of an export; definitions are rewritten and not included."""
+def plan_files(package: TaskPackage, *, everything: bool) -> FilePlan:
+    """Plan the files of an export; definitions are rewritten and not included.
+
+    `everything` also exports, as they are, the files that Harbor has no place for: those of a split package.
+    """
     plan = FilePlan()
     files = package.files
-    trees = dict(_trees(package))
+    trees = dict(split_names(package))
     for path in (*files.files, *sorted(files.links)):
         tree = next((source for source in trees if path.startswith(f"{source}/")), None)
         if tree is None:
@@ -48,7 +51,7 @@ def plan_files(package: TaskPackage) -> FilePlan:
         new = trees[tree] + path.removeprefix(tree)
         if path in files.files:
             plan.copies[new] = path
-        elif _stays_inside(path, files.links[path], tree):
+        elif _stays_inside(path, files.links[path], "" if everything else f"{tree}/"):
             plan.links[new] = files.links[path]
         else:
             plan.losses.append(CompatibilityExportLoss(path, "a link that points out of its folder is not exported"))
@@ -58,9 +61,29 @@ def plan_files(package: TaskPackage) -> FilePlan:
             plan.folders.append(trees[tree] + folder.removeprefix(tree))
     plan.copies.update({name: name for name in (*ROOT_FILES, *_step_files(package)) if name in files})
     plan.beside = _manifest(package)
-    plan.losses += _left_behind(package, trees, plan)
     plan.losses += _native_mounts(files, plan)
+    if everything:
+        _add_the_rest(package, trees, plan)
+    else:
+        plan.losses += _left_behind(package, trees, plan)
     return plan
+
+
+def _add_the_rest(package: TaskPackage, trees: Iterable[str], plan: FilePlan) -> None:
+    """The remaining files, links and folders of a package, except the second of two aliases."""
+    files = package.files
+    covered = (*trees, *_twins(package))
+
+    def remains(path: str) -> bool:
+        return path not in covered and not any(path.startswith(f"{tree}/") for tree in covered)
+
+    for path in files.files:
+        if path not in _REWRITTEN and remains(path):
+            plan.copies[path] = path
+    for path, target in files.links.items():
+        if remains(path):
+            plan.links[path] = target
+    plan.folders += [folder for folder in sorted(files.folders) if remains(folder)]
 
 
 def _manifest(package: TaskPackage) -> dict[str, str]:
@@ -71,7 +94,7 @@ def _manifest(package: TaskPackage) -> dict[str, str]:
     return {f"{COMPATIBILITY}/environment.toml": wiring.manifest}
 
 
-def _trees(package: TaskPackage) -> Iterator[tuple[str, str]]:
+def split_names(package: TaskPackage) -> Iterator[tuple[str, str]]:
     """Folder of the package -> folder in the split layout; of two aliases only the one that is used."""
     files = package.files
     if "environment" in files.folders:
@@ -95,16 +118,17 @@ def _step_files(package: TaskPackage) -> Iterator[str]:
 
 
 def _stays_inside(path: str, target: str, tree: str) -> bool:
+    """Whether a link points into a folder of the package, or into the package."""
     if target.startswith("/"):
         return False
-    folder = path.rpartition("/")[0]
-    return os.path.normpath(f"{folder}/{target}").startswith(f"{tree}/")
+    there = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120 - names, not files
+    return there.startswith(tree) and there.split("/")[0] != ".."
 
 
 def _left_behind(package: TaskPackage, trees: Iterable[str], plan: FilePlan) -> Iterator[CompatibilityExportLoss]:
     """One entry per file or folder that is not exported, at the highest level possible."""
     carried = {*plan.copies.values(), *plan.beside.values(), *_REWRITTEN}
-    twins = {holder + split for holder in ("", *(f"steps/{step}/" for step in _steps(package))) for _, split in ALIASES}
+    twins = _twins(package)
     reported: set[str] = set()
     for path in (*package.files.files, *sorted(package.files.links)):
         if path in carried or any(path.startswith(f"{tree}/") for tree in (*trees, *twins)) or path in twins:
@@ -113,6 +137,11 @@ def _left_behind(package: TaskPackage, trees: Iterable[str], plan: FilePlan) -> 
         if name not in reported:
             reported.add(name)
             yield _loss_of(name)
+
+
+def _twins(package: TaskPackage) -> set[str]:
+    """The folders that have another name natively."""
+    return {holder + split for holder in ("", *(f"steps/{step}/" for step in _steps(package))) for _, split in ALIASES}
 
 
 def _nearest(path: str) -> str:

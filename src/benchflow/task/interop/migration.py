@@ -14,15 +14,17 @@ from typing import Any, Final
 
 from benchflow.errors import Issue, PackageError, UsageError
 from benchflow.files import copy_file, write_atomic
-from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.config.task_config import TaskConfig, TaskConfigError
 from benchflow.task.document.compat_extra import leaf_paths
-from benchflow.task.document.markdown import MarkdownError, decode
+from benchflow.task.document.markdown import MarkdownError, decode, normalise
 from benchflow.task.document.task_document import TASK_MD
-from benchflow.task.document.task_text import compat_namespace, render_checked
-from benchflow.task.document.task_toml import import_task_config_toml
+from benchflow.task.document.task_text import render_checked
+from benchflow.task.document.task_toml import read_task_toml
 from benchflow.task.filemap import read_regular
+from benchflow.task.interop.instruction_text import source_instruction
 from benchflow.task.interop.split_layout import NativeTrees, declared_config, plan_native_trees, with_rubric_below
 from benchflow.task.interop.terminal_bench import SOURCE, TerminalBenchTask, is_terminal_bench, read_terminal_bench
+from benchflow.task.interop.toml_export import Preserved
 from benchflow.task.package import INSTRUCTION, TASK_TOML
 
 
@@ -53,7 +55,9 @@ class MigrationResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rendered:
+class Rendered:
+    """The text of a `task.md`, and what was learnt from its source."""
+
     text: str
     steps: tuple[str, ...]
     extra_paths: tuple[str, ...]
@@ -62,7 +66,7 @@ class _Rendered:
 
 def render_task_md_from_legacy(task_dir: Path | str) -> str:
     """The `task.md` equivalent to a folder's `task.toml` and `instruction.md`; raises `PackageError`."""
-    return _render_split(Path(task_dir), native_trees=False).text
+    return _render_folder(Path(task_dir), native_trees=False).text
 
 
 def migrate_task_to_task_md(
@@ -83,7 +87,7 @@ def migrate_task_to_task_md(
         raise PackageError(f"{folder} already has a task.md", code="already-native", file=TASK_MD)
     if not (folder / TASK_TOML).exists():
         raise UsageError(f"{folder} contains neither task.toml nor task.yaml", code="no-package")
-    rendered = _render_split(folder, native_trees=remove_legacy)
+    rendered = _render_folder(folder, native_trees=remove_legacy)
     trees = plan_native_trees(folder, rendered.steps) if remove_legacy else NativeTrees()
     write_atomic(folder / TASK_MD, rendered.text)
     renamed, dropped = trees.apply(folder)
@@ -93,24 +97,31 @@ def migrate_task_to_task_md(
     )
 
 
-def _render_split(folder: Path, *, native_trees: bool) -> _Rendered:
-    toml = _read_text(folder, TASK_TOML)
+def _render_folder(folder: Path, *, native_trees: bool) -> Rendered:
+    toml = _read(folder, TASK_TOML)
     if toml is None:
         raise PackageError("task.toml is missing", code="missing-file", file=TASK_TOML)
-    imported = import_task_config_toml(toml)
-    config = with_rubric_below(imported.config, "tests", "verifier") if native_trees else imported.config
+    return render_split(toml, _read(folder, INSTRUCTION), native_trees=native_trees)
+
+
+def render_split(toml: str, instruction: str | None, *, native_trees: bool = False) -> Rendered:
+    """The `task.md` of a `task.toml` and an `instruction.md`, both as they were written; raises `PackageError`.
+
+    `native_trees` says that the folders get their native names.
+    """
+    reading = read_task_toml(normalise(toml))
+    imported = TaskConfigError.require(reading.config, reading.issues)
+    config = with_rubric_below(imported, "tests", "verifier") if native_trees else imported
     steps = tuple(step.name for step in config.steps or ())
-    instruction = _read_text(folder, INSTRUCTION)
     if instruction is None and not steps:
         raise PackageError("instruction.md is missing", code="missing-file", file=INSTRUCTION)
-    compatibility = imported.compatibility
-    frontmatter = _frontmatter(config)
-    if compatibility.config_extra_paths:
-        frontmatter["benchflow"] = compat_namespace(
-            compatibility.source, compatibility.config_extra_paths, compatibility.config_extra
-        )
-    text = render_checked(frontmatter, instruction or "", config)
-    return _Rendered(text, steps, compatibility.config_extra_paths, imported.issues)
+    compat = Preserved.of_source(imported, reading.compatibility, reading.data).to_compat()
+    if instruction is not None:
+        form = source_instruction(instruction).to_declared_dict()
+        compat.update({"instruction": form} if form else {})
+    frontmatter = {**_frontmatter(config), "benchflow": {"compat": compat}}
+    text = render_checked(frontmatter, normalise(instruction or ""), config)
+    return Rendered(text, steps, reading.compatibility.config_extra_paths, reading.issues)
 
 
 def _frontmatter(config: TaskConfig) -> dict[str, Any]:
@@ -120,18 +131,20 @@ def _frontmatter(config: TaskConfig) -> dict[str, Any]:
     return {**({"schema_version": version} if version is not None else {}), **declared}
 
 
-def _read_text(folder: Path, name: str) -> str | None:
-    """The text of a definition file, or None if it does not exist; only regular UTF-8 files are accepted."""
+def _read(folder: Path, name: str) -> str | None:
+    """The text of a definition file as written, or None if it does not exist; only regular UTF-8 files are accepted."""
     path = folder / name
     if not path.exists() and not path.is_symlink():
         return None
     try:
-        return decode(read_regular(path)[0])
+        data = read_regular(path)[0]
+        decode(data)
     except MarkdownError as problem:
         raise PackageError(f"{name} {problem}", code=problem.code, file=name, line=problem.line) from None
     except OSError as problem:
         message = f"{name} cannot be read: {problem.strerror or problem}"
         raise PackageError(message, code="unreadable", file=name) from None
+    return data.decode()
 
 
 def _remove(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,7 +166,7 @@ def migrate_terminal_bench(folder: Path, *, remove_legacy: bool = False) -> Migr
     paths = tuple(sorted(leaf_paths(task.extra)))
     frontmatter: dict[str, Any] = dict(task.frontmatter)
     if task.extra:
-        frontmatter["benchflow"] = compat_namespace(SOURCE, paths, task.extra)
+        frontmatter["benchflow"] = {"compat": Preserved(SOURCE, frozenset(paths), task.extra).to_compat()}
     text = render_checked(frontmatter, task.instruction, None)
     created = _write_task(folder, task, text)
     trees = plan_native_trees(folder, ()) if remove_legacy else NativeTrees()

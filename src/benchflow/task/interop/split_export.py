@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import tomli_w
 
 from benchflow.errors import UsageError
 from benchflow.files import copy_file, staged_folder, write_atomic
-from benchflow.task.document.compat_extra import leaf_paths, restore_extra
-from benchflow.task.document.harbor_keys import NO_SUCH_SETTING, express, step_name_problem, without_nulls
+from benchflow.task.config.namespace import SourceInstruction
+from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.document.markdown import decode
+from benchflow.task.document.toml_source import parse_toml
 from benchflow.task.filemap import scan
-from benchflow.task.interop import terminal_bench
 from benchflow.task.interop.export_plan import (
     FilePlan,
     document_losses,
@@ -29,8 +29,17 @@ from benchflow.task.interop.export_plan import (
     plan_files,
 )
 from benchflow.task.interop.export_report import CompatibilityExportLoss, CompatibilityExportReport, ExportRefusedError
-from benchflow.task.interop.harbor_tests import ASIDE, TEST_SH, HarborTests, harbor_tests, verifier_losses
-from benchflow.task.interop.split_layout import declared_config, with_rubric_below
+from benchflow.task.interop.harbor_tests import (
+    ASIDE,
+    TEST_SH,
+    HarborTests,
+    came_from_split,
+    harbor_tests,
+    verifier_losses,
+)
+from benchflow.task.interop.instruction_text import as_in_source, source_instruction
+from benchflow.task.interop.split_layout import with_rubric_below
+from benchflow.task.interop.toml_export import HarborToml, Preserved, harbor_toml
 from benchflow.task.package import INSTRUCTION, TASK_TOML, TaskPackage, load_package
 
 TARGETS: Final = ("harbor",)
@@ -97,8 +106,10 @@ def _require_apart(source: Path, output: Path) -> None:
 
 
 def _plan(package: TaskPackage, target: str) -> _Plan:
-    data, losses, restored = _configuration(package)
-    files = plan_files(package)
+    preserved = _preserved(package)
+    config = _split_names(package)
+    toml = harbor_toml(config, preserved) if config is not None else HarborToml({}, (), ())
+    files = plan_files(package, everything=came_from_split(package))
     tests = harbor_tests(package)
     _place_test_script(files, tests)
     document = package.document
@@ -107,7 +118,7 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
         *(namespace_losses(document) if document is not None else ()),
         *verifier_losses(package, tests),
         *harbor_refusals(package, files, tests_refused=tests.refusal is not None),
-        *losses,
+        *(replace(loss, path=_spelled(package, loss.path)) for loss in toml.losses),
         *files.losses,
     ]
     collisions = tuple(sorted(issue.path for issue in package.issues if issue.code == "alias-drift"))
@@ -121,11 +132,11 @@ def _plan(package: TaskPackage, target: str) -> _Plan:
         selected_oracle_dir=package.oracle_dir,
         selected_verifier_dir=package.verifier_dir,
         input_hashes=package.source_hashes,
-        restored_extension_paths=tuple(restored),
+        restored_extension_paths=toml.restored,
         alias_collisions=collisions,
         losses=tuple(ordered),
     )
-    return _Plan(tomli_w.dumps(data), prompt, tests.script, files, report)
+    return _Plan(tomli_w.dumps(toml.data), prompt, tests.script, files, report)
 
 
 def _place_test_script(files: FilePlan, tests: HarborTests) -> None:
@@ -142,75 +153,37 @@ def _place_test_script(files: FilePlan, tests: HarborTests) -> None:
 
 
 def _prompt(package: TaskPackage) -> str | None:
-    """The base prompt, or the prompt of the first turn; None when every step has its own."""
+    """The base prompt, framed as in its source, or the prompt of the first turn; None when every step has its own."""
+    form = _instruction_form(package)
     text = (package.instruction or "").strip()
-    if not text and package.config is not None and package.config.steps:
+    if not text and form is None and package.config is not None and package.config.steps:
         return None
     if not text and package.prompt_plan.turns:
         text = package.prompt_plan.turns[0].prompt.strip()
-    return f"{text}\n"
+    return as_in_source(text, form or SourceInstruction())
 
 
-def _configuration(package: TaskPackage) -> tuple[dict[str, Any], list[CompatibilityExportLoss], list[str]]:
-    """`task.toml` as a mapping, the lost settings, and the restored foreign paths."""
-    config = package.config
-    if config is None:  # a package without errors has a configuration
-        return {}, [], []
-    if package.verifier_dir == "verifier":
-        config = with_rubric_below(config, "verifier", "tests")
-    expressed = express(declared_config(config))
-    source, paths, extra = _preserved(package)
-    losses: list[CompatibilityExportLoss] = []
-    restored: list[str] = []
-    data = expressed.kept
-    for setting in expressed.lost:
-        if setting.path in paths and setting.value is not None:
-            _set(data, setting.path, without_nulls(setting.value))
-            restored.append(setting.path)
-            if setting.reason != NO_SUCH_SETTING:
-                losses.append(CompatibilityExportLoss(_spelled(package, setting.path), setting.reason, "refusal"))
-        else:
-            losses.append(CompatibilityExportLoss(_spelled(package, setting.path), setting.reason))
-    for index, step in enumerate(config.steps or ()):
-        problem = step_name_problem(step.name)
-        if problem:
-            losses.append(CompatibilityExportLoss(f"steps[{index}].name", problem, "refusal"))
-    if source == terminal_bench.SOURCE:
-        blocked = sorted(leaf_paths(extra))
-    else:
-        data, back = restore_extra(data, extra)
-        restored += back
-        blocked = sorted(set(leaf_paths(extra)) - set(back))
-    for path in blocked:
-        reason = "the preserved key does not fit this task.toml"
-        losses.append(CompatibilityExportLoss(f"benchflow.compat.extra.{path}", reason, "warning"))
-    cleaned: dict[str, Any] = without_nulls(data)
-    return cleaned, losses, sorted(restored)
-
-
-def _preserved(package: TaskPackage) -> tuple[str | None, frozenset[str], Mapping[str, Any]]:
-    """The source of foreign keys, every foreign path, and the keys that have no native equivalent."""
-    if package.imported is not None:
-        imported = package.imported
-        return imported.source, frozenset(imported.config_extra_paths), imported.config_extra
+def _instruction_form(package: TaskPackage) -> SourceInstruction | None:
+    if package.imported is not None and INSTRUCTION in package.files:
+        return source_instruction(package.files.read(INSTRUCTION).decode())
     compat = package.document.namespace.compat if package.document is not None else None
-    if compat is None:
-        return None, frozenset(), {}
-    return compat.source, frozenset(compat.extra_paths), compat.extra
+    return compat.instruction if compat is not None else None
 
 
-def _set(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set a value at its path, unless the list item it belongs to no longer exists."""
-    keys: list[str | int] = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
-    keys[0] = "solution" if keys[0] == "oracle" else keys[0]
-    node: Any = data
-    for key in keys[:-1]:
-        if isinstance(key, int):
-            node = node[key] if isinstance(node, list) and key < len(node) else {}
-        else:
-            node = node.setdefault(key, {})
-    if isinstance(node, dict):
-        node[keys[-1]] = value
+def _preserved(package: TaskPackage) -> Preserved:
+    """What an import preserved: by the record in `task.md`, or by the `task.toml` of a split package."""
+    config = _split_names(package)
+    if package.imported is not None and config is not None:
+        data = parse_toml(decode(package.files.read(TASK_TOML)))
+        return Preserved.of_source(config, package.imported, data)
+    return Preserved.of_document(package.document.namespace.compat if package.document is not None else None)
+
+
+def _split_names(package: TaskPackage) -> TaskConfig | None:
+    """The configuration, its paths as they are in the split layout."""
+    if package.config is None or package.verifier_dir != "verifier":
+        return package.config
+    return with_rubric_below(package.config, "verifier", "tests")
 
 
 def _spelled(package: TaskPackage, path: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchflow.errors import PackageError
-from benchflow.task.config.task_config import TaskConfig
+from benchflow.task.config.task_config import JudgeConfig, TaskConfig
 from benchflow.task.filemap import scan
 from benchflow.task.package_layout import ALIASES
 
@@ -57,6 +57,18 @@ def with_rubric_below(config: TaskConfig, old: str, new: str) -> TaskConfig:
         return config
     judge = verifier.judge.replace(rubric_path=new + rubric.removeprefix(old))
     return config.replace(verifier=verifier.replace(judge=judge))
+
+
+def without_usual_rubric(config: TaskConfig) -> TaskConfig:
+    """The configuration without the path of a rubric that is where a judge looks for it anyway.
+
+    Giving folders their native names makes that path explicit.
+    """
+    verifier = config.verifier
+    if "judge" not in verifier.declared or verifier.judge.rubric_path != JudgeConfig.rubric_path:
+        return config
+    values = {item.name: value for item, value in verifier.judge.items() if item.name != "rubric_path"}
+    return config.replace(verifier=verifier.replace(judge=JudgeConfig(**values)))
 
 
 def declared_config(config: TaskConfig) -> dict[str, Any]:
