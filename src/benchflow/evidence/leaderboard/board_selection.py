@@ -1,0 +1,174 @@
+"""What makes results unfit for a leaderboard: selection, other settings, other packages, jobs that are not finished.
+
+`job_problems` looks at one job, `table_problems` at jobs of one table. Both are pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+
+from benchflow.evidence.leaderboard.published_job import REPEATABLE, PublishedJob, is_whole, same_score
+from benchflow.record import Counted, TaskId, WorkKey, labels, work_key
+
+
+@dataclass(frozen=True, slots=True)
+class BoardProblem:
+    """One reason not to trust a file."""
+
+    code: str
+    file: str
+    """The part of the file it was found in."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}" if self.file else self.message
+
+
+def job_problems(job: PublishedJob, file: str) -> Iterator[BoardProblem]:
+    """Why the results of a job are not exactly what its plan asked for."""
+    names = labels(result.task.id for _, result in job.lines)
+    for code, message in (
+        *_settings(job, names),
+        *_plan(job, names),
+        *_tries(job, names),
+        *_superseded(job),
+        *_environments(job, names),
+    ):
+        yield BoardProblem(code, file, message)
+
+
+Found = Iterator[tuple[str, str]]
+Names = dict[TaskId, str]
+
+
+def _settings(job: PublishedJob, names: Names) -> Found:
+    """Every key follows from the settings of the job, so that no rollout of another one can be put in."""
+    request = job.record.request
+    if is_whole(request.agent) and is_whole(request.base_image) and request.settings().digest() != job.settings_digest:
+        yield "mixed-settings", "the settings of the job are not those of its results"
+    for rollout, result in job.lines:
+        if result.key != work_key(result.task.id, job.settings_digest, result.attempt):
+            message = f"{rollout} was not made with the settings of the job, as that task and attempt"
+            yield "mixed-settings", f"{message} ({names[result.task.id]}, attempt {result.attempt})"
+        elif (result.agent.name, result.agent.model) != (request.agent, request.model):
+            yield "mixed-settings", f"{rollout} is of another agent or model than the job"
+
+
+def _plan(job: PublishedJob, names: Names) -> Found:
+    """Exactly k attempts at each task."""
+    attempts = job.record.request.attempts
+    made: dict[TaskId, list[int]] = defaultdict(list)
+    for _, result in job.counted:
+        made[result.task.id].append(result.attempt)
+    for task, numbers in made.items():
+        counts = Counter(numbers)
+        missing = [str(number) for number in range(1, attempts + 1) if not counts[number]]
+        added = [str(number) for number in sorted(counts) if counts[number] > 1 or number > attempts]
+        if missing:
+            yield "attempt-missing", f"{names[task]} has no result of attempt {', '.join(missing)} of {attempts}"
+        if added:
+            yield "attempt-added", f"{names[task]} has more results than planned: attempt {', '.join(added)}"
+    if not job.counted:
+        yield "not-finished", "the job has no results"
+    elif job.record.planned != len(made) * attempts:
+        each = f"{len(made)} tasks with {attempts} attempts each" if attempts > 1 else f"{len(made)} tasks"
+        yield "not-finished", f"the job plans {job.record.planned} rollouts, and its results are of {each}"
+
+
+def _tries(job: PublishedJob, names: Names) -> Found:
+    """One try counts for each item, and the others failed for reasons that are not the agent's."""
+    by_key: dict[WorkKey, dict[str, list[Counted]]] = defaultdict(lambda: defaultdict(list))
+    keys: dict[str, WorkKey] = {}
+    for counted in job.lines:
+        by_key[counted.result.key][counted.rollout].append(counted)
+        if keys.setdefault(counted.rollout, counted.result.key) != counted.result.key:
+            yield "attempt-added", f"{counted.rollout} is the result of two attempts"
+    for key, rollouts in by_key.items():
+        one = job.results.latest[key]
+        what = f"{names[one.result.task.id]}, attempt {one.result.attempt}"
+        for verdicts in rollouts.values():
+            yield from _verdicts(verdicts)
+        for rollout, verdicts in rollouts.items():
+            error = verdicts[-1].result.error
+            if rollout == one.rollout:
+                continue
+            if error is None:
+                yield "best-of-n", f"{what} was scored more than once: by {rollout} and by {one.rollout}"
+            elif error.category not in REPEATABLE:
+                failure = f"a failure of the {error.category} ({error.code})"
+                yield "best-of-n", f"{what} was run again after {failure}, which is a result and not to be repeated"
+
+
+def _verdicts(verdicts: Sequence[Counted]) -> Found:
+    """A rollout may be scored again by the same package if that changes nothing, or if a judge was not available."""
+    for (rollout, before), (_, after) in pairwise(verdicts):
+        note = after.notes.rescore
+        if note is None:
+            yield "attempt-added", f"{rollout} has two results"
+        elif note.package_digest not in (None, after.task.digest):
+            yield "other-package", f"{rollout} was scored again by another version of its package"
+        elif before.error is not None and before.error.category not in REPEATABLE:
+            yield "best-of-n", f"{rollout} was scored again after its verifier had failed ({before.error.code})"
+        elif before.error is None and not same_score(before, after):
+            yield "best-of-n", f"{rollout} was scored {before.reward} and, scored again, {after.reward}"
+
+
+def _superseded(job: PublishedJob) -> Found:
+    """Results may give way to those of a changed package, but no task may be dropped."""
+    planned = {result.task.name for _, result in job.counted}
+    known = {result.key: result for _, result in job.lines}
+    for key in job.record.superseded:
+        if key not in known:
+            yield "attempt-missing", f"job.json names a superseded result {key} that results.jsonl does not have"
+        elif known[key].task.name not in planned:
+            yield "attempt-missing", f"{known[key].task.name} was dropped from the job after it had been run"
+
+
+def _environments(job: PublishedJob, names: Names) -> Found:
+    found: dict[TaskId, set[object]] = defaultdict(set)
+    for _, result in job.counted:
+        if result.sandbox.base is not None:
+            found[result.task.id].add(replace(result.sandbox, lacks=()))
+    for task, sandboxes in found.items():
+        if len(sandboxes) > 1:
+            yield "mixed-settings", f"attempts at {names[task]} ran in different environments"
+
+
+def table_problems(jobs: Sequence[PublishedJob], file: str) -> Iterator[BoardProblem]:
+    """Why jobs cannot stand in one table: they have to differ in agent and model, and in nothing else."""
+    first = jobs[0]
+    seen: dict[tuple[str, str | None], str] = {}
+    for job in jobs:
+        request, name = job.record.request, job.record.name
+        known = seen.setdefault((request.agent, request.model), name)
+        if known != name:
+            message = f"{known} and {name} are of the same agent and model: publish one job of each"
+            yield BoardProblem("best-of-n", file, message)
+        for key, here, there in _differing(first, job):
+            message = f"{first.record.name} and {name} differ in {key}: {here} and {there}"
+            yield BoardProblem("mixed-settings", file, message)
+        ours, theirs = _tasks(first), _tasks(job)
+        for task in sorted(ours.keys() | theirs.keys()):
+            if ours.get(task) != theirs.get(task):
+                message = f"{first.record.name} and {name} do not have the same packages: {task}"
+                yield BoardProblem("other-package", file, message)
+
+
+def _differing(first: PublishedJob, job: PublishedJob) -> Iterator[tuple[str, object, object]]:
+    one, other = first.record.request, job.record.request
+    settings, others = one.settings(), other.settings()
+    for key in (field.name for field in fields(settings)):
+        if key not in ("agent", "model") and getattr(settings, key) != getattr(others, key):
+            yield key, getattr(settings, key), getattr(others, key)
+    if one.attempts != other.attempts:
+        yield "attempts per task", one.attempts, other.attempts
+
+
+def _tasks(job: PublishedJob) -> dict[str, set[TaskId]]:
+    found: dict[str, set[TaskId]] = defaultdict(set)
+    for _, result in job.counted:
+        found[result.task.name].add(result.task.id)
+    return found

@@ -1,0 +1,116 @@
+"""A job as a leaderboard file has it: its request and every line of its results, in order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from benchflow.files.redaction import MARK
+from benchflow.files.strict_json import StrictJSONError, parse_json
+from benchflow.record import Counted, JobRecord, JobResults, Result, always_wins
+from benchflow.record.job import read_counted
+
+REPEATABLE: Final = frozenset({"infrastructure", "sandbox", "environment", "judge", "cancelled"})
+"""Failures after which a try may be repeated: nothing that the agent did decides whether they happen."""
+_OVERRIDES: Final = ("base_image", "max_steps", "max_tokens", "max_cost_usd", "agent_timeout_sec", "timeout_sec")
+
+
+@dataclass(frozen=True)
+class PublishedJob:
+    """A job without its folder."""
+
+    record: JobRecord
+    lines: tuple[Counted, ...]
+    settings_digest: str
+
+    @cached_property
+    def results(self) -> JobResults:
+        results = JobResults()
+        for rollout, result in self.lines:
+            results.add(rollout, result)
+        return results
+
+    @cached_property
+    def counted(self) -> tuple[Counted, ...]:
+        """The results that count, by task and attempt."""
+        superseded = frozenset(self.record.superseded)
+        found = (counted for counted in self.results if counted.result.key not in superseded)
+        return tuple(sorted(found, key=_place))
+
+    def left_out(self) -> Iterator[tuple[Counted, str]]:
+        """Every rollout that does not count, by its last line, with the reason."""
+        superseded = frozenset(self.record.superseded)
+        last = {rollout: Counted(rollout, result) for rollout, result in self.lines}
+        counting = {rollout for rollout, _ in self.counted}
+        for rollout, counted in sorted(last.items()):
+            error = counted.result.error
+            if rollout in counting:
+                continue
+            if counted.result.key in superseded:
+                yield counted, "its package had changed or was gone when the job was last run"
+            elif error is not None:
+                yield counted, f"repeated after a failure ({error.category}/{error.code})"
+            else:
+                yield counted, "another rollout counts in its place"
+
+    def marks(self) -> Iterator[str]:
+        """What a reader has to know before comparing this job with another."""
+        request = self.record.request
+        if always_wins(request.agent):
+            yield f"reference agent: {request.agent.partition(':')[0]}"
+        if request.isolation is not None:
+            yield f"isolation set by the user: {request.isolation}"
+        settings = request.settings()
+        for name in _OVERRIDES:
+            value = getattr(settings, name)
+            if value is not None:
+                yield f"{name} set by the user: {value}"
+        counted = [result for _, result in self.counted]
+        counts = {
+            "verified at open": sum(result.rung == "open" for result in counted),
+            "on a substituted image": sum(result.sandbox.fidelity == "substituted" for result in counted),
+            "ended by a time limit": sum(result.agent.timed_out for result in counted),
+            "unscored": sum(result.error is not None for result in counted),
+            "repeated or superseded": sum(1 for _ in self.left_out()),
+        }
+        yield from (f"rollouts {what}: {count}" for what, count in counts.items() if count)
+
+
+def _place(counted: Counted) -> tuple[Any, ...]:
+    task = counted.result.task
+    return task.name, task.content_digest or "", task.ordinal, counted.result.attempt, counted.rollout
+
+
+def parse_job(job: bytes, results: bytes, settings_digest: str) -> PublishedJob:
+    """The job of two documents; raises `ValueError` with the file and what is wrong with it."""
+    try:
+        record = JobRecord.from_dict(parse_json(job))
+    except StrictJSONError as error:
+        raise ValueError(f"job.json {error}") from error
+    except ValueError as error:
+        raise ValueError(f"job.json cannot be read: {error}") from error
+    if record.upgraded:
+        raise ValueError("job.json was written by version 0.1; run the job again")
+    lines = []
+    *whole, rest = results.split(b"\n")
+    if rest:
+        raise ValueError("results.jsonl ends in an incomplete line")
+    for number, line in enumerate(whole, 1):
+        try:
+            lines.append(read_counted(parse_json(line)))
+        except StrictJSONError as error:
+            raise ValueError(f"results.jsonl, line {number} {error}") from error
+        except ValueError as error:
+            raise ValueError(f"results.jsonl, line {number} cannot be read: {error}") from error
+    return PublishedJob(record, tuple(lines), settings_digest)
+
+
+def is_whole(text: str | None) -> bool:
+    """Whether nothing was taken out of a text before it was published."""
+    return text is None or MARK not in text
+
+
+def same_score(one: Result, other: Result) -> bool:
+    return one.status == other.status and one.reward == other.reward
