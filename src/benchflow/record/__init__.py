@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
     from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
+    from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
     from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
     from benchflow.record.result import (
@@ -80,6 +81,7 @@ __all__ = [
     "JobRequest",
     "JobResults",
     "JsonLines",
+    "Leaderboard",
     "NoOutcome",
     "NotCarriedOver",
     "Notes",
@@ -120,6 +122,7 @@ __all__ = [
     "list_jobs",
     "outcome_of",
     "pair",
+    "read_leaderboard",
     "read_lines",
     "read_rewards",
     "read_summary",
@@ -145,6 +148,7 @@ __getattr__ = lazy_names(
             "VerifierPart WiderCheck WithheldChange Workspace"
         ),
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
+        "benchflow.record.leaderboard_index": "Leaderboard read_leaderboard",
         "benchflow.record.schemas": "schema",
         "benchflow.record.job_summary": "Bounds Estimate Statistics Summary WiderCounts read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",

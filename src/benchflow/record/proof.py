@@ -6,10 +6,14 @@ is of another key, does not exist for a reader.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.util
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,6 +81,18 @@ class Proof:
         return f"sha256:{_sha256([plain(self.key), plain(self.steps)])}"
 
 
+@cache
+def rules() -> str:
+    """The version of the rules of isolation: a digest of the code that follows them, found without importing it."""
+    spec = importlib.util.find_spec("benchflow.verifier")
+    found = hashlib.sha256()
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        files = (path for path in Path(place).rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+        for path in sorted(files):
+            found.update(path.relative_to(place).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
 def proofs_of(folder: Path, content_digest: str) -> Path:
     """The folder with the proofs of a package's content."""
     return folder / content_digest.removeprefix("sha256:")
@@ -84,8 +100,13 @@ def proofs_of(folder: Path, content_digest: str) -> Path:
 
 def recall_proof(folder: Path, key: ProofKey) -> Proof | None:
     """The proof for exactly this key, if there is one."""
-    proof = _read(key.place(folder))
-    return proof if proof is not None and proof.key == key else None
+    place = key.place(folder)
+    proof = _read(place)
+    if proof is None or proof.key != key:
+        return None
+    with contextlib.suppress(OSError):  # `bench cache prune` goes by the last use
+        os.utime(place)
+    return proof
 
 
 def remember_proof(folder: Path, proof: Proof) -> None:

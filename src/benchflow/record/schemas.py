@@ -11,21 +11,26 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_type_hints
 
+from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
 from benchflow.record.job import JOB_SCHEMA, JobRecord
 from benchflow.record.job_summary import SUMMARY_SCHEMA, Statistics, Summary
+from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
 from benchflow.record.trajectory import Event, RewardLine
 
-Document = Literal["result", "job", "summary", "event", "reward"]
+Document = Literal["result", "job", "summary", "event", "reward", "proof-report", "leaderboard"]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "result": (Result, RESULT_SCHEMA),
     "job": (JobRecord, JOB_SCHEMA),
     "summary": (Summary, SUMMARY_SCHEMA),
     "event": (Event, None),
     "reward": (RewardLine, None),
+    "proof-report": (ProofReport, PROOF_REPORT_SCHEMA),
+    "leaderboard": (Leaderboard, LEADERBOARD_SCHEMA),
 }
-"""`result.json`, `job.json`, `summary.json`, a line of `trajectory.jsonl`, a line of `rewards.jsonl`."""
+"""`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl` and `rewards.jsonl`, `proof-report.json`,
+`leaderboard.json`."""
 _REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
 
 

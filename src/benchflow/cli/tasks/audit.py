@@ -1,0 +1,220 @@
+"""`bench tasks audit`: tries to score on packages without solving them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchflow.cli.arguments import PATH, isolation_option, json_option, package_paths
+from benchflow.cli.failures import FAILED, GOOD
+from benchflow.cli.machine_settings import machine_settings_option
+from benchflow.cli.progress import Progress
+from benchflow.cli.pull_lines import PullLines, pull_option
+from benchflow.cli.tasks.rendering import counted, failure_issues, issue_lines
+from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
+from benchflow.errors import Issue, UsageError
+from benchflow.record.codec import plain
+from benchflow.task.discovery import FoundPackage, find_packages
+
+if TYPE_CHECKING:
+    from benchflow.evidence.audit.exploit_family import Family
+    from benchflow.evidence.trial_stage import StageOptions
+
+
+def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Print the catalogue and end; no path is needed for it."""
+    if not wanted or context.resilient_parsing:
+        return
+    from benchflow.evidence.audit.auditing import load_families
+
+    for name, family in load_families().items():
+        emit(style(name, "bold"))
+        emit(wrapped(printable(family.title), 4))
+        emit(wrapped(f"Remedy: {printable(family.remedy)}", 4))
+    context.exit()
+
+
+@click.command()
+@package_paths
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_families,
+    help="Print the families and exit.",
+)
+@click.option("--family", "families", multiple=True, metavar="NAME", help="Try only this family; may be repeated.")
+@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
+@click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
+@pull_option
+@machine_settings_option
+@isolation_option
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Maximum number of concurrent attempts; default: the number of processors.",
+)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Also write the report as JSON to a new file.")
+@json_option
+def audit(
+    paths: tuple[Path, ...],
+    families: tuple[str, ...],
+    concurrency: int | None,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Try to score on packages without solving them.
+
+    Agents that know the package try to earn a reward by tricks: each family of exploits is held, broken (it scores more
+    than the same state without the trick), voided (there is no score because of the trick), or not applicable. Exits
+    with 1 if a package is unsound.
+    """
+    from benchflow.evidence.audit.auditing import load_families
+    from benchflow.evidence.trial_stage import StageOptions
+    from benchflow.sandbox.pulling import PullSettings
+
+    if output is not None and output.exists():
+        raise UsageError(f"{output} already exists.", code="output-exists")
+    chosen = load_families(families)
+    found = find_packages(paths)
+    places = concurrency or os.cpu_count() or 1
+    at_once = min(places, len(found))
+    settings = StageOptions(
+        options["sandbox"],
+        options["base_image"],
+        PullSettings(options["pull"], on_progress=PullLines().show),
+        options["isolation"],
+        concurrency=max(1, places // at_once),
+    )
+    work = _Work(found, settings, chosen, at_once, quiet=as_json)
+    entries = work.run()
+    unsound = sum(not entry["sound"] for entry in entries)
+    summary = {"total": len(entries), "sound": len(entries) - unsound, "unsound": unsound}
+    document = {"summary": summary, "tasks": entries}
+    if output is not None:
+        from benchflow.files.atomic import write_atomic
+
+        write_atomic(output, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    if as_json:
+        emit_json(document)
+    else:
+        if len(entries) > 1:
+            emit("\n".join(_table(entries)))
+        verdict = f"{counted(len(entries), 'package')} audited: {summary['sound']} sound, {unsound} unsound"
+        emit(style(verdict, "red" if unsound else "green"))
+    return FAILED if unsound else GOOD
+
+
+class _Work:
+    """The packages of one command, some of them at once; each is shown when it is done."""
+
+    def __init__(
+        self,
+        found: Sequence[FoundPackage],
+        settings: StageOptions,
+        families: Mapping[str, Family],
+        at_once: int,
+        *,
+        quiet: bool,
+    ) -> None:
+        self._found = found
+        self._settings = settings
+        self._families = families
+        self._at_once = at_once
+        self._quiet = quiet
+        self._progress = Progress("Trying exploits:", len(found) * (len(families) + 1))
+
+    def run(self) -> list[dict[str, Any]]:
+        """The entries of all packages, in the order in which they were found."""
+        import anyio
+
+        try:
+            return anyio.run(self._run)
+        finally:
+            self._progress.hide()
+
+    async def _run(self) -> list[dict[str, Any]]:
+        import anyio
+
+        done: dict[int, dict[str, Any]] = {}
+        places = anyio.CapacityLimiter(self._at_once)
+
+        async def one(number: int, item: FoundPackage) -> None:
+            async with places:
+                entry = done[number] = await self._audited(item)
+            self._progress.hide()
+            if not self._quiet:
+                emit("\n".join(_lines(entry)))
+
+        async with anyio.create_task_group() as group:
+            for number, item in enumerate(self._found):
+                group.start_soon(one, number, item)
+        return [done[number] for number in sorted(done)]
+
+    async def _audited(self, item: FoundPackage) -> dict[str, Any]:
+        from benchflow.evidence.audit.auditing import audit_package
+        from benchflow.task.package import load_package
+
+        entry: dict[str, Any] = {"path": item.shown, "name": item.folder_name, "digest": None}
+        if item.problem is not None:
+            return _unsound(entry, (item.problem,))
+        try:
+            package = load_package(item.path)
+            entry |= {"name": package.name, "digest": package.digest, "content_digest": package.content_digest}
+            report = await audit_package(package, self._settings, self._families, self._progress.advance)
+        except Exception as error:  # noqa: BLE001 - one package must not prevent the reports of the others
+            return _unsound(entry, failure_issues(error))
+        return {**entry, **plain(report), "findings": [issue.to_dict() for issue in report.findings]}
+
+
+def _unsound(entry: dict[str, Any], issues: tuple[Issue, ...]) -> dict[str, Any]:
+    findings = [issue.to_dict() for issue in issues]
+    return {**entry, "sound": False, "isolation": None, "families": [], "findings": findings}
+
+
+def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
+    word = style("sound  ", "green") if entry["sound"] else style("UNSOUND", "red")
+    rung = f" at '{entry['isolation']['rung']}'" if entry["isolation"] else ""
+    name = f"({printable(entry['name'])}){rung}"
+    yield f"{word} {printable(entry['path'])} {style(name, 'dim')}"
+    tally: dict[str, int] = {}
+    for family in entry["families"]:
+        tally[family["verdict"]] = tally.get(family["verdict"], 0) + 1
+        if family["verdict"] in ("broken", "voided"):
+            yield f"     {style(family['verdict'], 'red')} {family['family']}: {printable(family['evidence'])}"
+            yield f"            {style('remedy', 'dim')} {printable(family['remedy'])}"
+    if tally:
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(tally.items()))
+        yield f"     {style(counts, 'dim')}"
+    yield from issue_lines((Issue(**issue) for issue in entry["findings"]), entry["path"])
+
+
+def _table(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How often each family had which verdict, over all packages."""
+    counts: dict[str, Counter[str]] = {}
+    for entry in entries:
+        for family in entry["families"]:
+            counts.setdefault(family["family"], Counter())[family["verdict"]] += 1
+    if not counts:
+        return
+    width = max(map(len, counts))
+    verdicts = ("broken", "voided", "held", "not-applicable")
+    yield style(
+        f"{'family':<{width}}  {'  '.join(f'{verdict:>{max(len(verdict), 6)}}' for verdict in verdicts)}", "bold"
+    )
+    for name, seen in counts.items():
+        numbers = "  ".join(f"{seen[verdict]:>{max(len(verdict), 6)},}" for verdict in verdicts)
+        yield (
+            style(f"{name:<{width}}  {numbers}", "red")
+            if seen["broken"] + seen["voided"]
+            else f"{name:<{width}}  {numbers}"
+        )

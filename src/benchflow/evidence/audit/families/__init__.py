@@ -1,0 +1,1 @@
+"""The built-in families of exploits, a module per kind of trick; `benchflow.plugins.FAMILIES` lists them."""

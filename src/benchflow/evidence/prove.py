@@ -1,0 +1,284 @@
+"""`prove_package`: run the cases of a package on one stage, and say what that shows.
+
+oracle, verified many times ──> other cases ──> audit ──> report, bound to the content it is about
+
+A failure of the machine, the network or a judge is tried again and never counts against the package: such a case stays
+undecided. A verifier that gives no valid reward does count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+
+from benchflow.agents.script_agent import ScriptAgent
+from benchflow.errors import BenchflowError, Issue
+from benchflow.evidence.audit.auditing import audit_stage
+from benchflow.evidence.audit.exploit_family import Family
+from benchflow.evidence.case_agents import CommandAgent, OracleSteps
+from benchflow.evidence.cases import GOLD, Case, Cases, cases_of
+from benchflow.evidence.flakes import flake
+from benchflow.evidence.reuse import Known, Wanted, full, judged, no_oracle, tool_version, with_verdicts
+from benchflow.evidence.trial_stage import MakeAgent, Stage, StageOptions, Trial, open_stage
+from benchflow.files.redaction import make_redactor
+from benchflow.record import SandboxPart
+from benchflow.record.codec import cleaned
+from benchflow.record.evidence import AuditReport, Binding, CaseReport, Flake, ProofReport
+from benchflow.record.outcome import ErrorRecord
+from benchflow.record.proof import rules
+from benchflow.record.trajectory import timestamp
+from benchflow.rewards import Scored, Unscored, Verdict
+from benchflow.rollout.course import Course
+from benchflow.rollout.policies import gather_secrets, judges
+from benchflow.task.package import TaskPackage, package_parts
+from benchflow.task.runtime_view import TaskRuntimeView
+
+RERUNS: Final = 60
+"""Enough to show a flake rate of at most 5 %."""
+FEWER_RERUNS: Final = 10
+"""Where each costs a whole rollout, or calls of a judge."""
+TRIES: Final = 3
+_NOT_THE_PACKAGE: Final = frozenset({"infrastructure", "sandbox", "environment", "judge", "cancelled"})
+"""Categories of failures that say nothing about the package."""
+_Agent = str | MakeAgent
+
+
+@dataclass(frozen=True, slots=True)
+class ProveOptions:
+    """What is run, and how."""
+
+    stage: StageOptions = field(default_factory=StageOptions)
+    reruns: int | None = None
+    """How often the oracle's result is verified; None: as often as the kind of verification allows."""
+    families: Mapping[str, Family] | None = None
+    """The families of the audit; None: no audit."""
+
+    def wanted(self) -> Wanted:
+        sandbox = self.stage.sandbox if isinstance(self.stage.sandbox, str) else self.stage.sandbox.name
+        families = None if self.families is None else frozenset(self.families)
+        return Wanted(sandbox, self.stage.base_image, self.stage.isolation, self.reruns, families)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The rewards of several verifications, why some have none, and the sandbox they ran in."""
+
+    rewards: tuple[float | None, ...] = ()
+    errors: tuple[str, ...] = ()
+    undecided: bool = False
+    sandbox: SandboxPart | None = None
+
+    def __add__(self, other: _Runs) -> _Runs:
+        return _Runs(
+            self.rewards + other.rewards,
+            self.errors + other.errors,
+            self.undecided or other.undecided,
+            self.sandbox or other.sandbox,
+        )
+
+
+async def prove_package(package: TaskPackage, options: ProveOptions, earlier: Known | None = None) -> ProofReport:
+    """Run what `earlier` does not show yet; raises what refuses a package before anything starts."""
+    cases = cases_of(package)
+    async with open_stage(package, options.stage) as stage:
+        report = await _Proving(stage, package, cases, options, earlier).run()
+    hidden = make_redactor(gather_secrets(package.view, os.environ, ()).redacted)
+    return cleaned(report, hidden.text)
+
+
+class _Proving:
+    def __init__(
+        self, stage: Stage, package: TaskPackage, cases: Cases, options: ProveOptions, earlier: Known | None
+    ) -> None:
+        self._stage: Final = stage
+        self._package: Final = package
+        self._cases: Final = cases
+        self._options: Final = options
+        self._earlier: Final = earlier
+        self._judges: Final = _judges(package.view)
+        self._sandbox: SandboxPart | None = earlier.report.bound.sandbox if earlier and earlier.report.bound else None
+
+    async def run(self) -> ProofReport:
+        oracle = next((case for case in self._cases.cases if case.type == "oracle" and case.source == "found"), None)
+        solved, flakes = await self._oracle(oracle) if oracle is not None else (None, None)
+        found: dict[str, CaseReport] = {} if solved is None else {solved.name: solved}
+
+        async def one(case: Case) -> None:
+            found[case.name] = await self._case(case, solved)
+
+        async with anyio.create_task_group() as group:
+            for case in self._cases.cases:
+                if case is not oracle:
+                    group.start_soon(one, case)
+        reports = tuple(found[case.name] for case in self._cases.cases)
+        audit, problems = await self._audit()
+        return self._report(reports, flakes, audit, problems)
+
+    def _report(
+        self,
+        reports: tuple[CaseReport, ...],
+        flakes: Flake | None,
+        audit: AuditReport | None,
+        problems: Sequence[Issue],
+    ) -> ProofReport:
+        issues = [*self._cases.issues, *problems]
+        if not any(report.type == "oracle" for report in reports):
+            issues.append(no_oracle(self._package))
+        issues += [_undecided(report) for report in reports if report.undecided]
+        report = ProofReport(
+            proven=False,
+            isolation=self._stage.isolation,
+            cases=reports,
+            flake=flakes,
+            audit=audit,
+            leaderboard=None,
+            issues=tuple(issues),
+            references=self._cases.references,
+            judges=self._judges,
+            bound=self._binding(),
+        )
+        return with_verdicts(report, self._package)
+
+    def _binding(self) -> Binding | None:
+        """What the report is about; None if no environment was ever started."""
+        if self._sandbox is None:
+            return None
+        package = self._package
+        return Binding(
+            package.content_digest, package_parts(package), self._sandbox, rules(), tool_version(), timestamp()
+        )
+
+    async def _oracle(self, case: Case) -> tuple[CaseReport, Flake | None]:
+        """The oracle, verified as often as wanted."""
+        known = self._earlier.oracle(case, self._options.wanted()) if self._earlier is not None else None
+        if known is not None:
+            return known
+        cheap = self._stage.is_pure and not self._judges
+        wanted = self._options.reruns or (RERUNS if cheap else FEWER_RERUNS)
+        runs = await (self._verified_again(wanted) if self._stage.is_pure else self._rerun("oracle", wanted))
+        reached = [full(case.expect, reward) for reward in runs.rewards]
+        if not any(reached):  # an oracle that never reaches its reward is not flaky as long as it is always the same
+            reached = [reward is not None and reward == runs.rewards[0] for reward in runs.rewards]
+        return judged(case, runs.rewards, runs.errors, undecided=runs.undecided), flake(reached)
+
+    async def _verified_again(self, wanted: int) -> _Runs:
+        """One run of the oracle, and further verifications of the state that it left."""
+        runs = _Runs()
+        for _ in range(TRIES):
+            missing = wanted - len(runs.rewards)
+            trial = await self._stage.run("oracle", again=[{}] * (missing - 1))
+            runs += self._first(trial)
+            for verdict in _verdicts(self._package.view, trial, missing - 1):
+                if not isinstance(verdict, Unscored) or verdict.category not in _NOT_THE_PACKAGE:
+                    runs += _of_verdict(verdict)
+            if runs.undecided or len(runs.rewards) >= wanted or not trial.again:
+                break
+        return runs
+
+    async def _rerun(self, agent: _Agent, wanted: int, name: str | None = None) -> _Runs:
+        """So many rollouts of an agent."""
+        found: dict[int, _Runs] = {}
+
+        async def one(number: int) -> None:
+            for _ in range(TRIES):
+                found[number] = self._first(await self._stage.run(agent, name=name))
+                if not found[number].undecided:
+                    break
+
+        async with anyio.create_task_group() as group:
+            for number in range(wanted):
+                group.start_soon(one, number)
+        return sum((found[number] for number in range(wanted)), _Runs())
+
+    def _first(self, trial: Trial) -> _Runs:
+        """The result of the rollout itself."""
+        if trial.result.sandbox.base is not None:
+            self._sandbox = trial.result.sandbox
+        return _runs(trial.reward, trial.result.error)
+
+    async def _case(self, case: Case, solved: CaseReport | None) -> CaseReport:
+        known = self._earlier.case(case) if self._earlier is not None else None
+        if known is not None:
+            return known
+        if case.name == GOLD and case.source == "found" and solved is not None:
+            return judged(case, solved.rewards[:1], solved.reasons, undecided=solved.undecided)
+        runs = _Runs()
+        for _ in range(case.reruns):
+            agent, name = _player(case)
+            runs += await self._rerun(agent, 1, name)
+        return judged(case, runs.rewards, runs.errors, undecided=runs.undecided)
+
+    async def _audit(self) -> tuple[AuditReport | None, tuple[Issue, ...]]:
+        """The audit, or why there is none: then the package is not proven, but its cases are reported."""
+        families = self._options.families
+        if families is None:
+            return None, ()
+        known = self._earlier.audit(self._options.wanted()) if self._earlier is not None else None
+        if known is not None:
+            return known, ()
+        try:
+            return await audit_stage(self._stage, families), ()
+        except BenchflowError as error:
+            return None, (Issue("audit-undecided", "error", "", f"The audit could not run: {error}"),)
+
+
+def _player(case: Case) -> tuple[_Agent, str | None]:
+    """Who plays a case, made anew for each run."""
+    if case.script is not None:
+        script = case.script
+        return (lambda: ScriptAgent("case", script)), "case"
+    if case.command is not None:
+        command = case.command
+        return (lambda: CommandAgent("case", command)), "case"
+    if case.steps is not None:
+        return OracleSteps(case.steps), "oracle"
+    return ("oracle" if case.by_oracle else "nop"), None
+
+
+def _verdicts(view: TaskRuntimeView, trial: Trial, times: int) -> list[Verdict]:
+    """The verdicts on the whole of further verifications, which were made for each step that was reached."""
+    found: list[Verdict] = []
+    starts: Sequence[int] = range(0, len(trial.again), times) if times else ()
+    for number in range(times if trial.again else 0):
+        course = Course.of(view)
+        for start in starts:
+            if not course.over:
+                course = course.after(trial.again[start + number].verdict)
+        found.append(course.total())
+    return found
+
+
+def _of_verdict(verdict: Verdict) -> _Runs:
+    if isinstance(verdict, Scored):
+        return _Runs((verdict.reward,))
+    return _runs(None, ErrorRecord(verdict.category, verdict.code, verdict.phase, verdict.reason))
+
+
+def _runs(reward: float | None, error: ErrorRecord | None) -> _Runs:
+    if error is None:
+        return _Runs((reward,))
+    return _Runs((None,), (f"not scored: {error.message}",), error.category in _NOT_THE_PACKAGE)
+
+
+def _undecided(report: CaseReport) -> Issue:
+    why = report.reasons[0] if report.reasons else "not scored"
+    message = f"The case '{report.name}' has no result, which is not the fault of the package ({why}); run it again."
+    return Issue("case-undecided", "warning", "", message)
+
+
+def _judges(view: TaskRuntimeView) -> tuple[str, ...]:
+    """The judges, and whether a server on this machine answered for them."""
+    steps: list[str | None] = [step.config.name for step in view.steps]
+    try:
+        models = judges(view, os.environ, steps or [None])
+    except BenchflowError:
+        return ()  # the rollouts report it
+    address = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
+    host = urlsplit(address).hostname
+    place = " (a model server on this machine)" if host in ("localhost", "127.0.0.1", "::1") else ""
+    return tuple(dict.fromkeys(f"{model.name}{place}" for model in models))

@@ -1,0 +1,199 @@
+"""What earlier evidence still shows: bound to the digest of each plane, so that only what changed is run again; pure.
+
+Light to import: an unchanged package is reported without loading anything that runs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from typing import Final
+
+from benchflow.errors import Issue
+from benchflow.evidence.cases import Case, cases_of
+from benchflow.evidence.standard_files import GOLD_RESULT, review_of
+from benchflow.evidence.suitability import suitability
+from benchflow.record.evidence import AuditReport, CaseReport, Expected, Flake, ProofReport
+from benchflow.record.proof import rules
+from benchflow.task.config.evidence_config import Evidence
+from benchflow.task.package import TaskPackage, package_parts
+
+ALL_PLANES: Final = frozenset({"task", "environment", "verifier", "oracle"})
+SHIPPED_CHEATS: Final = "shipped-cheats"
+
+
+@cache
+def tool_version() -> str:
+    """The version of benchcube."""
+    return version("benchcube")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a caller asks for."""
+
+    sandbox: str = "auto"
+    base_image: str | None = None
+    isolation: str | None = None
+    reruns: int | None = None
+    """None: as many as the default."""
+    families: frozenset[str] | None = frozenset()
+    """The names of the families to try; None: no audit."""
+    perturbations: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The parts of an earlier report that hold for a package as it is now."""
+
+    report: ProofReport
+    unchanged: frozenset[str]
+    """The planes that did not change."""
+
+    def case(self, case: Case) -> CaseReport | None:
+        """The result of the same case, judged by what is expected now."""
+        found = next((item for item in self.report.cases if _is_same(item, case)), None)
+        if found is None or not case.planes <= self.unchanged or found.runs < case.reruns or None in found.rewards:
+            return None
+        return judged(case, found.rewards, ())
+
+    def oracle(self, case: Case, wanted: Wanted) -> tuple[CaseReport, Flake] | None:
+        """The result of the oracle with its reruns, if they are as many as wanted."""
+        flake, found = self.report.flake, self.case(case)
+        enough = flake is not None and (wanted.reruns is None or flake.runs >= wanted.reruns)
+        return (found, flake) if found is not None and flake is not None and enough else None
+
+    def perturbations(self, names: Collection[str]) -> tuple[CaseReport, ...] | None:
+        """The results of all perturbations; None if one is missing."""
+        found = tuple(case for case in self.report.cases if case.type == "perturbation")
+        missing = set(names) - {case.name for case in found}
+        return found if self.unchanged >= ALL_PLANES and not missing else None
+
+    def audit(self, wanted: Wanted) -> AuditReport | None:
+        """The audit, if it tried the same families and could decide."""
+        audit = self.report.audit
+        if audit is not None and any(issue.code == "audit-undecided" for issue in audit.findings):
+            return None
+        if audit is None or not self.unchanged >= ALL_PLANES or wanted.families is None:
+            return None
+        return audit if wanted.families <= {family.family for family in audit.families} else None
+
+
+def known(report: ProofReport | None, package: TaskPackage, wanted: Wanted) -> Known | None:
+    """What of a report holds: nothing that other rules, another version, sandbox or base showed."""
+    bound = report.bound if report is not None else None
+    if report is None or bound is None or report.isolation is None:
+        return None
+    same = (
+        bound.rules == rules()
+        and bound.benchcube == tool_version()
+        and wanted.sandbox in ("auto", bound.sandbox.name)
+        and wanted.base_image in (None, bound.sandbox.base)
+        and wanted.isolation in (None, "auto", report.isolation.rung)
+    )
+    if not same:
+        return None
+    planes = package_parts(package)
+    return Known(report, frozenset(name for name, digest in planes.items() if bound.planes.get(name) == digest))
+
+
+def still_proven(earlier: Known, package: TaskPackage, wanted: Wanted) -> ProofReport | None:
+    """The report of a package of which nothing has to be run; None if something has to."""
+    cases = cases_of(package)
+    found: list[CaseReport] = []
+    flake: Flake | None = None
+    for case in cases.cases:
+        if case.type == "oracle" and case.source == "found":
+            reused = earlier.oracle(case, wanted)
+            result, flake = reused if reused is not None else (None, None)
+        else:
+            result = earlier.case(case)
+        if result is None:
+            return None
+        found.append(result)
+    perturbed = earlier.perturbations(wanted.perturbations)
+    audit = earlier.audit(wanted)
+    if perturbed is None or (audit is None and wanted.families is not None) or earlier.report.bound is None:
+        return None
+    bound = replace(earlier.report.bound, content_digest=package.content_digest)
+    report = replace(
+        earlier.report,
+        cases=(*found, *perturbed),
+        flake=flake,
+        audit=audit,
+        references=cases.references,
+        issues=cases.issues,
+        bound=bound,
+    )
+    return with_verdicts(report, package)
+
+
+def judged(
+    case: Case, rewards: Iterable[float | None], errors: Iterable[str], *, undecided: bool = False
+) -> CaseReport:
+    """The report on the runs of a case; `errors` say why runs have no reward."""
+    given = tuple(rewards)
+    missed = [case.expect.missed(reward) for reward in given if reward is not None]
+    reasons = list(dict.fromkeys([*(text for texts in missed for text in texts), *errors]))
+    failures = sum(map(bool, missed)) + given.count(None)
+    allowed = case.expect.flake_rate_max or 0.0
+    passed = bool(given) and not undecided and failures <= allowed * len(given)
+    return CaseReport(
+        case.name,
+        case.type,
+        len(given),
+        given,
+        case.expect,
+        passed,
+        case.source,
+        () if passed else tuple(reasons),
+        case.command,
+        undecided,
+    )
+
+
+def with_verdicts(report: ProofReport, package: TaskPackage) -> ProofReport:
+    """The report with what follows from it: whether the package is proven, and whether a leaderboard may use it."""
+    evidence = package.view.namespace.evidence or Evidence()
+    live = evidence.acceptance_live
+    board = live.leaderboard if live is not None else None
+    examined = {
+        "exploit-audit": report.audit is not None,
+        "human-baseline": any(item.artifact not in (None, GOLD_RESULT) for item in report.references),
+        "instruction-review": "instruction_alignment" in (review_of(package) or {}),
+    }
+    suitable = suitability(
+        report.cases,
+        max_flake_rate=board.max_flake_rate if board is not None else 0.0,
+        flake=report.flake,
+        examined=[name for name, done in examined.items() if done],
+        not_applicable=() if report.judges else ("judge-agreement",),
+    )
+    return replace(report, proven=_is_proven(report), leaderboard=suitable)
+
+
+def _is_proven(report: ProofReport) -> bool:
+    """Every case passed, the oracle was run, and no family of exploits broke the package."""
+    broken = report.audit is not None and any(family.verdict == "broken" for family in report.audit.families)
+    errors = any(issue.severity == "error" for issue in report.issues)
+    solved = any(case.type == "oracle" for case in report.cases)
+    return solved and all(case.passed for case in report.cases) and not broken and not errors
+
+
+def full(expect: Expected, reward: float | None) -> bool:
+    """Whether a reward is as expected."""
+    return reward is not None and not expect.missed(reward)
+
+
+def no_oracle(package: TaskPackage) -> Issue:
+    """What is said of a package that nobody can be shown to solve."""
+    file = "task.md" if package.document is not None else "task.toml"
+    return Issue(
+        "oracle-missing", "error", "oracle", "The package has no oracle, so nothing shows that it can be solved.", file
+    )
+
+
+def _is_same(report: CaseReport, case: Case) -> bool:
+    return (report.name, report.type, report.command) == (case.name, case.type, case.command)

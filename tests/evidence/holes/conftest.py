@@ -1,0 +1,6 @@
+"""Where the tables of holes are found."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,83 @@
+"""How families adapt to a package: which code of the agent is loaded, what is imported, what does not apply."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchflow.evidence.audit.auditing import load_families
+from benchflow.evidence.audit.exploit_family import NotApplicable, Seen
+from benchflow.evidence.audit.families.agents_code import attempt_inside, loaded
+from benchflow.evidence.audit.families.planting import reward_file
+from benchflow.evidence.audit.families.shadowing import imports_of
+from benchflow.task.package import load_package
+
+TEST_SH = "python3 /verifier/check.py && echo 1 > /logs/verifier/reward.txt\n"
+
+
+@pytest.fixture
+def seen(make_package):
+    """What is seen of a package; a test gives what differs."""
+
+    def make(**differs):
+        known = {
+            "package": load_package(make_package()), "rung": "shared",
+            "workdir": "/app", "user": "root", "home": "/root",
+            "prompt": "", "files": (), "programs": frozenset(), "outputs": (), "read": (),
+        }  # fmt: skip
+        return Seen(**{**known, **differs})
+
+    return make
+
+
+def test_code_that_a_solution_writes_or_that_tests_import_is_loaded(seen):
+    found = loaded(
+        seen(
+            outputs=("/app/main.py", "/app/answer.txt"),
+            files=("/app/shop/cart.py", "/app/shop/unused.py", "/app/run.sh", "/app/lib/index.js"),
+            verifier={"t.py": "from shop.cart import total\n", "t.sh": "sh ./run.sh", "t.js": "require('/app/lib')"},
+        )
+    )
+    assert [(file.path, file.exists) for file in found] == [
+        ("/app/main.py", False),
+        ("/app/shop/cart.py", True),
+        ("/app/run.sh", True),
+        ("/app/lib/index.js", True),
+    ]
+
+
+def test_files_that_the_oracle_changes_count_as_loaded(seen):
+    assert [file.path for file in loaded(seen(edited=("/app/fix.py", "/app/fix.txt")))] == ["/app/fix.py"]
+
+
+def test_the_state_without_a_trick_has_the_same_files(seen):
+    made = attempt_inside(seen(outputs=("/app/new.py",)), "exits", {"python": "import os"})
+    assert made is not None
+    assert made.without is not None
+    assert made.script.startswith(made.without)
+    changed = attempt_inside(seen(edited=("/app/old.py",)), "exits", {"python": "import os"})
+    assert changed is not None
+    assert changed.without is None
+
+
+def test_imports_are_found_in_every_spelling(seen):
+    text = "import os, json as j\nfrom requests.sessions import Session\n    import yaml\nimport a.b\n"
+    assert imports_of(seen(verifier={"t.py": text})) == ["os", "json", "requests", "yaml", "a"]
+
+
+def test_a_claim_is_written_where_the_verifier_writes_its_own(seen):
+    assert reward_file(seen(verifier={"test.sh": TEST_SH})) == ("/logs/verifier/reward.txt", "1")
+    assert reward_file(seen(verifier={"test.sh": "python3 x > /logs/verifier/reward.json"}))[1] == '{"reward": 1.0}'
+
+
+def test_a_copy_of_what_the_prompt_names_is_not_called_a_trick(seen):
+    family = load_families(("links-to-references",))["links-to-references"]
+    known = seen(prompt="Copy /data/a.txt to /app/b.txt.", outputs=("/app/b.txt",), read=("/data/a.txt",))
+    assert isinstance(family.attempts(known), NotApplicable)
+
+
+def test_families_say_in_a_sentence_why_they_do_not_apply(seen):
+    nothing = seen()
+    for name, family in load_families().items():
+        found = family.attempts(nothing)
+        if isinstance(found, NotApplicable):
+            assert found.reason.endswith("."), name

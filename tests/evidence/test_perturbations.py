@@ -1,0 +1,72 @@
+"""What a verifier depends on is found, what it does not depend on is not, and what could not be tried is said."""
+
+import pytest
+
+from benchflow.evidence.perturbations import PERTURBATIONS, perturb
+from benchflow.evidence.trial_stage import StageOptions, open_stage
+
+pytestmark = pytest.mark.anyio
+DELICATE = """\
+fits() {
+  [ "$(date +%F)" = "$(date -u +%F)" ] && [ -z "$LC_ALL$PYTHONHASHSEED" ] && [ "$(nproc)" -gt 1 ] &&
+  [ "$(wc -l < /proc/net/route)" -gt 1 ] && [ "$(id -u)" = 0 ] &&
+  [ $(($(date +%s) - $(stat -c %Y answer.txt))) -lt 43200 ]
+}
+if fits; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+CAREFUL = """\
+began=$(date +%s)
+echo text > made.txt
+test "$(stat -c %Y made.txt)" -ge "$((began - 1))" && grep -q done answer.txt && echo 1 > /logs/verifier/reward.txt
+"""
+TWO_PROCESSORS = "environment:\n  cpus: 2\n"
+
+
+async def of(folder, backend, names=tuple(PERTURBATIONS)):
+    async with open_stage(folder, StageOptions(sandbox=backend)) as stage:
+        return await perturb(stage, 1.0, {name: PERTURBATIONS[name] for name in names})
+
+
+@pytest.mark.sandbox
+async def test_a_verifier_that_depends_on_everything_fails_every_perturbation(make_package, backend):
+    found = await of(make_package(TWO_PROCESSORS, verifier=DELICATE), backend)
+    assert [case.name for case in found.cases if case.passed] == []
+    assert {case.name for case in found.cases} | set(found.not_applied) == set(PERTURBATIONS)
+    assert set(found.not_applied) <= {"processors"}, "only a machine with one processor cannot try all"
+    assert {case.rewards for case in found.cases} == {(0.0, 0.0)}
+    reasons = {case.name: case.reasons[0] for case in found.cases}
+    assert reasons["clock"] == "the reward is 0 a day later, and 1 otherwise"
+    assert reasons["user"].endswith("a verifier that needs it declares verifier.user")
+
+
+@pytest.mark.sandbox
+async def test_a_verifier_that_depends_on_nothing_withstands_them_all(make_package, backend):
+    found = await of(make_package(TWO_PROCESSORS, verifier=CAREFUL), backend)
+    assert [(case.name, case.reasons) for case in found.cases if not case.passed] == []
+    assert set(found.not_applied) <= {"processors"}
+
+
+async def test_what_the_package_declares_is_not_perturbed(make_package, backend):
+    declared = "verifier:\n  user: root\n  network_mode: public\n  env: {TZ: UTC}\n"
+    found = await of(make_package(declared), backend, ("time-zone", "network", "user"))
+    assert found.cases == ()
+    assert found.not_applied == {
+        "time-zone": "the package sets TZ",
+        "network": "the verifier declares that it uses the network",
+        "user": "the verifier declares that it runs as root",
+    }
+
+
+async def test_a_verifier_that_depends_on_the_seed_is_found_in_memory(make_package, backend):
+    verifier = 'if [ -z "$SEED" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+    found = await of(make_package(verifier=verifier), backend, ("seed",))
+    assert [(case.type, case.passed, case.expect.reward_equals) for case in found.cases] == [
+        ("perturbation", False, 1.0)
+    ]
+
+
+async def test_where_verification_is_not_pure_every_perturbation_has_a_run_of_its_own(make_package, backend):
+    verifier = 'if [ -z "$SEED" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+    found = await of(make_package("verifier:\n  isolation: open\n", verifier=verifier), backend, ("seed", "user"))
+    assert [(case.name, case.rewards) for case in found.cases] == [("seed", (0.0, 0.0))]
+    assert found.not_applied == {"user": "the verifier runs in the agent's own box"}
