@@ -1,0 +1,3 @@
+#!/bin/sh
+./game.sh 1
+./game.sh 2

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo 'Be careful.' > /app/password-policy.txt

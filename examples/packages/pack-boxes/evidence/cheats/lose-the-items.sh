@@ -1,0 +1,2 @@
+#!/bin/sh
+echo '7 3' > /app/packing.txt

@@ -1,0 +1,2 @@
+#!/bin/sh
+cp /app/changes.txt /app/NOTES.md

@@ -1,0 +1,2 @@
+#!/bin/sh
+sed 's/^/- /' /app/minutes.txt > /app/decisions.md

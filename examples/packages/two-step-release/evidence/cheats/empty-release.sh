@@ -1,0 +1,2 @@
+#!/bin/sh
+touch /app/CHANGELOG.md /app/release.tar.gz
