@@ -177,8 +177,17 @@ def measure(scratch: Path, peer: Path | None, count: int, memory_count: int) -> 
             "s",
             False,
         ),
+        Row(f"{count:,} packages bundled and opened", None, bundling(ours, all_of_them), 3 * count / 3500, "s", False),
         Row(f"memory, {memory_count:,} packages", None, peak, 150, "MB", False),
     ]
+
+
+def bundling(ours: Path, packages: Path) -> float:
+    """Seconds of two whole commands: writing a bundle, and opening it with every digest compared."""
+    place = packages.with_suffix(".zip")
+    written, _ = wall(ours, "tasks", "bundle", str(packages), "-o", str(place), "--overwrite", repeat=3)
+    opened, _ = wall(ours, "tasks", "digest", str(place), repeat=3)
+    return written + opened
 
 
 def write_corpus(root: Path, count: int) -> None:

@@ -1,8 +1,9 @@
-"""Do tasks that other people wrote run here as they wrote them?
+"""Do tasks that other people wrote run here as their authors intended?
 
-Takes folders of packages and decides before anything runs which of them this machine can serve: their images are
-Debian, Ubuntu, Python or Node, and the files that run name no host. Then it runs the oracle and an agent that does
-nothing on each, and prints one row per package with its class:
+Takes folders of packages, each folder a set, and decides before anything runs which packages this machine can serve:
+their images are Debian, Ubuntu, Python or Node, and the files that run name no host but the package indexes. On each it
+runs an agent that does nothing and, where that does not score full, the oracle, and prints one row per package with its
+class and one row of counts per set:
 
     worked              the oracle scores full, doing nothing does not
     nop scores full     doing nothing scores full: not counted
@@ -11,21 +12,24 @@ nothing on each, and prints one row per package with its class:
     package wrong       examined by a person: `--examined FILE`, a TOML table of name = "reason"
     ours                everything else
 
-With `--jobs-dir` the jobs are kept, and continued when they exist. The target: 95 % of the chosen packages, no `ours`.
+The order is random with seed 0. With `--jobs-dir` the results are kept, and what has a result is not run again: a
+command that was interrupted, or ended by `--minutes`, continues. The target: 95 % of the chosen packages, no `ours`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ipaddress
+import math
 import random
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +44,10 @@ RUN_FILES = re.compile(
     r"|requirements[^/]*\.txt|[^/]*\.(sh|bash|py|js|mjs|cjs|ts|rb|pl|toml|cfg))$"
 )
 URL_HOST = re.compile(r"(?i)\b(?:https?|git|ssh|ftp)://(?:[^/@\s\"']*@)?([a-z0-9.-]+)|\bgit@([a-z0-9.-]+):")
+CLIENTS = {"huggingface.co": re.compile(r"\bhuggingface[-_]hub\b")}
+"""Libraries that ask one host, which files that use them need not name."""
+INDEXES = re.compile(r"(?i)(^|\.)(pypi|pythonhosted|debian|npmjs)\.(org|com)$")
+"""Of pip, apt and npm."""
 RESERVED = (
     ".example",
     ".test",
@@ -54,6 +62,10 @@ RESERVED = (
 EXAMPLES = Path(__file__).parents[1] / "examples" / "packages"
 BENCH = (sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())")
 FULL = 1.0 - 1e-9
+BATCH = 20
+"""Packages per job: what an interruption by `--minutes` waits for."""
+CLASSES = ("worked", "nop scores full", "needs HOST", "needs image", "package wrong", "ours")
+SETTLED = frozenset({"worked", "nop scores full", "package wrong"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +83,29 @@ class Row:
 
     name: str
     kind: str
-    oracle: str
-    nop: str
-    why: str
+    oracle: str = "–"
+    nop: str = "–"
+    why: str = ""
 
 
-def candidates(paths: list[Path]) -> Iterator[Candidate]:
-    for found in find_packages(paths):
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a set has: all packages, those chosen before running, and the classes of those that were run."""
+
+    packages: int
+    chosen: int
+    kinds: Counter[str]
+
+
+def candidates(path: Path, absent: Sequence[Path] = ()) -> Iterator[Candidate]:
+    """The packages below a folder, where those files are missing in the copy."""
+    for found in find_packages([path]):
         hosts = foreign_hosts(found.path)
         images = [image for image in named_images(found.path) if family(image) not in READY]
         excluded = None
-        if images:
+        if any((path / file).is_relative_to(found.path) for file in absent):
+            excluded = "incomplete copy"
+        elif images:
             excluded = f"needs image {images[0]}"
         elif hosts:
             excluded = f"needs {', '.join(sorted(hosts)[:3])}"
@@ -124,9 +148,11 @@ def foreign_hosts(package: Path) -> set[str]:
     hosts = set[str]()
     for path in package.rglob("*"):
         if RUN_FILES.search(path.as_posix()) and path.is_file() and path.stat().st_size < 1_000_000:
-            for match in URL_HOST.finditer(path.read_text("utf-8", "replace")):
+            text = path.read_text("utf-8", "replace")
+            hosts |= {host for host, client in CLIENTS.items() if client.search(text)}
+            for match in URL_HOST.finditer(text):
                 host = (match[1] or match[2]).lower().rstrip(".")
-                if not _is_reserved(host):
+                if not INDEXES.search(host) and not _is_reserved(host):
                     hosts.add(host)
     return hosts
 
@@ -138,40 +164,64 @@ def _is_reserved(host: str) -> bool:
         return "." not in host or host.endswith(RESERVED)
 
 
-def run(agent: str, chosen: list[Candidate], arguments: argparse.Namespace) -> dict[Path, Result]:
-    """Run one agent on all chosen packages, or continue that job."""
-    job = arguments.jobs_dir / agent
-    place = ("--jobs-dir", str(arguments.jobs_dir))
-    if job.is_dir():
-        command = [*BENCH, "eval", "resume", agent, *place]
-    else:
-        options = [
-            "--agent",
-            agent,
-            "--no-workspaces",
-            "--concurrency",
-            str(arguments.concurrency),
-            "--name",
-            agent,
-            *place,
-        ]
-        options += arguments.option
-        command = [*BENCH, "eval", "run", *(str(each.path) for each in chosen), *options]
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    return {Path(counted.result.task.path).resolve(): counted.result for counted in Job(job).counted}
+def run_set(chosen: Sequence[Candidate], jobs: Path, until: float, arguments: argparse.Namespace) -> list[Row]:
+    """Run what has no result yet in batches until that time, and classify everything that was run."""
+    examined = tomllib.loads(arguments.examined.read_text()) if arguments.examined else {}
+    done = classified(chosen, jobs, examined)
+    open_ones = [each for each in chosen if each not in done or (arguments.again and done[each].kind not in SETTLED)]
+    for start in range(0, len(open_ones), BATCH):
+        if time.monotonic() >= until:
+            break
+        batch = open_ones[start : start + BATCH]
+        run("nop", batch, jobs, arguments)
+        nop = results("nop", jobs)
+        unfull = [each for each in batch if not is_full(nop.get(each.path.resolve()))]
+        if unfull:
+            run("oracle", unfull, jobs, arguments)
+        print(f"{jobs.name}: {min(start + BATCH, len(open_ones))} of {len(open_ones)} run", file=sys.stderr)
+    return list(classified(chosen, jobs, examined).values())
+
+
+def run(agent: str, packages: Sequence[Candidate], jobs: Path, arguments: argparse.Namespace) -> None:
+    """Run one agent on these packages, as one more job in the folder."""
+    name = f"{agent}-{len(list(jobs.glob(f'{agent}-*'))):04}"
+    options = ["--agent", agent, "--no-workspaces", "--concurrency", str(arguments.concurrency)]
+    options += ["--name", name, "--jobs-dir", str(jobs), *arguments.option]
+    paths = [str(each.path) for each in packages]
+    subprocess.run([*BENCH, "eval", "run", *paths, *options], stdout=subprocess.DEVNULL, check=False)
+
+
+def results(agent: str, jobs: Path) -> dict[Path, Result]:
+    """The last result of each package."""
+    kept = (counted.result for job in sorted(jobs.glob(f"{agent}-*")) for counted in Job(job).counted)
+    return {Path(result.task.path).resolve(): result for result in kept}
+
+
+def classified(chosen: Sequence[Candidate], jobs: Path, examined: dict[str, str]) -> dict[Candidate, Row]:
+    """A row for each package whose runs are complete."""
+    oracle, nop = results("oracle", jobs), results("nop", jobs)
+    rows = dict[Candidate, Row]()
+    for each in chosen:
+        path = each.path.resolve()
+        if path in oracle or is_full(nop.get(path)):
+            rows[each] = classify(each.name, oracle.get(path), nop.get(path), examined)
+    return rows
+
+
+def is_full(result: Result | None) -> bool:
+    return result is not None and result.reward is not None and result.reward >= FULL
 
 
 def classify(name: str, oracle: Result | None, nop: Result | None, examined: dict[str, str]) -> Row:
-    best, least = (result.reward if result is not None else None for result in (oracle, nop))
-    if least is not None and least >= FULL:
+    if is_full(nop):
         kind, why = "nop scores full", ""
-    elif best is not None and best >= FULL and least is not None:
+    elif is_full(oracle) and nop is not None and nop.reward is not None:
         kind, why = "worked", ""
     elif name in examined:
         kind, why = "package wrong", examined[name]
     else:
         kind, why = _trouble(oracle, nop)
-    return Row(name, kind, _told(oracle), _told(nop), why)
+    return Row(name, kind, _shown(oracle), _shown(nop), why)
 
 
 def _trouble(oracle: Result | None, nop: Result | None) -> tuple[str, str]:
@@ -186,7 +236,7 @@ def _trouble(oracle: Result | None, nop: Result | None) -> tuple[str, str]:
     return "ours", "" if oracle is not None else "no result"
 
 
-def _told(result: Result | None) -> str:
+def _shown(result: Result | None) -> str:
     if result is None:
         return "–"
     return f"{result.reward:g}" if result.reward is not None else "unscored"
@@ -195,8 +245,11 @@ def _told(result: Result | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="folders of packages; default: the examples")
-    parser.add_argument("--jobs-dir", type=Path, help="where the jobs `oracle` and `nop` are kept")
-    parser.add_argument("--sample", type=int, help="run this many of the chosen packages, at random with seed 0")
+    parser.add_argument("--jobs-dir", type=Path, help="where the results are kept, one folder per set")
+    parser.add_argument("--absent", type=Path, help="a list of files that the copy of a set lacks, one path per line")
+    parser.add_argument("--sample", type=int, help="run at most this many of the chosen packages of each set")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no batch after this time")
+    parser.add_argument("--again", action="store_true", help="also run again what neither worked nor scored for nop")
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--examined", type=Path, help='TOML: package name = "what is wrong with it"')
     parser.add_argument(
@@ -207,37 +260,34 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="only print what would run and what would not")
     arguments = parser.parse_args()
-    found = list(candidates(arguments.paths or [EXAMPLES]))
-    chosen = [each for each in found if each.excluded is None]
-    if arguments.sample is not None and arguments.sample < len(chosen):
-        chosen = random.Random(0).sample(chosen, arguments.sample)
-    rows = [
-        Row(each.name, each.excluded, "–", "–", "decided before running") for each in found if each.excluded is not None
-    ]
-    if not arguments.list and chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            arguments.jobs_dir = arguments.jobs_dir or Path(folder)
-            oracle, nop = run("oracle", chosen, arguments), run("nop", chosen, arguments)
-        examined = tomllib.loads(arguments.examined.read_text()) if arguments.examined else {}
-        rows += [
-            classify(each.name, oracle.get(each.path.resolve()), nop.get(each.path.resolve()), examined)
-            for each in chosen
-        ]
-    report(rows, len(chosen))
+    until = time.monotonic() + arguments.minutes * 60
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = arguments.jobs_dir or Path(folder)
+        counts = dict[str, Counts]()
+        print("| package | class | oracle | nop | why |\n|---|---|---|---|---|")
+        for path in arguments.paths or [EXAMPLES]:
+            absent = arguments.absent.read_text().splitlines() if arguments.absent else []
+            found = list(candidates(path, [Path(file) for file in absent]))
+            chosen = [each for each in found if each.excluded is None]
+            random.Random(0).shuffle(chosen)
+            rows = [] if arguments.list else run_set(chosen[: arguments.sample], jobs / path.name, until, arguments)
+            counts[path.name] = Counts(len(found), len(chosen), Counter(row.kind for row in rows))
+            rows += [Row(each.name, each.excluded, why="before running") for each in found if each.excluded is not None]
+            for row in rows:
+                print(f"| {row.name} | {row.kind} | {row.oracle} | {row.nop} | {' '.join(row.why.split())[:300]} |")
+    report(counts)
 
 
-def report(rows: list[Row], chosen: int) -> None:
-    print("| package | class | oracle | nop | why |\n|---|---|---|---|---|")
-    for row in rows:
-        print(f"| {row.name} | {row.kind} | {row.oracle} | {row.nop} | {' '.join(row.why.split())[:300]} |")
-    counts = Counter(row.kind for row in rows)
-    print("\n| class | packages |\n|---|---|")
-    for kind, count in counts.most_common():
-        print(f"| {kind} | {count} |")
-    counted = chosen - counts["nop scores full"]
+def report(sets: dict[str, Counts]) -> None:
+    print(f"\n| set | packages | chosen | run | {' | '.join(CLASSES)} |\n|---|---|---|---|{'---|' * len(CLASSES)}")
+    for name, counts in sets.items():
+        row = [counts.packages, counts.chosen, counts.kinds.total(), *(counts.kinds[kind] for kind in CLASSES)]
+        print(f"| {name} | {' | '.join(f'{number:,}' for number in row)} |")
+    kinds = sum((counts.kinds for counts in sets.values()), Counter[str]())
+    counted = kinds.total() - kinds["nop scores full"]
     if counted:
         print(
-            f"\nworked: {counts['worked']} of {counted} chosen packages ({counts['worked'] / counted:.1%}; target 95 %)"
+            f"\nworked: {kinds['worked']} of {counted} counted packages ({kinds['worked'] / counted:.1%}; target 95 %)"
         )
 
 

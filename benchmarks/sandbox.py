@@ -24,6 +24,7 @@ import anyio
 
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.protocol import Image, Limits, SandboxSpec
+from benchflow.sandbox.pulling import PullSettings
 from lib.side_by_side import Row, print_table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -246,6 +247,41 @@ async def layered_image(backend: LocalBackend) -> Image:
     return Image("benchmark", "sha256:0", layers=tuple(layers))
 
 
+DOCKERFILE = """\
+FROM debian:bookworm
+ENV MODE=benchmark
+RUN mkdir -p /srv/data && echo first > /srv/first
+COPY files /srv/files
+RUN find /srv/files -type f | wc -l > /srv/count
+COPY settings.txt /etc/settings.txt
+RUN grep -q 1000 /srv/count && cp /etc/settings.txt /srv/data
+WORKDIR /srv
+"""
+
+
+def write_context(context: Path) -> None:
+    """The build context of `DOCKERFILE`: 1,001 files of 2 kB."""
+    for folder in range(20):
+        (context / "files" / str(folder)).mkdir(parents=True)
+        for number in range(50):
+            (context / "files" / str(folder) / str(number)).write_bytes(os.urandom(2048))
+    (context / "settings.txt").write_bytes(os.urandom(2048))
+    (context / "Dockerfile").write_text(DOCKERFILE)
+
+
+async def build_again(backend: LocalBackend, scratch: Path, rounds: int) -> float:
+    """Milliseconds from a Dockerfile whose layers are all in the store to a sandbox that ran `true`."""
+    context = scratch / "context"
+    write_context(context)
+
+    async def usable() -> None:
+        image = await backend.build(context, base_image="host", pull=PullSettings("never"))
+        await start_true_stop(backend, SandboxSpec(image=image))
+
+    await usable()
+    return await median(rounds, usable)
+
+
 def beside(engines: dict[str, tuple[float, float]], index: int, what: str, ours: float, target: float) -> list[Row]:
     """One row for each engine that was measured, at least one."""
     rows = [Row(f"{what}, beside {name}", figures[index], ours, target, "ms") for name, figures in engines.items()]
@@ -265,6 +301,7 @@ async def measure(rounds: int) -> list[Row]:
             spec = SandboxSpec(image=await layered_image(backend))
             await start_true_stop(backend, spec)
             layered = await median(rounds, lambda: start_true_stop(backend, spec))
+            rebuilt = await build_again(backend, scratch, rounds)
             async with backend.create(SandboxSpec()) as box:
                 command = await median(2 * rounds, lambda: box.exec(["true"]))
             async with backend.create(LIMITED) as box:
@@ -279,6 +316,7 @@ async def measure(rounds: int) -> list[Row]:
         *beside(engines, 0, "start, `true`, stop", empty, 18),
         *beside(engines, 0, "the same with cpu, memory and process limits", limited, 18),
         Row("what a cached environment of ten layers adds", None, max(layered - empty, 0), 5, "ms"),
+        Row("an environment of 1,000 files built again from the cache, `true`, stop", None, rebuilt, 50, "ms"),
         *beside(engines, 1, "exec in a running sandbox", command, 5),
         Row("exec in a running sandbox with limits", None, confined, 5, "ms"),
         Row("200 sandboxes at once", None, together, 2, "s"),

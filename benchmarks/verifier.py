@@ -1,7 +1,8 @@
 """What verification costs over running the same test bare, and a reward kit beside Harbor's.
 
-Script, kit and forks run in real local sandboxes; each figure is the median of `--runs` runs after a warm-up.
-`--no-peer` measures only this project.
+Script, kit and forks run in real local sandboxes, `--runs` times after a warm-up. Verification and forks are measured
+in CPU time, the driver's and that of everything it started; the kit in wall time, as its peer. `--no-peer` measures
+only this project.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.verifier import Verifier
 from benchflow.verifier.scope import scope_of
 from benchflow.verifier.shared_box import fork_for_verification
+from lib.cpu_time import cpu_seconds
 from lib.side_by_side import Row, compile_ours, peer_environment, print_table
 
 PEER = "harbor-rewardkit==0.2.3"
@@ -32,7 +34,7 @@ SCRIPT = "#!/bin/sh\n[ -e /app/x ] && r=1 || r=0\necho $r > /logs/verifier/rewar
 KIT = "---\nverifier:\n  strategies:\n    kit: {type: reward-kit, root: checks}\n---\n"
 CHECKS = "import rewardkit as rk\n\nrk.file_exists('x')\nrk.file_contains('x', 'y')\n"
 
-SIZES = (10_000, 50_000, 150_000)
+SIZES = (10_000, 60_000, 150_000)
 MANY = """
 import os
 for folder in range(100):
@@ -53,30 +55,46 @@ def write_package(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-async def median(step: Step, runs: int, *, before: Step | None = None) -> float:
-    """Milliseconds of one step, without the work `before` each."""
+async def median(step: Step, runs: int) -> float:
+    """Milliseconds of one step."""
     await step()
     times = []
     for _ in range(runs):
-        if before is not None:
-            await before()
         began = time.perf_counter()
         await step()
         times.append(time.perf_counter() - began)
     return 1000 * statistics.median(times)
 
 
+async def cpu_of(step: Step, runs: int) -> float:
+    """Milliseconds of CPU time of one step, on average."""
+    await step()
+    began = cpu_seconds()
+    for _ in range(runs):
+        await step()
+    return 1000 * (cpu_seconds() - began) / runs
+
+
 async def measure_script(backend: LocalBackend, folder: Path, runs: int) -> tuple[float, float]:
-    """The bare test in its sandbox, and the whole verification."""
+    """The bare test in its sandbox, and the whole verification, each after a command of the agent."""
     package = write_package(folder / "script", {"verifier/test.sh": SCRIPT})
     (package / "verifier" / "test.sh").chmod(0o755)
     async with await Environment.from_task(package, sandbox=backend) as environment:
-        verifier, outputs = Verifier(environment), (folder / f"script-{number}" for number in itertools.count())
-        act = lambda: environment.sandbox.exec("date > x")  # noqa: E731 - what an agent does between two scores
-        verified = await median(lambda: verifier.verify(next(outputs)), runs, before=act)
-        await environment.sandbox.upload(package / "verifier", "/verifier")
-        await environment.sandbox.exec("mkdir -p /logs/verifier", user="root")
-        bare = await median(lambda: environment.sandbox.exec(["/verifier/test.sh"], user="root"), runs)
+        sandbox, verifier = environment.sandbox, Verifier(environment)
+        outputs = (folder / f"script-{number}" for number in itertools.count())
+
+        async def verify() -> None:
+            await sandbox.exec("date > x")
+            await verifier.verify(next(outputs))
+
+        async def run() -> None:
+            await sandbox.exec("date > x")
+            await sandbox.exec(["/verifier/test.sh"], user="root")
+
+        verified = await cpu_of(verify, runs)
+        await sandbox.upload(package / "verifier", "/verifier")
+        await sandbox.exec("mkdir -p /logs/verifier", user="root")
+        bare = await cpu_of(run, runs)
     return bare, verified
 
 
@@ -93,29 +111,28 @@ async def measure_fork(backend: LocalBackend, folder: Path, runs: int, megabytes
         sandbox = environment.sandbox
         await sandbox.exec(f"head -c {megabytes}M /dev/zero > /app/data; touch /app/conftest.py", timeout=600)
         scope = scope_of(environment.preparation.view)
-        times = []
-        for _ in range(runs + 1):
+
+        async def fork() -> None:
             await sandbox.exec("date > x")
-            began = time.perf_counter()
             forked, _ = await fork_for_verification(environment, sandbox, scope, machine={})
-            times.append(time.perf_counter() - began)
             await forked.stop()
-    return 1000 * statistics.median(times[1:])
+
+        return await cpu_of(fork, runs) - await cpu_of(lambda: sandbox.exec("date > x"), runs)
 
 
 async def measure_many(backend: LocalBackend, folder: Path, files: int) -> float:
-    """Milliseconds per 1,000 files to verify a working folder of so many."""
+    """Milliseconds of CPU time per 1,000 files to verify a working folder of so many."""
     package = write_package(folder / f"many-{files}", {"verifier/test.sh": SCRIPT})
     (package / "verifier" / "test.sh").chmod(0o755)
     async with await Environment.from_task(package, sandbox=backend) as environment:
         made = await environment.sandbox.exec(["python3", "-c", MANY % files], timeout=600)
         if not made.ok:
             raise RuntimeError(made.stderr.decode(errors="replace"))
-        began = time.perf_counter()
+        began = cpu_seconds()
         found = await Verifier(environment).verify(folder / f"many-{files}-out")
         if found.verdict.reward != 0:
             raise RuntimeError(str(found.verdict))
-        return 1_000_000 * (time.perf_counter() - began) / files
+        return 1_000_000 * (cpu_seconds() - began) / files
 
 
 def measure_peer(folder: Path, runs: int) -> float:
@@ -143,11 +160,11 @@ async def measure(folder: Path, runs: int, *, peer: bool) -> list[Row]:
         await backend.close()
     other = await anyio.to_thread.run_sync(measure_peer, folder, runs) if peer else None
     return [
-        Row("verification over the bare test", None, verified - bare, 25, "ms"),
+        Row("verification over the bare test, CPU", None, verified - bare, 25, "ms"),
         Row("two-check reward kit", other, kit / 1000, 0.3, "s"),
-        Row("fork for verification, nothing changed", None, forks[0], 20, "ms"),
-        Row("fork for verification, 1 GB changed", None, forks[1], 20, "ms"),
-        *(Row(f"verification of {size:,} files, per 1,000", None, spent, 100, "ms") for size, spent in many.items()),
+        Row("fork and its removal, nothing changed, CPU", None, forks[0], 20, "ms"),
+        Row("fork and its removal, 1 GB changed, CPU", None, forks[1], 20, "ms"),
+        *(Row(f"{size:,} files verified, CPU per 1,000", None, spent, 100, "ms") for size, spent in many.items()),
         Row("the same, 150,000 over 10,000", None, many[SIZES[-1]] / many[SIZES[0]], 1.5, "x"),
     ]
 

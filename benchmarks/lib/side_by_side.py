@@ -48,10 +48,13 @@ class Row:
 
 def print_table(rows: list[Row]) -> None:
     """The figures as a Markdown table."""
-    table = [["", "peer", "ours", "ratio", "target", "reached"], *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(6)]
-    table.insert(1, ["-" * width for width in widths])
-    for line in table:
+    print_cells([["", "peer", "ours", "ratio", "target", "reached"], *(row.cells() for row in rows)])
+
+
+def print_cells(table: list[list[str]]) -> None:
+    """A Markdown table; the first line is its head."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in (table[0], ["-" * width for width in widths], *table[1:]):
         print(f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |")
 
 
