@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 # New examples in every run, but few of them; `make test` is thorough.
 settings.register_profile("quick", settings.get_profile("thorough"), max_examples=25)
 # For mutation runs: the same examples every time, so that results can be compared; and to fail is enough.

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benchcube" / "peers"
+
+HARBOR_LOADER = ("harbor==0.24.0", "pydantic", "toml")
+"""Harbor's loader needs no more than these; the whole of Harbor would take minutes to install."""
+_LOAD = """
+import json, sys
+from harbor.models.task.task import Task
+answers = {}
+for path in json.load(sys.stdin):
+    try:
+        Task(path)
+        answers[path] = None if Task.is_valid_dir(path) else "not a valid folder"
+    except Exception as error:
+        answers[path] = f"{type(error).__name__}: {error}"
+print(json.dumps(answers))
+"""
 
 
 class PeerUnavailable(Exception):
@@ -26,6 +42,17 @@ def peer_environment(requirement: str, *others: str, dependencies: bool = True) 
         if not (home / ".ready").exists():
             _create(home, requirement, others, dependencies=dependencies)
     return home / "bin"
+
+
+def harbor_answers(folders: Sequence[Path | str]) -> dict[str, str | None]:
+    """What Harbor's own loader says of each folder: None, or why it refuses it."""
+    if not folders:
+        return {}
+    python = peer_environment(*HARBOR_LOADER, dependencies=False) / "python"
+    asked = json.dumps([str(folder) for folder in folders])
+    done = subprocess.run([python, "-c", _LOAD], check=True, input=asked, stdout=subprocess.PIPE, text=True)
+    answers: dict[str, str | None] = json.loads(done.stdout)
+    return answers
 
 
 def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependencies: bool) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 SMALL = (
     *("base-files", "dash", "debianutils", "libc-bin", "mawk", "tar", "util-linux"),
     *("bash", "coreutils", "diffutils", "findutils", "grep", "sed", "git", "make", "perl", "python3", "python3-pytest"),
+    *("python3-coverage", "python3-hypothesis"),
     *("ruby", "ruby-bundler", "nodejs"),
 )
 LARGE = (

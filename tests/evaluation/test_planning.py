@@ -4,9 +4,12 @@ import shutil
 
 import pytest
 
+from benchflow.errors import UsageError
 from benchflow.evaluation.job import create_job, plan_job
 from benchflow.evaluation.work import plan_items
 from benchflow.record import Job, JobRequest
+from benchflow.task.bundles.bundle_index import Benchmark
+from benchflow.task.bundles.bundle_writing import gather, make_index, write_bundle
 from benchflow.task.package import load_package
 
 TASK = "---\nschema_version: '1.3'\ntask: {name: t/p}\n---\nDo it.\n"
@@ -72,6 +75,29 @@ def test_a_path_is_recorded_as_it_was_given_also_when_the_job_is_resumed_elsewhe
     kept = Job(store.folder).record.request
     assert kept.sources == sources
     assert [task.path for task in plan_job(kept)[1]] == [task.path for task in tasks]
+
+
+def test_a_job_of_a_bundle_goes_with_its_digest_even_if_the_file_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCHCUBE_STORE", str(tmp_path / "store"))
+    found = [gather(package(tmp_path / "tasks" / name), name, name) for name in ("a", "b")]
+    digest = write_bundle(tmp_path / "x.zip", make_index(found, Benchmark(splits={"dev": ("b",)})))
+    monkeypatch.chdir(tmp_path)
+    for source in ("x.zip", "x.zip#dev"):
+        request = JobRequest((source,), "nop")
+        _, tasks = plan_job(request)
+        assert [task.path for task in tasks] == ["x.zip:a", "x.zip:b"][-len(tasks) :]
+        store = create_job(tmp_path / "jobs", source[-3:], request, tasks)
+        store.close()
+        kept = Job(store.folder).record.request
+        assert kept.sources == (f"x.zip@{digest}{source[5:]}",)
+        (tmp_path / "x.zip").rename(tmp_path / "moved.zip")
+        again = plan_job(kept)[1]
+        assert [(task.id, task.path) for task in again] == [(task.id, task.path) for task in tasks]
+        (tmp_path / "moved.zip").rename(tmp_path / "x.zip")
+    assert planned(tmp_path / "x.zip")[1] == planned(tmp_path / "tasks")[1]
+    write_bundle(tmp_path / "x.zip", make_index(found[:1], Benchmark()))
+    with pytest.raises(UsageError, match="is pinned"):
+        plan_job(kept)
 
 
 EVIDENCE = (

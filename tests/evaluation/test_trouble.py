@@ -143,7 +143,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_repeats_nothing(tmp_path, seed):
 
 def test_the_deadline_of_a_rollout_holds_in_a_job_and_on_resume(tmp_path):
     package(tmp_path / "tasks", "a", "sleep 600")
-    arguments = ["tasks", "--agent", "nop", "--sandbox", "local", "--name", "job", "--timeout", 3, "--json"]
+    arguments = ["tasks", "--agent", "nop", "--sandbox", "local", "--name", "job", "--timeout", 1, "--json"]
     late = bench("eval", "run", *arguments, cwd=tmp_path)
     for done in (late, bench("eval", "resume", "job", "--json", cwd=tmp_path)):
         [line] = json.loads(done.stdout)["results"]

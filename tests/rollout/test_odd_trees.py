@@ -19,7 +19,7 @@ find /app -type f -exec cat {} + > /tmp/all
 grep -qx done /app/answer.txt && r=1 || r=0
 echo $r > /logs/verifier/reward.txt
 """
-LIMITS = "verifier: {timeout_sec: 10}\nenvironment: {storage_mb: 256}\nagent: {user: %s}\n"
+LIMITS = "verifier: {timeout_sec: %s}\nenvironment: {storage_mb: 256}\nagent: {user: %s}\n"
 DEEP = """\
 import os
 for number in range(5000):
@@ -65,7 +65,8 @@ TREES = {
 @pytest.mark.parametrize(("user", "verifier"), [("agent", READS), ("root", WALKS)], ids=["agent", "root"])
 @pytest.mark.parametrize("tree", TREES)
 async def test_an_odd_tree_is_scored_and_removed(make_package, run, tree, user, verifier):
-    package = make_package(LIMITS % user, verifier=verifier)
+    endless = tree == "sparse" and verifier == READS  # read until the time is over, and again by a second look
+    package = make_package(LIMITS % (4 if endless else 10, user), verifier=verifier)
     with anyio.fail_after(300):
         result = await run(package, commands=[TREES[tree]])
     assert (result.status, result.reward) == ("scored", 0.0), result.error

@@ -2,8 +2,9 @@
 
 import pytest
 
-from benchflow.rollout.policies import SEARCH_TOOLS, audit, forbidden_tools, normal_tool
+from benchflow.rollout.policies import SEARCH_TOOLS, audit, forbidden_tools, gather_secrets, normal_tool
 from benchflow.task.config.namespace import AgentPolicy, TrajectoryAudit
+from benchflow.task.package import load_package
 
 pytestmark = pytest.mark.anyio
 
@@ -189,3 +190,15 @@ def test_tools_are_compared_by_meaning():
     assert audit(None, {}) is None
     found = audit(policy, {frozenset({"fetch", "Read a page"}): 2, frozenset({"search", "grep"}): 5})
     assert dict(found.forbidden) == {"fetch": 2}
+
+
+def test_variables_that_a_compose_file_takes_are_redacted_whatever_they_are_called(tmp_path):
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "task.md").write_text("---\ntask: {name: acme/a}\n---\nDo it.\n")
+    (tmp_path / "environment/compose.yaml").write_text(
+        "services: {db: {image: x, command: '${MOTTO} ${FLAG:-on} $HOME $TEST_DIR', environment: [LISTED]}}\n"
+    )
+    machine = {"MOTTO": "open sesame", "FLAG": "true", "HOME": "/home/somebody", "LISTED": "another one"}
+    machine |= {"TEST_DIR": "not of the machine", "UNUSED": "ordinary text"}
+    found = gather_secrets(load_package(tmp_path).view, machine, ())
+    assert found.redacted == {"open sesame", "another one"}

@@ -199,3 +199,23 @@ async def test_trouble_of_the_sandbox_at_any_moment_is_no_score(
     result = await run_rollout(config, tmp_path / "out")
     assert (result.status, result.reward) == ("unscored", None)
     assert (result.error.category, result.error.code, result.error.phase) == ("sandbox", "scripted", phase)
+
+
+WEIGHTED = """\
+---
+verifier:
+  strategies:
+    exact: {type: script, command: ./test.sh}
+  outputs:
+    aggregate_policy: {fallback: weighted_mean, metrics: {right: RIGHT, neat: 1}}
+---
+"""
+
+
+@pytest.mark.parametrize(("weight", "reward"), [(3, 0.75), (1, 0.5)])
+async def test_the_weights_of_metrics_decide_the_reward(run, make_package, weight, reward):
+    check = """printf '{"metrics": {"right": 1, "neat": 0}}' > /logs/verifier/reward.json\n"""
+    document = WEIGHTED.replace("RIGHT", str(weight))
+    result = await run(make_package(files={"verifier/verifier.md": document}, verifier=check))
+    assert (result.status, result.reward) == ("scored", reward), result.error
+    assert result.rewards == {"reward": reward, "right": 1.0, "neat": 0.0}

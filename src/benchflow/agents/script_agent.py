@@ -20,11 +20,11 @@ MAX_SCRIPT: Final = 8 << 20
 
 
 class ScriptAgent(Agent):
-    def __init__(self, request: AgentRequest) -> None:
-        if not request.argument:
-            raise UsageError("The agent 'script' needs a file: script:FILE.", code="agent-argument")
-        self.name = request.name
-        self._script = _read(Path(request.argument))
+    """Runs a script, given as its bytes."""
+
+    def __init__(self, name: str, script: bytes) -> None:
+        self.name = name
+        self._script = script
         self._context: AgentContext | None = None
         self._folder = f"/tmp/.agent-{secrets.token_hex(8)}"  # noqa: S108 - inside the sandbox, in a folder of root's
 
@@ -70,6 +70,12 @@ class ScriptAgent(Agent):
                 raise
 
 
+def _from_file(request: AgentRequest) -> ScriptAgent:
+    if not request.argument:
+        raise UsageError("The agent 'script' needs a file: script:FILE.", code="agent-argument")
+    return ScriptAgent(request.name, _read(Path(request.argument)))
+
+
 def _read(path: Path) -> bytes:
     try:
         return read_regular(path.resolve(strict=True), max_bytes=MAX_SCRIPT)
@@ -90,5 +96,5 @@ KIND: Final = AgentKind(
         argument="FILE",
         needs=("sh in the environment",),
     ),
-    agent=ScriptAgent,
+    agent=_from_file,
 )

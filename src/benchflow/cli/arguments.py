@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,6 +30,25 @@ class _FolderPath(click.ParamType[Path]):
 
 
 PATH = _FolderPath()
+
+
+class LateChoice(click.ParamType[str]):
+    """One of some words that are looked up only when one is given, so that a light command need not import them."""
+
+    name = "choice"
+
+    def __init__(self, words: Callable[[], Sequence[str]]) -> None:
+        self._words: Final = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if param is not None and value == param.default:
+            return str(value)
+        return click.Choice(list(self._words())).convert(value, param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return click.Choice(list(self._words())).get_metavar(param, ctx)
+
+
 ISOLATIONS: Final = ("separate", "shared", "system", "services", "open", "auto")
 
 

@@ -56,6 +56,7 @@ _SAID: Final = {
 def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     """Run one agent on one package and score what it did.
 
+    PACKAGE is a folder, or FILE:PATH for a package in a bundle or a Harbor registry file.
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
     was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
@@ -64,9 +65,10 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
 
     refuse_model(options["agent"], options["model"])
     _require_place(out)
-    loaded = load_package(one_package(package))
-    note_markers(loaded, str(package), options["agent"])
-    result, folder = _run(loaded, _config(loaded, options), out)
+    found = one_package(package)
+    loaded = load_package(found.path)
+    note_markers(loaded, found.shown, options["agent"])
+    result, folder = _run(loaded, _config(loaded, found.shown, options), out)
     if as_json:
         emit_json({**result.to_dict(), "rollout": folder.name})
     else:
@@ -83,7 +85,7 @@ def _require_place(out: Path) -> None:
         raise UsageError(f"--out {out} cannot be created: {place} is not writable.", code="out-unwritable")
 
 
-def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
+def _config(package: TaskPackage, shown: str, options: dict[str, Any]) -> RolloutConfig:
     from benchflow.agents.protocol import AgentLimits
     from benchflow.rollout.config import RolloutConfig
     from benchflow.sandbox.pulling import PullSettings
@@ -94,13 +96,13 @@ def _config(package: TaskPackage, options: dict[str, Any]) -> RolloutConfig:
         model=options["model"],
         sandbox=options["sandbox"],
         base_image=options["base_image"],
-        pull=PullSettings(options["pull"], on_progress=PullLines().show),
+        pull=PullSettings(options["pull"], on_progress=PullLines().show, ask_again_sec=None),
         isolation=options["isolation"],
         prompts=options["prompts"] or None,
         timeout_sec=options["timeout"],
         agent_timeout_sec=options["agent_timeout"],
         limits=AgentLimits(max_steps=options["max_steps"], max_cost_usd=options["max_cost"]),
-        task_path=str(package.path),
+        task_path=shown,
         keep_workspace=options["workspace"],
     )
 

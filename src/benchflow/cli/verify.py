@@ -20,6 +20,7 @@ from benchflow.record.codec import plain
 if TYPE_CHECKING:
     from benchflow.environment import Environment
     from benchflow.rewards import Verdict
+    from benchflow.task.discovery import FoundPackage
     from benchflow.task.package import TaskPackage
     from benchflow.verifier import Verification
 
@@ -67,14 +68,14 @@ def verify(package: Path, as_json: bool, record: Path | None, **options: Any) ->
     return GOOD if found.verdict.status == "scored" else FAILED
 
 
-def _loaded(folder: Path, step: str | None) -> TaskPackage:
+def _loaded(found: FoundPackage, step: str | None) -> TaskPackage:
     """The package. A multi-step package needs a step, because it has no verdict as a whole without an agent."""
     from benchflow.sandbox.factory import task_package
 
-    package = task_package(folder)
+    package = task_package(found.path)
     steps = [item.config.name for item in package.view.steps]
     if steps and step is None:
-        message = f"{folder} has several steps; choose one with --step: {', '.join(steps)}."
+        message = f"{found.shown} has several steps; choose one with --step: {', '.join(steps)}."
         raise UsageError(message, code="missing-step")
     return package
 
@@ -91,7 +92,7 @@ async def _verify(package: TaskPackage, out: Path, options: dict[str, Any]) -> V
         package,
         sandbox=options["sandbox"],
         base_image=options["base_image"],
-        pull=PullSettings(options["pull"], on_progress=PullLines().show),
+        pull=PullSettings(options["pull"], on_progress=PullLines().show, ask_again_sec=None),
         choose_isolation=lambda backend: chosen_isolation(package, backend, config),
     )
     async with environment:

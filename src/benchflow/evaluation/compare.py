@@ -6,11 +6,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from benchflow.evaluation.statistics import average, mean, span_of
-from benchflow.record import Estimate, Job, TaskId, labels, pair
+from benchflow.record import Counted, Estimate, TaskId, labels, pair
 from benchflow.record.codec import plain
+
+
+class Results(Protocol):
+    """A job, or what was published of one."""
+
+    @property
+    def counted(self) -> tuple[Counted, ...]:
+        """The results that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,9 @@ class Comparison:
         }
 
 
-def compare(first_name: str, first: Job, second_name: str, second: Job, *, same_digest: bool = False) -> Comparison:
+def compare(
+    first_name: str, first: Results, second_name: str, second: Results, *, same_digest: bool = False
+) -> Comparison:
     """Pair two jobs by task; tasks that one of them has not scored are named, not averaged.
 
     A task whose content differs is kept and marked, or dropped with `same_digest`.
@@ -119,12 +129,12 @@ def _representable(number: float) -> float:
     return max(-sys.float_info.max, min(sys.float_info.max, number))
 
 
-def _in_order_of_path(job: Job) -> list[TaskId]:
+def _in_order_of_path(job: Results) -> list[TaskId]:
     parts = sorted((result.task for _, result in job.counted), key=lambda part: part.path)
     return list(dict.fromkeys(part.id for part in parts))
 
 
-def _rungs(job: Job) -> dict[TaskId, tuple[str, ...]]:
+def _rungs(job: Results) -> dict[TaskId, tuple[str, ...]]:
     found: dict[TaskId, set[str]] = defaultdict(set)
     for _, result in job.counted:
         if result.rung is not None:
@@ -132,7 +142,7 @@ def _rungs(job: Job) -> dict[TaskId, tuple[str, ...]]:
     return {task: tuple(sorted(rungs)) for task, rungs in found.items()}
 
 
-def _task_means(job: Job) -> dict[TaskId, float]:
+def _task_means(job: Results) -> dict[TaskId, float]:
     rewards: dict[TaskId, list[float]] = defaultdict(list)
     for _, result in job.counted:
         if result.reward is not None:

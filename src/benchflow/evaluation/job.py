@@ -19,13 +19,14 @@ from anyio import CancelScope
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
-from benchflow.evaluation.sources import Sources
+from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary, superseded_keys
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
 from benchflow.sandbox.pulling import OnPull
+from benchflow.task.bundles.package_files import pinned_source
 from benchflow.task.package import TaskPackage
 
 
@@ -47,8 +48,13 @@ def create_job(jobs_dir: Path, name: str, request: JobRequest, tasks: Sequence[T
     """The store of a new job, its request kept for a later resume; a request that holds a secret is refused."""
     _refuse_secrets(request, tasks)
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    kept = replace(request, directory=str(Path.cwd()))
+    kept = replace(request, sources=_pinned(request.sources), directory=str(Path.cwd()))
     return JobStore.create(jobs_dir, JobRecord(name, kept, len(tasks) * request.attempts, started))
+
+
+def _pinned(sources: Sequence[str]) -> tuple[str, ...]:
+    """Bundles by digest: a job continues with the packages that it began with, even if the file has moved."""
+    return tuple(source if source.startswith(CUBE_PREFIX) else pinned_source(source) for source in sources)
 
 
 def _refuse_secrets(request: JobRequest, tasks: Sequence[TaskRef]) -> None:

@@ -27,7 +27,7 @@ from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import OnPull, PullSettings, pull_policy
-from benchflow.task.discovery import find_packages
+from benchflow.task.discovery import FoundPackage, find_packages
 from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, package_parts
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
@@ -44,7 +44,7 @@ class PackageRunner:
         for path in paths:
             self._given.setdefault(Path(request.directory, path), path)
         self._request: Final = request
-        self._pull: Final = PullSettings(pull_policy(request.pull), on_progress=on_pull)
+        self._pull: Final = PullSettings(pull_policy(request.pull), on_progress=on_pull, ask_again_sec=None)
         self._backends: dict[tuple[object, ...], SandboxBackend] = {}
         self._installations: dict[str, Installations] = {}
         """Environments with agents installed, by the name of their backend."""
@@ -81,7 +81,15 @@ class PackageRunner:
         The path of a task is spelled as given, so that it is the same when the job is resumed from another folder.
         """
         found = find_packages(self._given)
-        return numbered([_task(one.path, self._given[one.root] / one.path.relative_to(one.root)) for one in found])
+        return numbered([_task(one.path, self._spelled(one)) for one in found])
+
+    def _spelled(self, found: FoundPackage) -> str:
+        """Its path, as the source was given."""
+        given = self._given[found.root]
+        if found.inside is None:
+            return str(given / found.path.relative_to(found.root))
+        file, inside = found.inside
+        return f"{str(given).removesuffix(str(found.root)[len(file) :])}:{inside}"
 
     async def prepare(self, task: TaskRef) -> None:
         """Build the environment; a failure recurs in the rollout, which reports it."""
@@ -200,10 +208,10 @@ class PackageRunner:
         self._installations.clear()
 
 
-def _task(folder: Path, path: Path) -> TaskRef:
+def _task(folder: Path, path: str) -> TaskRef:
     package = load_package(folder)
     identity = TaskId(package.name, package.content_digest)
-    return TaskRef(identity, str(path), package.digest, _environment_key(package), payload=package)
+    return TaskRef(identity, path, package.digest, _environment_key(package), payload=package)
 
 
 def _plays(package: TaskPackage) -> bool:

@@ -22,6 +22,7 @@ from benchflow.task.config.namespace import AgentPolicy
 from benchflow.task.config.task_config import AUTO, RUNGS
 from benchflow.task.package import TaskPackage
 from benchflow.task.package_scaffold import MARKER
+from benchflow.task.runtime_capabilities import COMPOSE_FILES
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.task.verifier.declared_strategies import (
     AgentJudgeStrategy,
@@ -174,7 +175,7 @@ def gather_secrets(view: TaskRuntimeView, machine: Mapping[str, str], scopes: It
 
 
 def _taken(view: TaskRuntimeView) -> frozenset[str]:
-    """Variables of the machine that the package takes by `${NAME}`."""
+    """Variables of the machine that the package takes by `${NAME}`, in its compose file too."""
     config = view.config
     tables = [config.environment.env, config.verifier.env, config.oracle.env]
     tables += [role.env for role in view.roles.values()]
@@ -182,7 +183,18 @@ def _taken(view: TaskRuntimeView) -> frozenset[str]:
     tables += [server.headers for server in config.environment.mcp_servers]
     tables += [step.config.verifier.env for step in view.steps]
     forwarded = view.manifest.forward_env.keys if view.manifest is not None else ()
-    return frozenset(forwarded).union(*(referenced_variables(table) for table in tables))
+    return _taken_by_services(view).union(forwarded, *(referenced_variables(table) for table in tables))
+
+
+def _taken_by_services(view: TaskRuntimeView) -> frozenset[str]:
+    folder = view.environment_dir
+    file = next((folder / name for name in COMPOSE_FILES if (folder / name).is_file()), None) if folder else None
+    if file is None:
+        return frozenset()
+    from benchflow.sandbox.composed.compose_file import taken_variables
+    from benchflow.sandbox.composed.composition import compose_variables
+
+    return taken_variables(file) - compose_variables(file.parent, view.config.environment).keys()
 
 
 def markers_left(package: TaskPackage) -> list[Issue]:

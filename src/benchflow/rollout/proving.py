@@ -5,28 +5,25 @@ A proof is looked for in the user's cache first; a lock lets concurrent rollouts
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 
-import benchflow.verifier
 from benchflow.environment import Environment
 from benchflow.errors import Issue
 from benchflow.files.locks import held_lock
 from benchflow.files.scratch import scratch
+from benchflow.files.user_store import default_store
 from benchflow.record import Isolation, Proof, ProofKey, Result, Rung, RungOutcome, StepProof
-from benchflow.record.proof import recall_proof, remember_proof
+from benchflow.record.proof import recall_proof, remember_proof, rules
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Scored
 from benchflow.rollout.policies import ISOLATION_KEY, Chosen, steps_by_proof, unproven
 from benchflow.sandbox.factory import ChosenIsolation, Preparation
-from benchflow.sandbox.local.layers.sandbox_store import default_store
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.runtime_view import TaskRuntimeView
 from benchflow.verifier import Verification, Verifier
@@ -59,17 +56,6 @@ async def find_proof(
     return await proofs.find(key, view, run)
 
 
-@cache
-def rules() -> str:
-    """The version of the rules of isolation: a digest of the code that follows them."""
-    found = hashlib.sha256()
-    for place in benchflow.verifier.__path__:
-        files = (path for path in Path(place).rglob("*") if path.is_file() and path.parent.name != "__pycache__")
-        for path in sorted(files):
-            found.update(path.relative_to(place).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
-
-
 class Proofs:
     """Proofs in a folder, and those of this object's time that may not be kept."""
 
@@ -83,7 +69,7 @@ class Proofs:
         async with self._alone(key):
             if key not in self._found:
                 kept = await anyio.to_thread.run_sync(recall_proof, self._folder, key)
-                holds = kept is not None and all(item.full >= required_reward(view) for item in kept.steps)
+                holds = kept is not None and all(item.full >= view.required_reward for item in kept.steps)
                 self._found[key] = _chosen(kept) if kept and holds else await self._prove(key, view, run)
             return self._found[key]
 
@@ -165,14 +151,6 @@ async def _climb(climbs: Sequence[_Climb], run: RunOracle) -> str | None:
     return problem
 
 
-def required_reward(view: TaskRuntimeView) -> float:
-    """What the oracle must reach; evidence is not part of the content digest, so kept proofs are compared with it."""
-    evidence = view.namespace.evidence
-    runs = evidence.oracle_runs if evidence is not None else None
-    declared = runs.required_reward if runs is not None else None
-    return 1.0 if declared is None else declared
-
-
 class _Climb:
     """The way down the ladder of one step."""
 
@@ -180,7 +158,7 @@ class _Climb:
         self.step: Final = step
         self.outcomes: Final[list[RungOutcome]] = []
         self.rungs: Final = tuple(_rungs(view, step))
-        self.required: Final = required_reward(view)
+        self.required: Final = view.required_reward
 
     def next(self) -> Try | Decision:
         return decide(self.outcomes, self.rungs, self.required)

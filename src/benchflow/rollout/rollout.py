@@ -263,6 +263,7 @@ class Rollout:
                     draft.sandbox = environment.record()
                     self._open_folder(planned)
                     await environment.start()
+                    draft.sandbox = environment.record()
                 yield environment
             finally:
                 with anyio.CancelScope(shield=True):

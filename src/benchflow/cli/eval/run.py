@@ -101,7 +101,8 @@ def run_command(
 ) -> int:
     """Run an agent on many tasks.
 
-    PATH is a package, a folder with packages, or cube:NAME for an installed cube.
+    PATH is a package, a folder with packages, a bundle or Harbor registry file (FILE, FILE#SPLIT, FILE:PACKAGE,
+    FILE@sha256:DIGEST to pin it), or cube:NAME for an installed cube.
     """
     request = JobRequest(sources=sources, **options)
     _refuse_unused(request)
