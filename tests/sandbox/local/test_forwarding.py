@@ -306,9 +306,13 @@ def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
     assert unusable == ["socket relative (its path is relative)"]
 
 
-async def bound(fork: LocalSandbox, kind: str, then: str = "") -> None:
+async def bound(fork: LocalSandbox, kind: str, then: str = "", address: str = "127.0.0.1") -> None:
     """Bind port 8001 in a box, as programs do that only try whether it is free."""
-    lines = f"import socket\ns = socket.socket(socket.AF_INET, socket.{kind})\ns.bind(('127.0.0.1', 8001))\n{then}"
+    family = "AF_INET6" if ":" in address else "AF_INET"
+    reuse = "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+    dual = "s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)\n" if ":" in address else ""
+    opened = f"import socket, time\ns = socket.socket(socket.{family}, socket.{kind})\n"
+    lines = f"{opened}{reuse}{dual}s.bind(({address!r}, 8001))\n{then}"
     result = await fork.exec(["python3", "-c", lines], user="root", timeout=60)
     assert result.ok, result.stderr.decode()
 
@@ -323,6 +327,18 @@ async def test_an_address_that_is_only_tried_is_forwarded_again_and_named(box: L
         own = "s.listen()\nsocket.create_connection(('127.0.0.1', 8001))\ns.settimeout(20)\ns.accept()\n"
         await bound(fork, "SOCK_STREAM", own)
         assert fork.not_forwarded == ("tcp 127.0.0.1:8001 (while a process here had bound it)",)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+async def test_an_address_stays_with_the_process_that_bound_it_however_late_it_listens(
+    box: LocalSandbox, address: str
+) -> None:
+    await serve(box, "tcp", "127.0.0.1:8001")
+    async with beside(box) as fork:
+        own = (
+            "time.sleep(2.5)\ns.listen()\nsocket.create_connection(('127.0.0.1', 8001))\ns.settimeout(20)\ns.accept()\n"
+        )
+        await bound(fork, "SOCK_STREAM", own, address)
 
 
 async def test_a_port_for_datagrams_leaves_the_connections_of_its_number_alone(box: LocalSandbox) -> None:

@@ -12,7 +12,7 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, Literal, NamedTuple
 
@@ -147,14 +147,23 @@ def listen(offer: Offer, closed: Sequence[str] = (), descriptors: str = OWN_DESC
 
 
 def listen_all(
-    wanted: Sequence[Sequence[object]], closed: Sequence[str], descriptors: str = OWN_DESCRIPTORS
+    wanted: Sequence[Sequence[object]],
+    closed: Sequence[str],
+    descriptors: str = OWN_DESCRIPTORS,
+    taken: Callable[[int], bool] | None = None,
 ) -> tuple[list[socket.socket], list[str | None]]:
-    """`listen` for each offer of a message: the sockets, and for each offer None or why there is no socket."""
+    """`listen` for each offer of a message: the sockets, and for each offer None or why there is no socket.
+
+    Ports for connections that are `taken` are not listened at, even where the kernel would permit it.
+    """
     opened: list[socket.socket] = []
     reasons: list[str | None] = []
     for values in wanted:
+        offer = Offer.from_message(values)
         try:
-            opened.append(listen(Offer.from_message(values), closed, descriptors))
+            if taken is not None and offer.kind == "tcp" and taken(offer.port):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            opened.append(listen(offer, closed, descriptors))
             reasons.append(None)
         except OSError as error:
             reasons.append(error.strerror or str(error))

@@ -32,7 +32,7 @@ _DATAGRAM: Final = 1 << 16
 _CONNECT_SEC: Final = 15.0
 _RETRY_SEC: Final = 0.05
 _RESUME_SEC: Final = (0.5, 1.0)
-"""How soon to look whether an address is free again, at first and later: what has bound one needs time to listen."""
+"""How soon to look whether an address is free again, at first and later."""
 _IDLE_SEC: Final = 600.0
 
 

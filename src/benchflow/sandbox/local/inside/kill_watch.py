@@ -123,6 +123,8 @@ class KillWatch:
         """Whether that may be any process."""
         self._forwarded: dict[int, list[socket.socket]] = {}
         """By port, sockets that stand for services of another sandbox."""
+        self._holders: dict[int, set[str]] = {}
+        """By such a port, the sockets of processes inside that have bound it, as descriptors name them."""
 
     @classmethod
     def install(cls, program: bytes) -> KillWatch | None:
@@ -154,10 +156,22 @@ class KillWatch:
             if item.family in (socket.AF_INET, socket.AF_INET6) and item.type == socket.SOCK_STREAM:
                 self._forwarded.setdefault(item.getsockname()[1], []).append(item.dup())
 
+    def holds(self, port: int) -> bool:
+        """Whether a process inside still has a socket that it bound to this port, whether it listens or not.
+
+        Binding alone would not tell: an address is shared until one of its sockets listens, and the next would fail.
+        """
+        holders = self._holders.get(port)
+        if not holders:
+            return False
+        holders.intersection_update(_open_files())
+        return bool(holders)
+
     def _give_way(self, port: int) -> None:
         """Stop the sockets at a port, and wait until the driver has closed them too, but not for ever."""
         deadline = time.monotonic() + _GIVE_WAY_SEC
-        for item in self._forwarded.pop(port, ()):
+        sockets, self._forwarded[port] = self._forwarded[port], []
+        for item in sockets:
             with item:
                 family, address = item.family, item.getsockname()[:2]
                 with contextlib.suppress(OSError):
@@ -198,12 +212,11 @@ class KillWatch:
             if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
                 return None
             self._give_way(port)
-            if opened.family == socket.AF_INET6:
-                return None
             try:
                 sc.bind_packed(opened, address)
             except OSError as error:
                 return error.errno or errno.EINVAL
+            self._holders.setdefault(port, set()).add(f"socket:[{os.fstat(opened.fileno()).st_ino}]")
         return 0
 
 
@@ -229,6 +242,22 @@ def _socket_of(caller: int, number: int) -> socket.socket:
         return socket.socket(fileno=sc.get_descriptor(process, number))
     finally:
         os.close(process)
+
+
+def _open_files() -> set[str]:
+    """What processes have open, sockets among it, as their descriptors name it."""
+    found: set[str] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            numbers = os.listdir(f"/proc/{name}/fd")
+        except OSError:  # it has ended meanwhile
+            continue
+        for number in numbers:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(os.readlink(f"/proc/{name}/fd/{number}"))
+    return found
 
 
 def _is_free(family: socket.AddressFamily, address: tuple[str, int]) -> bool:

@@ -158,10 +158,12 @@ def dial(supervisor: Supervisor, message: messages.Message, reply: socket.socket
 def open_listeners(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Hand out sockets at the addresses of another box's offers; for each that cannot be had, the reason."""
     del fds
-    opened, reasons = offers.listen_all(message["offers"], message["closed"])
+    watch = supervisor.watch
+    taken = watch.holds if watch is not None else None
+    opened, reasons = offers.listen_all(message["offers"], message["closed"], taken=taken)
     try:
-        if supervisor.watch is not None:
-            supervisor.watch.forward(opened)
+        if watch is not None:
+            watch.forward(opened)
         messages.send(reply, {"reasons": reasons}, [item.fileno() for item in opened])
     finally:
         for item in opened:
