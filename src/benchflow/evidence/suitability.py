@@ -21,7 +21,7 @@ EXAMINATIONS: Final[Mapping[str, str]] = {
     "exploit-audit": "no exploit family was tried",
     "human-baseline": "no score of a person is recorded",
     "instruction-review": "nobody reviewed whether the verifier tests what the instruction asks",
-    "judge-agreement": "the agreement of the judge with itself and with people was not measured",
+    "judge-agreement": "the agreement of the judge with itself was not measured",
     "network-off": "the verifier was not run without a network",
     "perturbations": "the verifier was not run in another time zone, locale or clock, or as another user",
 }
@@ -83,6 +83,8 @@ def _failed(cases: Sequence[CaseReport]) -> str | None:
 
 def _too_many_flakes(cases: Sequence[CaseReport], most: float, flake: Flake | None) -> str | None:
     for case in cases:
+        if case.type == "perturbation":  # judged by a reward that differs twice, which is not a rate
+            continue
         if case.runs and failed_runs(case) / case.runs > most + TOLERANCE:
             rate = f"{failed_runs(case)} of {case.runs} runs"
             return f"{rate} of the case '{case.name}' failed; a rate of at most {most:g} is allowed"

@@ -20,7 +20,7 @@ from benchflow.agents.running import Installations
 from benchflow.environment import Environment
 from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, Result
-from benchflow.rewards import Verdict
+from benchflow.rewards import Unscored, Verdict
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course
 from benchflow.rollout.plan import ORACLE
@@ -196,7 +196,7 @@ class _Repeating(Verifier):
             return await super().verify(output, soft=soft, **options)
         first = await super().verify(output, **{**options, "perturbation": self._perturbation})
         self._verified_first.append(first)
-        if not self._again:
+        if not self._again or isinstance(first.verdict, Unscored):  # each may take as long to fail as the first
             return first
         verify = super().verify
         found: dict[int, Verification] = {}

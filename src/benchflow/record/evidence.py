@@ -79,6 +79,17 @@ class Flake:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredAgreement:
+    """How far a judge agrees with itself: all pairs of its verdicts on one state, over some states."""
+
+    sample_count: int
+    """The verdicts that were compared."""
+    states: int
+    pairwise_agreement: float
+    """On average over all pairs, 1 minus the difference of the two rewards."""
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyReport:
     """What one family of exploits achieved."""
 
@@ -154,6 +165,10 @@ class ProofReport:
     references: tuple[Reference, ...] = ()
     judges: tuple[str, ...] = ()
     """The models that judged, and where they were asked, if not at their provider."""
+    judge_agreement: MeasuredAgreement | None = None
+    """None where there is no judge, or no state was judged twice."""
+    not_perturbed: Mapping[str, str] = field(default_factory=dict)
+    """Why perturbations were not applied, by name."""
     bound: Binding | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of the evidence files that were written with it, by name."""
