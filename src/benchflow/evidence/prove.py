@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -84,19 +84,20 @@ class ProveOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The rewards of several verifications, why some have none, and the sandbox they ran in."""
+    """The rewards of several verifications, and why some have none."""
 
     rewards: tuple[float | None, ...] = ()
     errors: tuple[str, ...] = ()
     undecided: bool = False
-    sandbox: SandboxPart | None = None
+    of_the_box: bool = False
+    """Whether the sandbox failed after the case had begun to play in it."""
 
     def __add__(self, other: _Runs) -> _Runs:
         return _Runs(
             self.rewards + other.rewards,
             self.errors + other.errors,
             self.undecided or other.undecided,
-            self.sandbox or other.sandbox,
+            self.of_the_box or other.of_the_box,
         )
 
 
@@ -216,7 +217,7 @@ class _Proving:
                     runs += _of_verdict(verdict)
             if len(runs.rewards) >= wanted or not trial.again:
                 break
-        return runs if runs.rewards else failed
+        return runs if runs.rewards else await self._blamed(failed)
 
     async def _rerun(self, case: Case, wanted: int) -> _Runs:
         """So many rollouts of a case."""
@@ -232,7 +233,14 @@ class _Proving:
         async with anyio.create_task_group() as group:
             for number in range(wanted):
                 group.start_soon(one, number)
-        return sum((found[number] for number in range(wanted)), _Runs())
+        return await self._blamed(sum((found[number] for number in range(wanted)), _Runs()))
+
+    async def _blamed(self, runs: _Runs) -> _Runs:
+        """A sandbox that fails in every try, and does not fail if nobody plays, was broken by who played."""
+        if not runs.of_the_box:
+            return runs
+        untouched = await self._stage.run("nop")
+        return replace(runs, undecided=False) if untouched.reward is not None else runs
 
     def _first(self, trial: Trial) -> _Runs:
         """The result of the rollout itself."""
@@ -312,7 +320,8 @@ def _of_verdict(verdict: Verdict) -> _Runs:
 def _runs(reward: float | None, error: ErrorRecord | None) -> _Runs:
     if error is None:
         return _Runs((reward,))
-    return _Runs((None,), (f"not scored: {error.message}",), error.category in NOT_THE_PACKAGE)
+    of_the_box = error.category == "sandbox" and error.phase in ("agent", "verify")
+    return _Runs((None,), (f"not scored: {error.message}",), error.category in NOT_THE_PACKAGE, of_the_box)
 
 
 def _undecided(report: CaseReport) -> Issue:

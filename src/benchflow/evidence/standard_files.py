@@ -108,7 +108,7 @@ def _documents(report: ProofReport, bound: Binding, review: Mapping[str, Any]) -
     agreement = {"judge_agreement": plain(report.judge_agreement)} if report.judge_agreement is not None else {}
     yield CALIBRATION, {"kind": "calibration-report", "cases": [_calibrated(case) for case in calibrated], **agreement}
     gold = next((case for case in calibrated if case.type == "reference" and case.source == "found"), None)
-    if gold is not None:
+    if gold is not None and gold.rewards[0] is not None:
         yield GOLD_RESULT, {"expected_reward": gold.rewards[0], "solution": "oracle"}
     audit = report.audit
     if audit is not None:

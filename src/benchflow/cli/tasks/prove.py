@@ -310,7 +310,7 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
     if entry["flake"]:
         flake = entry["flake"]
         yield (
-            f"     verified {flake['runs']} times, {flake['failures']} failed: "
+            f"     verified {counted(flake['runs'], 'time')}, {flake['failures']} failed: "
             f"a flake rate of at most {flake['upper_95']:.1%} (95 %)"
         )
     yield from _perturbation_lines(entry, [case["name"] for case in passed if case["type"] == _PERTURBATION])
