@@ -94,6 +94,30 @@ async def test_a_substitute_that_does_not_exist_is_refused_even_if_it_is_not_nee
         await prepare(package, Backend(), base_image="nothing:1")
 
 
+async def test_a_build_that_just_failed_is_not_tried_again(make_package):
+    class Broken(Backend):
+        builds = 0
+
+        def __init__(self):
+            super().__init__("base:1")
+            self.declared |= {"build.dockerfile"}
+
+        async def build(self, context, *, dockerfile="Dockerfile", **options):
+            self.builds += 1
+            raise EnvironmentFailure("RUN false failed.", code="build-failed", file="Dockerfile", line=2)
+
+    package = task_package(make_package("", {"environment/Dockerfile": "FROM base:1\nRUN false\n"}))
+    backend, other = Broken(), Broken()
+    for one in (backend, backend, other):
+        with pytest.raises(EnvironmentFailure, match="RUN false failed") as caught:
+            await prepare(package, one)
+        assert (caught.value.code, caught.value.file, caught.value.line) == ("build-failed", "environment/Dockerfile", 2)
+    assert (backend.builds, other.builds) == (1, 1)
+    with pytest.raises(EnvironmentFailure):
+        await prepare(package, backend, machine={"BENCHCUBE_PERMITTED_NETWORKS": "192.0.2.0/24"})
+    assert backend.builds == 2
+
+
 async def test_this_machines_userland_is_refused_by_a_backend_that_cannot_use_it():
     with pytest.raises(UnsupportedError, match="--base-image host"):
         await find(Backend(), "named:1", base_image="host")

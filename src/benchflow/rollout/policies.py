@@ -168,9 +168,9 @@ def gather_secrets(view: TaskRuntimeView, machine: Mapping[str, str], scopes: It
             raise EnvironmentFailure(message, code="variable-missing", path=path)
     found = secret_values(machine, declared=declared, taken=_taken(view))
     if allows("build", machine):
-        from benchflow.sandbox.machine_settings.collected import collect
+        from benchflow.sandbox.machine_settings.collected import current
 
-        found |= collect(machine).secrets
+        found |= current(machine).secrets
     return Secrets(by_scope, frozenset(found))
 
 

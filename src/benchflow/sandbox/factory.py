@@ -7,10 +7,12 @@ everything a sandbox of the task is made from. What a compose file adds to the s
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio.to_thread
 
@@ -49,6 +51,12 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 HOST: Final = "host"
 IMAGE_MISSING: Final = "image-missing"
+_BUILD_FAILURES: Final = frozenset({"build-failed", "build-timeout"})
+_REMEMBERED_SEC: Final = 60.0
+_failures: Final[WeakKeyDictionary[SandboxBackend, dict[object, tuple[EnvironmentFailure, float]]]] = (
+    WeakKeyDictionary()
+)
+"""Builds that failed a moment ago, and until when they are not tried again."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -176,10 +184,28 @@ async def prepare(
     """Check everything, build or find the image, and describe the sandbox. The view is that of the taken package.
 
     Raises `UnsupportedTaskFeatureError` before anything is built when the backend, as such or on this
-    machine, does not support the task; `EnvironmentFailure` if its image is not available.
+    machine, does not support the task; `EnvironmentFailure` if its image is not available. A build that failed less than a
+    minute ago is not tried again: its failure is raised once more.
     """
-    variables = os.environ if machine is None else machine
     package = await taken_package(package)
+    # A job builds ahead, then proves an isolation, then runs the agent: what takes minutes to fail would fail thrice.
+    known, now = _failures.setdefault(backend, {}), time.monotonic()
+    key = (package.content_digest, base_image, frozenset((os.environ if machine is None else machine).items()))
+    if key in known and now < known[key][1]:
+        error = known[key][0]
+        raise EnvironmentFailure(str(error), code=error.code, path=error.path, file=error.file, line=error.line)
+    try:
+        return await _prepare(package, backend, base_image=base_image, machine=machine)
+    except EnvironmentFailure as error:
+        if error.code in _BUILD_FAILURES:
+            known[key] = error, time.monotonic() + _REMEMBERED_SEC
+        raise
+
+
+async def _prepare(
+    package: TaskPackage, backend: SandboxBackend, *, base_image: str | None, machine: Mapping[str, str] | None
+) -> Preparation:
+    variables = os.environ if machine is None else machine
     view = package.view
     capabilities = await _gate(package, view, backend)
     environment = view.config.environment

@@ -275,9 +275,9 @@ def verifier_variables(scope: Scope, machine: Mapping[str, str]) -> VerifierVari
             message = f"benchflow.secrets needs the variable {name}, which is not set on this machine."
             raise EnvironmentFailure(message, code="variable-missing", path="benchflow.secrets")
     if allows("verify", machine):
-        from benchflow.sandbox.machine_settings.collected import collect
+        from benchflow.sandbox.machine_settings.collected import current
 
-        secret |= {f"settings[{number}]": value for number, value in enumerate(collect(machine).secrets)}
+        secret |= {f"settings[{number}]": value for number, value in enumerate(current(machine).secrets)}
     return VerifierVariables(values, secret)
 
 

@@ -69,6 +69,7 @@ def test_defaults_fill_in_and_unset_variables_are_errors(tmp_path):
         ("services: {main: {volumes: ['./docker-compose.yaml:/data']}}", "services.main.volumes[0]"),
         ("services: {a: {image: x, volumes: ['.:/a:nocopy']}}", "services.a.volumes[0]"),
         ("services: {a: {image: x, volumes: [v:/a]}, b: {image: x, volumes: [v:/b]}}", "services.b.volumes[0]"),
+        ("services: {a: {image: x, volumes: [v:/a, v:/b]}}", "services.a.volumes[1]"),
         ("services: {a: {image: x, deploy: {replicas: 2}}}", "services.a.deploy.replicas"),
         ("services: {main: {networks: [front]}, a: {image: x, networks: [back]}}", "services.a.networks"),
         ("services: {a: {image: x, networks: [back]}}", "services.a.networks"),
@@ -83,6 +84,14 @@ def test_what_cannot_be_honoured_is_refused_with_its_path(tmp_path, text, path):
     with pytest.raises(UnsupportedError) as caught:
         read(tmp_path, text)
     assert caught.value.path == path
+
+
+def test_the_refusal_of_a_shared_volume_names_both_places(tmp_path):
+    with pytest.raises(UnsupportedError) as caught:
+        read(tmp_path, "services: {main: {volumes: [v:/a]}, b: {image: x, volumes: [v:/b]}}")
+    message = str(caught.value)
+    assert "`services.b.volumes[0]` mounts the volume 'v' again" in message
+    assert "`services.main.volumes[0]`" in message
 
 
 @pytest.mark.parametrize(
@@ -124,9 +133,9 @@ def test_limits_below_deploy_networks_and_volumes_of_one_service_are_read(tmp_pa
         image: x
         restart: unless-stopped
         networks: {default: null, inner: {aliases: [store]}}
-        volumes: [data:/var/lib/db, /cache, {type: volume, source: data, target: /other}]
+        volumes: [data:/var/lib/db, /cache, {type: volume, source: more, target: /other}]
     networks: {inner: {driver: bridge}}
-    volumes: {data: null}
+    volumes: {data: null, more: null}
     """
     environment = EnvironmentConfig(cpus=2, memory_mb=512)
     services = read(tmp_path, text, **compose_variables(tmp_path, environment))

@@ -10,7 +10,7 @@ import pytest
 from benchflow.errors import EnvironmentFailure, UsageError
 from benchflow.sandbox.machine_settings.allowance import VARIABLE as REACH
 from benchflow.sandbox.machine_settings.allowance import allows
-from benchflow.sandbox.machine_settings.collected import collect, lay, trust_and_proxies
+from benchflow.sandbox.machine_settings.collected import collect, current, lay, trust_and_proxies
 from benchflow.sandbox.machine_settings.programs import BUNDLE, FOLDER, Places
 from benchflow.sandbox.network.addresses import VARIABLE, permitted_networks
 
@@ -90,6 +90,15 @@ def write(tmp_path):
 def files_of(laid):
     (mount,) = [mount for mount in laid.mounts if mount.target == FOLDER]
     return {path.name: path.read_text() for path in mount.source.iterdir()}
+
+
+def test_settings_are_collected_once_for_a_moment_and_anew_for_other_variables(tmp_path, write):
+    machine = write(home___dot_config__pip__pip_dot_conf="[global]\nindex-url = https://me:first-word@one.test/\n")
+    first = current(machine)
+    assert "first-word" in first.secrets
+    assert current(dict(machine)) is first
+    write(home___dot_config__pip__pip_dot_conf="[global]\nindex-url = https://me:second-word@one.test/\n")
+    assert "second-word" in current({**machine, "PIP_TIMEOUT": "9"}).secrets
 
 
 def test_pip_uv_and_npm_get_where_packages_come_from_and_nothing_else(tmp_path, write):

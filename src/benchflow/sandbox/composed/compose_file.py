@@ -176,7 +176,7 @@ class _Reader:
         self._file = file
         self._variables = variables
         self._volumes: dict[str, str] = {}
-        """Named volumes, and the service that has each."""
+        """Named volumes, and where the file mounts each."""
 
     def service(self, name: str, value: object) -> Service:
         path = f"services.{name}"
@@ -259,9 +259,14 @@ class _Reader:
                     message = "mounts files of the machine from outside the package; copy them in a Dockerfile instead"
                     raise self.unsupported(place, message)
                 outside += [target] if target not in LOG_FOLDERS else []
-            elif source and self._volumes.setdefault(source, service) != service:
-                other = self._volumes[source]
-                raise self.unsupported(place, f"is a volume that '{other}' has too, and services share no files")
+            elif source and self._volumes.setdefault(source, place) != place:
+                # A fork copies the files of each service on its own: shared ones would be copied at two moments.
+                raise self.unsupported(
+                    place,
+                    f"mounts the volume '{source}' again, which is mounted at `{self._volumes[source]}`. A volume is a "
+                    "folder of one service here: offer its files over the network, or put both programs into one "
+                    "service",
+                )
         return tuple(binds), tuple(outside)
 
     def bind(self, source: str, target: str, path: str, *, read_only: bool, service: str) -> Bind:

@@ -26,7 +26,7 @@ from benchflow.sandbox.images.layer_store import LayerStore
 from benchflow.sandbox.images.layer_tree import Branch, FolderBranch, LayerBranch, LayerTree, is_opaque
 from benchflow.sandbox.images.substitutes import lacking
 from benchflow.sandbox.machine_settings.allowance import allows
-from benchflow.sandbox.machine_settings.collected import Settings, collect, lay, trust_and_proxies
+from benchflow.sandbox.machine_settings.collected import Settings, current, lay, trust_and_proxies
 from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import ExecResult, Image, OutputSink, SandboxSpec
 from benchflow.sandbox.pulling import PullSettings
@@ -148,7 +148,7 @@ class LocalImages:
 
 
 def _settings() -> Settings:
-    return collect() if allows("build") else trust_and_proxies()
+    return current() if allows("build") else trust_and_proxies()
 
 
 def read_apt_sources(branches: list[Branch | Path]) -> dict[str, str]:

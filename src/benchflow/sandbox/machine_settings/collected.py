@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +36,10 @@ _BUNDLE_FILE: Final = "ca-certificates.crt"
 _ONE_USER: Final = 'APT::Sandbox::User "root";\n'
 _PROXY_LINES: Final = re.compile(rb"^(?:proxy|https-proxy|noproxy)[ \t]*=.*\n(?:[ \t].*\n)*", re.MULTILINE)
 """In the files of pip and npm, with the lines that continue them."""
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"',;]+", re.IGNORECASE)
+_URL: Final = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s\"',;]+", re.IGNORECASE)
+"""The look-behind keeps the search linear: bundles of certificates are long rows of such letters."""
+_FRESH_SEC: Final = 10.0
+"""A rollout asks about ten times; whoever changes a setting meanwhile sees it in the next rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,19 @@ def trust_and_proxies(machine: Mapping[str, str] | None = None) -> Settings:
         return Settings(proxies=proxies, secrets=secrets)
     files = {_BUNDLE_FILE: bundle.read_bytes()}
     return Settings(dict.fromkeys(_TRUST, BUNDLE), proxies, files, secrets=secrets)
+
+
+def current(machine: Mapping[str, str] | None = None) -> Settings:
+    """What `collect` found a moment ago for the same variables, or else finds now."""
+    given = dict(os.environ if machine is None else machine)
+    with _guard:
+        for variables, found, until in _collected:
+            if variables == given and time.monotonic() < until:
+                return found
+    found = collect(given)
+    with _guard:
+        _collected[:] = [(given, found, time.monotonic() + _FRESH_SEC)]
+    return found
 
 
 def collect(machine: Mapping[str, str] | None = None, *, root: Path = Path("/")) -> Settings:
@@ -176,6 +193,8 @@ def _secrets(texts: Iterable[str]) -> frozenset[str]:
 
 
 _written: Final[dict[tuple[int, str], Path]] = {}
+_collected: Final[list[tuple[dict[str, str], Settings, float]]] = []
+"""The variables of the last caller, what was found for them, and until when it counts."""
 _guard: Final = threading.Lock()
 
 

@@ -28,6 +28,6 @@ def phase_settings(phase: Phase, network: NetworkMode, machine: Mapping[str, str
     """
     if not allows(phase, machine):
         return NOTHING
-    from benchflow.sandbox.machine_settings.collected import collect, lay
+    from benchflow.sandbox.machine_settings.collected import current, lay
 
-    return lay(collect(machine), network)
+    return lay(current(machine), network)

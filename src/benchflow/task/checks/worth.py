@@ -30,11 +30,16 @@ _DOWNLOAD: Final = re.compile(
     re.MULTILINE,
 )
 """Commands of a shell that fetch something; requests to services of the environment are none."""
-_LOADS: Final = re.compile(
-    rb"^[^#\n]*(?:sys\.path\.(?:insert|append)|spec_from_file_location|run_path|SourceFileLoader|require|import)\b"
-    rb"[^\n#]*['\"(](?:Path\(['\"])?(/(?!tests?\b|verifier\b|logs\b|usr\b|opt\b|tmp\b)[\w./-]+)",
+_AGENTS_PATH: Final = rb"(/(?!tests?\b|verifier\b|logs\b|usr\b|opt\b|tmp\b)[\w./-]+)"
+_PYTHON_LOADS: Final = re.compile(
+    rb"^[^#\n]*\b(?:sys\.path\.(?:insert|append)|spec_from_file_location|run_path|SourceFileLoader)\("
+    rb"[^\n#;]*?['\"]" + _AGENTS_PATH,
     re.MULTILINE,
 )
+_NODE_LOADS: Final = re.compile(
+    rb"^[^\n]*?(?<![\w'\"./])(?:require\s*\(|import\s*\(|import\b|from\b)\s*['\"`]" + _AGENTS_PATH, re.MULTILINE
+)
+"""The path stands where the call or statement has its module: a sentence that says `import` loads nothing."""
 _MODULE: Final = re.compile(r"\b([A-Za-z_]\w*)\.py\b")
 _IMPORT: Final = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _SHELL: Final = (".sh", ".bash")
@@ -146,7 +151,7 @@ def _check_tests(package: TaskPackage, verifier: dict[str, FileEntry]) -> Iterat
 
 def _loaded(path: str, data: bytes, named: set[str]) -> tuple[str, bytes, int, bytes] | None:
     """Where a test loads a module from outside its folder, or one that the prompt asks for."""
-    for found in _LOADS.finditer(data):
+    for found in (_PYTHON_LOADS if path.endswith(".py") else _NODE_LOADS).finditer(data):
         if not _is_quoted(path, data, found.start(1)):
             return path, data, found.start(1), found[1]
     if named and path.endswith(".py"):

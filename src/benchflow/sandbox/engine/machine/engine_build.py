@@ -43,7 +43,7 @@ from benchflow.sandbox.images.distribution.pull import pinned_reference
 from benchflow.sandbox.images.dockerfile.dockerignore import context_rules
 from benchflow.sandbox.images.dockerfile.instructions import DockerfileError, parse_dockerfile
 from benchflow.sandbox.machine_settings.allowance import allows
-from benchflow.sandbox.machine_settings.collected import Settings, collect, lay, trust_and_proxies
+from benchflow.sandbox.machine_settings.collected import Settings, current, lay, trust_and_proxies
 from benchflow.sandbox.machine_settings.laid import Laid
 from benchflow.sandbox.protocol import Image
 from benchflow.sandbox.pulling import PullSettings
@@ -269,7 +269,7 @@ async def _watched(argv: list[str], env: Mapping[str, str], timeout: float | Non
 
 def machine_settings() -> Settings:
     """What commands of a build may use of this machine."""
-    return collect() if allows("build") else trust_and_proxies()
+    return current() if allows("build") else trust_and_proxies()
 
 
 def context_digest(context: Path, dockerfile: str, options: BuildOptions) -> str:
