@@ -109,6 +109,17 @@ class StepIndex:
         return (self.offsets[index], index * self.page + 1) if self.offsets else (0, 1)
 
 
+class ScannedLine(NamedTuple):
+    """A line of a trajectory by its type; the rest of it is not parsed."""
+
+    kind: str
+    """The type of the event, or `damaged`."""
+    end: int
+    """Where the next line begins."""
+    data: bytes | None
+    """None for a line that is too long to be read."""
+
+
 class _Line(NamedTuple):
     offset: int
     end: int
@@ -135,6 +146,23 @@ def read_steps(path: Path, offset: int = 0, number: int = 1) -> Iterator[Step]:
             gathering.add(event, line)
         if gathering is not None:
             yield gathering.step(number, gathering.end)
+
+
+def scan_events(path: Path, offset: int = 0) -> Iterator[ScannedLine]:
+    """The lines of a trajectory from an offset, for those who need only some of them. No file: no lines."""
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in _whole_lines(stream, offset):
+            yield ScannedLine(_quick_head(line.data)[0], line.end, line.data)
+
+
+def parsed_event(data: bytes | None) -> Event | None:
+    """The event of a line; None if it is damaged."""
+    event = _event(data)
+    return None if isinstance(event, str) else event
 
 
 def steps_page(path: Path, offset: int = 0, number: int = 1, *, limit: int = PAGE) -> Page:
