@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from benchflow.files.bounded import RefusedFileError, read_regular
+from benchflow.record.job import Counted, JobResults
 from benchflow.record.layout import JobPlaces, RolloutFolder
 from benchflow.record.trajectory import tool_name
 from benchflow.record.trajectory_steps import add_usage, call_arguments, event_text, parsed_event, scan_events
@@ -46,11 +47,11 @@ class LiveRollout:
     """What the agent has reported so far."""
 
 
-class _Watched:
+class WatchedRollout:
     """One rollout between two looks."""
 
-    def __init__(self, folder: RolloutFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path) -> None:
+        self.folder: Final = RolloutFolder(folder)
         self._config: Mapping[str, Any] | None = None
         self._offset = 0
         self._events = 0
@@ -114,7 +115,7 @@ class LiveRollouts:
 
     def __init__(self, job: Path) -> None:
         self._places: Final = JobPlaces(job)
-        self._watched: Final[dict[str, _Watched]] = {}
+        self._watched: Final[dict[str, WatchedRollout]] = {}
 
     def look(self) -> tuple[LiveRollout, ...]:
         """The rollouts that run now, in the order they began."""
@@ -122,7 +123,7 @@ class LiveRollouts:
         for gone in self._watched.keys() - names:
             del self._watched[gone]
         for name in names:
-            self._watched.setdefault(name, _Watched(self._places.rollout(name)))
+            self._watched.setdefault(name, WatchedRollout(self._places.rollout(name).path))
         found = (watched.look() for watched in self._watched.values())
         live = [rollout for rollout in found if rollout is not None]
         return tuple(sorted(live, key=lambda rollout: (rollout.started_at, rollout.rollout)))
@@ -140,6 +141,35 @@ class LiveRollouts:
                     yield folder.name
             except OSError:
                 continue
+
+
+class LiveResults:
+    """The results of a job that grows: each look reads only the lines that were added."""
+
+    def __init__(self, job: Path) -> None:
+        self._path: Final = JobPlaces(job).results
+        self._offset = 0
+        self._line = 0
+        self.results: Final = JobResults()
+
+    def look(self) -> list[Counted]:
+        """The results that were added since the last look. Raises `OSError`."""
+        try:
+            stream = self._path.open("rb")
+        except FileNotFoundError:
+            return []
+        added: list[Counted] = []
+        with stream:
+            stream.seek(self._offset)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                self._line += 1
+                counted = self.results.take(self._line, line)
+                if counted is not None:
+                    added.append(counted)
+        return added
 
 
 def action_of(event: Mapping[str, Any]) -> str:
