@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchflow.cli.pull_lines import size
 from benchflow.cli.terminal import columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ _TAIL: Final = 6
 _LINES: Final = 60
 """Lines of an output, from its beginning and from its end together, unless all are wanted."""
 _WIDE: Final = 160
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def result_lines(result: Result, folder: Path) -> list[str]:
@@ -70,7 +70,7 @@ def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
     yield from _section("files")
     yield f"  {printable(str(story.folder.path))}"
     for file in story.files:
-        yield f"    {_size(file.size):>9}  {printable(file.name)}"
+        yield f"    {size(file.size):>9}  {printable(file.name)}"
 
 
 def story_document(story: RolloutStory, *, whole: bool = False) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _arguments(given: Any) -> str:
 
 
 def _output_lines(who: str, output: Output, *, whole: bool) -> Iterator[str]:
-    yield from _section(f"{who} output", f"{printable(output.name)}, {_size(output.size)}")
+    yield from _section(f"{who} output", f"{printable(output.name)}, {size(output.size)}")
     lines = list(printable_lines(output.text.rstrip("\n"))) if output.text.strip() else []
     if not lines:
         yield "  it printed nothing"
@@ -245,14 +245,6 @@ def _section(title: str, more: str = "") -> Iterator[str]:
 
 def _spent(result: Result) -> str:
     return ", ".join(f"{printable(name)} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
-
-
-def _size(number: float) -> str:
-    for unit in _UNITS[:-1]:
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} {_UNITS[-1]}"
 
 
 def _isolation(verifier: VerifierPart) -> str:

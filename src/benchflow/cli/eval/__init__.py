@@ -14,7 +14,9 @@ COMMANDS = {
     "show": Lazy("benchflow.cli.eval.show:show_command", "Show the results of a job, or single rollouts."),
     "watch": Lazy("benchflow.cli.eval.watch:watch_command", "Watch what a running job does now."),
     "export": Lazy("benchflow.cli.eval.export:export_command", "Export the trajectories of a job as ATIF."),
-    "compare": Lazy("benchflow.cli.eval.inspect:compare_command", "Compare two jobs task by task."),
+    "compare": Lazy(
+        "benchflow.cli.eval.inspect:compare_command", "Compare jobs task by task, or as a table of models and agents."
+    ),
 }
 
 
