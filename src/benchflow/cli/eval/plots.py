@@ -14,7 +14,6 @@ from benchflow.evaluation.summary import job_summary
 from benchflow.files.atomic import write_atomic
 from benchflow.record import Job
 
-MISSING: Final = "Plots need matplotlib: install benchcube with the extra `plots`."
 _FORMATS: Final = (".svg", ".png", ".pdf")
 _MARKS: Final = "osD^vPX*"
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -30,7 +29,9 @@ def write_plot(jobs: Sequence[tuple[str, Job]], path: Path) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError(MISSING, code="missing-extra") from error
+        from cube.extras import extra_command
+
+        raise UsageError(f"Plots need the extra 'plots': {extra_command('plots')}", code="extra-missing") from error
     import io
 
     settings: dict[Any, Any] = {"svg.hashsalt": "benchcube", "svg.fonttype": "none", "text.parse_math": False}
