@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import click
 
-from benchflow.cli.arguments import isolation_option, json_option, refuse_model
+from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
@@ -45,7 +45,7 @@ building_option = click.option(
 
 
 @click.command("run")
-@click.argument("sources", metavar="PATH...", nargs=-1, required=True)
+@click.argument("sources", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_paths)
 @click.option("--agent", required=True, metavar="AGENT", help="Agent to run; see `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
 @click.option(
