@@ -63,9 +63,9 @@ mutate: $(DEV)  ## list small changes of the code that no test notices (long)
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(INSTALL) -e '.[mutate]'
 	@$(BIN)/python scripts/mutate.py $(MODULES)
 
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(DEV)  ## build the documentation into site/
-	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(INSTALL) -e '.[docs]'
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/mkdocs build --strict
 
 setup: $(DEV)  ## set up for development
 

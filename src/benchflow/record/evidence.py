@@ -43,7 +43,10 @@ class Expected:
         least = [bound for bound in (self.reward_min, low) if bound is not None and reward < bound - TOLERANCE]
         most = [bound for bound in (self.reward_max, high) if bound is not None and reward > bound + TOLERANCE]
         found = [f"the reward {reward:g} is below {bound:g}" for bound in least]
-        found += [f"the reward {reward:g} is above {bound:g}" for bound in most]
+        for bound in most:
+            # A bound just below 1 reads as 1.
+            above = "above" if f"{reward:g}" != f"{bound:g}" else "not below"
+            found.append(f"the reward {reward:g} is {above} {bound:g}")
         if self.reward_equals is not None and abs(reward - self.reward_equals) > TOLERANCE:
             found.append(f"the reward {reward:g} is not {self.reward_equals:g}")
         return found

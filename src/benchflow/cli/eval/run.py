@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import click
 
-from benchflow.cli.arguments import isolation_option, json_option, refuse_model, uses_model
+from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model, uses_model
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
@@ -48,7 +48,7 @@ building_option = click.option(
 
 
 @click.command("run")
-@click.argument("sources", metavar="PATH...", nargs=-1)
+@click.argument("sources", metavar="PATH...", nargs=-1, shell_complete=complete_paths)
 @job_file_option
 @click.option(
     "--agent", "agents", multiple=True, metavar="AGENT", help="Agent to run; repeat for several. See `bench agents`."
