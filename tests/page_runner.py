@@ -44,7 +44,7 @@ _SHELL = re.compile(r"[|&;<>$`*?#\\~(){}\n]")
 _CHANGING = re.compile(
     r"\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d\d:\d\d:\d\d\b"  # when
     r"|\d+\.\d s\b|^ +[\d.]+ k?B\b"  # how long, how large
-    r"|__[0-9a-f]{8}|attempt \d|^\[\d+/\d+\]",  # which, in which order
+    r"|(?:__\d+)?__[0-9a-f]{8}|attempt \d|^\[\d+/\d+\]",  # which, in which order
     re.MULTILINE,
 )
 _PHASES = re.compile(r"^  (\w+ [\d.]+ s, )*total", re.MULTILINE)
