@@ -8,7 +8,7 @@ import pytest
 
 from benchflow.files.redaction import NO_SECRETS
 from benchflow.record import RolloutFolder, Trajectory
-from benchflow.record.live_rollouts import LiveResults, LiveRollouts, action_of
+from benchflow.record.reading.live_rollouts import LiveResults, LiveRollouts, action_of
 
 
 @pytest.fixture

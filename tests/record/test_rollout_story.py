@@ -16,8 +16,8 @@ from benchflow.record import (
     VerifierPart,
     WiderCheck,
 )
-from benchflow.record.failing_tests import FailingTest, printed_failures, reported_failures
-from benchflow.record.rollout_story import KEPT, read_story, why_not_full
+from benchflow.record.reading.failing_tests import FailingTest, printed_failures, reported_failures
+from benchflow.record.reading.rollout_story import KEPT, read_story, why_not_full
 
 
 @pytest.fixture

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchflow.files.redaction import NO_SECRETS
-from benchflow.record import Trajectory, trajectory_steps
-from benchflow.record.trajectory_steps import index_steps, is_current, prompt_of, read_steps, scan_events, steps_page
+from benchflow.record import Trajectory
+from benchflow.record.reading import trajectory_steps
+from benchflow.record.reading.trajectory_steps import (
+    index_steps,
+    is_current,
+    prompt_of,
+    read_steps,
+    scan_events,
+    steps_page,
+)
 
 
 @pytest.fixture
