@@ -1,7 +1,8 @@
 """Records `make demo` in a terminal and draws it as a small moving picture: `python scripts/record_demo.py`.
 
-The demo runs in a pseudo-terminal. Each line appears in the picture when it appeared there, waits cut short, and what was
-erased again (progress) is left out. The picture is one SVG file without scripts or fonts; where motion is unwanted, it is still.
+The demo runs in a pseudo-terminal. Each line appears in the picture when it appeared there, with shorter waits; what
+was erased again (progress) is left out. The picture is one SVG file without scripts or fonts; where motion is unwanted,
+it is still.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ LAST_SEC: Final = 6.0
 """How long the complete picture stays, before it begins again."""
 
 _ESCAPE: Final = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
-_TIMES: Final = re.compile(r"\d+\.\d s\b")
 _BOLD: Final = "1"
 _DIM: Final = "2"
 
@@ -103,7 +103,7 @@ def draw(lines: list[Line]) -> str:
     for number, line in enumerate(lines):
         start = 100 * line.at / total
         rules.append(f"@keyframes l{number}{{0%,{start:.2f}%{{opacity:0}}{start + 0.01:.2f}%,100%{{opacity:1}}}}")
-        spans = "".join(f'<tspan class="{style}">{escape(part)}</tspan>' if style else escape(part) for style, part in line.pieces)
+        spans = "".join(f'<tspan class="{style}">{escape(part)}</tspan>' for style, part in line.pieces)
         animated = f"animation:l{number} {total:.1f}s infinite"
         rows.append(f'<text x="16" y="{number * height + 52}" style="{animated}">{spans}</text>')
     style = (

@@ -8,8 +8,8 @@ A fenced block is what its language says:
     text        what the script or code right above it prints; anywhere else a picture, which is not run
     yaml, toml, json, markdown    data; it must parse
 
-`<!-- not run: REASON -->` above a block leaves it out. `<!-- run: COMMAND -->` is what a reader does by hand. In what is
-printed, `…` stands for anything within a line, and alone on a line for any number of lines. A script
+`<!-- not run: REASON -->` above a block leaves it out. `<!-- run: COMMAND -->` is what a reader does by hand. In what
+is printed, `…` stands for anything within a line, and alone on a line for any number of lines. A script
 `tests/docs/before/PAGE.sh` prepares the folder of a page.
 """
 
@@ -24,6 +24,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import loaded_commands
 
@@ -40,7 +41,12 @@ _FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _SHELL = re.compile(r"[|&;<>$`*?#\\~(){}\n]")
-_CHANGING = re.compile(r"\d+\.\d s\b|__[0-9a-f]{8}|attempt \d|^\[\d+/\d+\]", re.MULTILINE)
+_CHANGING = re.compile(
+    r"\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d\d:\d\d:\d\d\b"  # when
+    r"|\d+\.\d s\b|^ +[\d.]+ k?B\b"  # how long, how large
+    r"|__[0-9a-f]{8}|attempt \d|^\[\d+/\d+\]",  # which, in which order
+    re.MULTILINE,
+)
 _PHASES = re.compile(r"^  (\w+ [\d.]+ s, )*total", re.MULTILINE)
 
 
@@ -132,7 +138,7 @@ class PageRun:
         self.text = page.read_text()
         self.problems: list[str] = []
 
-    def __enter__(self) -> PageRun:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

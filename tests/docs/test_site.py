@@ -69,4 +69,5 @@ def test_the_side_bar_shows_the_path_in_its_order(built: Path) -> None:
 def test_the_documented_version_is_the_one_that_is_built() -> None:
     named = re.findall(r"benchcube-([\d.]+)-py3", (ROOT / "docs" / "install.md").read_text())
     assert set(named) == {VERSION}
-    assert re.search(rf"^## {re.escape(VERSION)} – \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## {re.escape(VERSION)} – \d{{4}}-\d\d-\d\d$", changes, re.MULTILINE)

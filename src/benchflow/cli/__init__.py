@@ -26,8 +26,8 @@ COMMANDS = {
     "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
     "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
     "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
-    "cache": Lazy("benchflow.cli.cache:cache", "Show and free what is kept on disk to be used again."),
-    "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
+    "cache": Lazy("benchflow.cli.cache:cache", "Show and free cached images, layers and packages."),
+    "images": Lazy("benchflow.cli.images:images", "Pull, register, list and remove images of the local sandbox."),
 }
 
 

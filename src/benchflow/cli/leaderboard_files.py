@@ -27,7 +27,7 @@ def leaderboard() -> None:
     """Publish results as one file, and check such files."""
 
 
-@leaderboard.command()
+@leaderboard.command(short_help="Write finished jobs into one file that others can verify.")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, type=PATH, metavar="FILE", help="The file to write.")
 @click.option("--sign", type=PATH, metavar="KEYFILE", help="Sign with the Ed25519 private key in this file.")
@@ -51,13 +51,20 @@ def export(jobs: tuple[str, ...], output: Path, sign: Path | None, jobs_dir: Pat
     return _report(checked, [*checked.problems], None, output, "Nothing was written", as_json=as_json)
 
 
-@leaderboard.command()
+@leaderboard.command(short_help="Check a leaderboard file offline.")
 @click.argument("file", type=PATH)
 @click.option(
     "--packages", type=PATH, multiple=True, metavar="PATH", help="Compute verdicts again with these packages."
 )
 @click.option("--sandbox", metavar="NAME", help="Where to compute verdicts; default: as the jobs were run.")
-@click.option("--concurrency", type=click.IntRange(1, 10_000), metavar="N", default=4, show_default=True)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Maximum number of concurrent verifications.",
+)
 @click.option("--key", type=PATH, metavar="PUBKEY", help="Require a signature by this Ed25519 public key.")
 @json_option
 def verify(

@@ -45,7 +45,7 @@ _SAID: Final = {
 @click.argument("package", metavar="PACKAGE", type=PATH)
 @click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
+@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option

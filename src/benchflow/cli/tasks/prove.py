@@ -61,7 +61,7 @@ class _Request:
 @click.option("--report-only", is_flag=True, help="Write nothing into the packages.")
 @click.option("--no-audit", is_flag=True, help="Do not try to score without solving (see `bench tasks audit`).")
 @click.option("--declare", is_flag=True, help="Also write the evidence block into task.md.")
-@click.option("--fresh", is_flag=True, help="Run everything again, also what the evidence of a package shows already.")
+@click.option("--fresh", is_flag=True, help="Run everything again, even if the evidence of a package is current.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option

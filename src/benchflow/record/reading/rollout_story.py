@@ -36,7 +36,7 @@ _DETAILS: Final = "reward-details.json"
 _MAX_DOCUMENT: Final = 8 << 20
 _MAX_FILES: Final = 2_000
 _MAX_PARTS: Final = 1_000
-_STOPS: Final = ("end_turn", "completed", "")
+_STOPS: Final = ("end_turn", "completed", "exited", "")
 
 
 @dataclass(frozen=True, slots=True)
