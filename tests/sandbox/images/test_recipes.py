@@ -4,6 +4,7 @@ import pytest
 
 from benchflow.errors import UsageError
 from benchflow.sandbox.images import recipes
+from benchflow.sandbox.images.build.bases import missing_image
 
 
 @pytest.fixture
@@ -53,6 +54,25 @@ def test_every_recipe_stands_for_images_and_no_two_for_the_same_name():
     patterns = [pattern for recipe in recipes.RECIPES.values() for pattern in recipe.stands_for]
     assert len(patterns) == len(set(patterns))
     assert all(recipe.stands_for for recipe in recipes.RECIPES.values())
+
+
+@pytest.mark.parametrize(
+    ("image", "recipe"),
+    [
+        ("python:3.10-slim", "python"),
+        ("docker.io/library/python:3.13", "python-3.13"),
+        ("node:18-slim", "node"),
+        ("node:22", "node-20"),
+        ("ubuntu", "debian"),
+        ("golang:1.22", "go"),
+        ("golang@sha256:" + "0" * 64, None),
+        ("acme/own:1", None),
+    ],
+)
+def test_a_missing_image_is_reported_with_the_recipe_that_stands_for_it(image, recipe):
+    message = str(missing_image(image))
+    assert recipes.recipe_for(image) == recipe
+    assert (f"`bench images add --recipe {recipe}`" in message) == (recipe is not None)
 
 
 def test_progress_counts_within_a_phase_and_survives_torn_lines():

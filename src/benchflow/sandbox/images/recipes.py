@@ -20,7 +20,7 @@ from benchflow.errors import EnvironmentFailure, InfrastructureFailure
 from benchflow.sandbox.bounded_output import Stream
 from benchflow.sandbox.host_process import run_process
 from benchflow.sandbox.images.image_config import DEFAULT_PATH, ImageConfig
-from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry
+from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry, fits
 from benchflow.sandbox.images.image_sources import add_rootfs, debian_mirror, work_folder
 
 OnProgress = Callable[[str], None]
@@ -87,6 +87,17 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "rust": Recipe("trixie", ("rust:*",), (*_BUILD, "cargo", "rustc")),
     "java": Recipe("bookworm", ("eclipse-temurin:*", "openjdk:*"), (*_BUILD, "openjdk-17-jdk-headless")),
 }
+
+
+def recipe_for(image: str) -> str | None:
+    """The recipe whose base stands for an image of that name, if there is one."""
+    fitting = [
+        (len(pattern), name)
+        for name, recipe in RECIPES.items()
+        for pattern in recipe.stands_for
+        if fits(image, pattern)
+    ]
+    return max(fitting)[1] if fitting else None
 
 
 async def add_recipe(
