@@ -50,6 +50,17 @@ def test_a_finished_root_has_pythons_library_where_published_images_have_it(root
     assert (place / "site-packages").is_dir()
 
 
+def test_a_finished_root_has_tools_where_published_images_have_them(root):
+    for name in ("usr/lib/jvm/java-17-openjdk-amd64/bin", "usr/lib/go-1.24/bin"):
+        (root / name).mkdir(parents=True)
+    (root / "usr/lib/go").symlink_to("go-1.24")
+    for recipe in ("java", "go"):
+        recipes.finish(root, "bookworm", recipes.RECIPES[recipe])
+    assert str((root / "opt/java/openjdk").readlink()) == "/usr/lib/jvm/java-17-openjdk-amd64"
+    assert str((root / "usr/local/go").readlink()) == "/usr/lib/go"
+    assert (root / "go/bin").stat().st_mode & 0o7777 == 0o777
+
+
 def test_every_recipe_stands_for_images_and_no_two_for_the_same_name():
     patterns = [pattern for recipe in recipes.RECIPES.values() for pattern in recipe.stands_for]
     assert len(patterns) == len(set(patterns))
