@@ -184,8 +184,8 @@ async def prepare(
     """Check everything, build or find the image, and describe the sandbox. The view is that of the taken package.
 
     Raises `UnsupportedTaskFeatureError` before anything is built when the backend, as such or on this
-    machine, does not support the task; `EnvironmentFailure` if its image is not available. A build that failed less than a
-    minute ago is not tried again: its failure is raised once more.
+    machine, does not support the task; `EnvironmentFailure` if its image is not available. A build that failed less
+    than a minute ago is not tried again: its failure is raised once more.
     """
     package = await taken_package(package)
     # A job builds ahead, then proves an isolation, then runs the agent: what takes minutes to fail would fail thrice.
