@@ -399,9 +399,7 @@ def test_tasks_of_one_name_are_counted(make_finished, tmp_path):
         return replace(results[0], task=task, key=work_key(task.id, make_settings(results[0]), 1))
 
     job = make_finished(rewards={"t/a": [1.0]}, planned=2, more=[third])
-    assert "tasks called t/a are not numbered from 1: 1, 3" in {
-        problem.message for problem in refused([job], tmp_path)
-    }
+    assert "tasks called t/a are not numbered from 1: 1, 3" in {problem.message for problem in refused([job], tmp_path)}
 
 
 def test_results_of_an_older_version_are_refused(make_finished, exported, forged, text_of):
