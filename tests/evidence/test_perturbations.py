@@ -38,7 +38,9 @@ async def test_a_verifier_that_depends_on_everything_fails_every_perturbation(ma
     assert set(found.not_applied) <= {"processors"}, "only a machine with one processor cannot try all"
     assert {case.rewards for case in found.cases.values()} == {(0.0, 0.0)}
     reasons = {case.name: case.reasons[0] for case in found.cases.values()}
-    assert reasons["clock"].startswith("the reward is 0 a day later, and 1 otherwise; a verifier that needs it declares")
+    assert reasons["clock"].startswith(
+        "the reward is 0 a day later, and 1 otherwise; a verifier that needs it declares"
+    )
     assert "declares verifier.user, or user in benchflow.evidence.verifier.depends_on" in reasons["user"]
 
 

@@ -81,7 +81,21 @@ def test_a_folder_that_is_mounted_read_only_is_reported_only(make_package):
     folder = make_package()
     as_root = () if os.geteuid() == 0 else ("-r",)
     done = subprocess.run(
-        ["unshare", *as_root, "-m", "sh", "-ec", READ_ONLY, "sh", folder.parent, *BENCH, "tasks", "prove", *OPTIONS, folder],
+        [
+            "unshare",
+            *as_root,
+            "-m",
+            "sh",
+            "-ec",
+            READ_ONLY,
+            "sh",
+            folder.parent,
+            *BENCH,
+            "tasks",
+            "prove",
+            *OPTIONS,
+            folder,
+        ],
         capture_output=True,
         check=False,
     )
@@ -106,7 +120,9 @@ def test_an_oracle_that_destroys_its_environment_counts_against_the_package(make
     assert "not scored" in cases["oracle"]["reasons"][0]
 
 
-def test_a_verifier_that_never_ends_is_stopped_and_not_started_again_for_every_rerun(make_package, sandbox_name, capsys):
+def test_a_verifier_that_never_ends_is_stopped_and_not_started_again_for_every_rerun(
+    make_package, sandbox_name, capsys
+):
     folder = make_package("verifier:\n  timeout_sec: 1\n", verifier="sleep 3600\n")
     words = ["tasks", "prove", "--sandbox", sandbox_name, "--json", str(folder)]
     assert main(words) == 1
@@ -128,7 +144,10 @@ def test_a_secret_is_in_no_file_that_is_written(make_package, prove, monkeypatch
 
 
 def test_evidence_of_another_package_is_stale_and_is_not_reused(make_package, prove):
-    one, other = make_package(name="one"), make_package(name="other", files={"oracle/solve.sh": "printf done > answer.txt"})
+    one, other = (
+        make_package(name="one"),
+        make_package(name="other", files={"oracle/solve.sh": "printf done > answer.txt"}),
+    )
     assert prove(one)[0] == 0
     (one / "evidence").rename(other / "evidence")
     assert "evidence-stale" in {issue.code for issue in check_package(load_package(other), level="acceptance")}

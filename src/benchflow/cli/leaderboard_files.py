@@ -56,6 +56,7 @@ def export(jobs: tuple[str, ...], output: Path, sign: Path | None, jobs_dir: Pat
 @click.option(
     "--packages", type=PATH, multiple=True, metavar="PATH", help="Compute verdicts again with these packages."
 )
+@click.option("--all-verdicts", is_flag=True, help="With --packages: fail unless every verdict is confirmed.")
 @click.option("--sandbox", metavar="NAME", help="Where to compute verdicts; default: as the jobs were run.")
 @click.option(
     "--concurrency",
@@ -68,7 +69,13 @@ def export(jobs: tuple[str, ...], output: Path, sign: Path | None, jobs_dir: Pat
 @click.option("--key", type=PATH, metavar="PUBKEY", help="Require a signature by this Ed25519 public key.")
 @json_option
 def verify(
-    file: Path, packages: tuple[Path, ...], sandbox: str | None, concurrency: int, key: Path | None, as_json: bool
+    file: Path,
+    packages: tuple[Path, ...],
+    all_verdicts: bool,
+    sandbox: str | None,
+    concurrency: int,
+    key: Path | None,
+    as_json: bool,
 ) -> int:
     """Check a leaderboard file offline: every byte, every statistic, and that no result was selected.
 
@@ -77,12 +84,14 @@ def verify(
     """
     from benchflow.evidence.leaderboard.board_check import check_board
 
+    if all_verdicts and not packages:
+        raise UsageError("--all-verdicts needs --packages.", code="option-alone")
     checked = check_board(file)
     problems = [*checked.problems, *_signature_problems(checked, key)]
     verdicts = None
     if packages and not problems:
         verdicts = _recompute(checked, packages, sandbox, concurrency)
-        problems += verdicts.problems
+        problems += [*verdicts.problems, *(verdicts.unconfirmed() if all_verdicts else ())]
     return _report(checked, problems, verdicts, file, f"{file} is not valid", as_json=as_json)
 
 

@@ -65,8 +65,8 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
     was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
-    from benchflow.cli.confirmations import confirmation_handler
-    from benchflow.cli.rollout_view import result_lines
+    from benchflow.cli.rollouts.confirmations import confirmation_handler
+    from benchflow.cli.rollouts.rollout_view import result_lines
     from benchflow.cli.tasks.selection import one_package
     from benchflow.task.package import load_package
 
@@ -174,7 +174,7 @@ class PhaseLine:
             self._enabled = enabled
 
     def _look(self, folder: Path) -> None:
-        from benchflow.record.live_rollouts import WatchedRollout
+        from benchflow.record.reading.live_rollouts import WatchedRollout
 
         watched = WatchedRollout(folder)
         while not self._ended.wait(_TICK):

@@ -9,7 +9,7 @@ from typing import Final
 from benchflow.evaluation.compare import Compared, Comparison, Together
 from benchflow.evaluation.statistics import average
 from benchflow.record import Bounds, Counted, Estimate, JobPlaces, Statistics, Summary, TaskId, labels
-from benchflow.record.rollout_story import FULL, why_not_full
+from benchflow.record.reading.rollout_story import FULL, why_not_full
 
 _LARGE: Final = 1e9
 _LISTED: Final = 20

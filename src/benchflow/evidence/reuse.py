@@ -202,9 +202,7 @@ def with_verdicts(report: ProofReport, package: TaskPackage, cases: Cases) -> Pr
     board = live.leaderboard if live is not None else None
     agreement = _agreement(report, cases)
     declared = evidence.calibration.judge_agreement if evidence.calibration is not None else None
-    report = replace(
-        report, judge_agreement=agreement, issues=(*report.issues, *agreement_issues(agreement, declared))
-    )
+    report = replace(report, judge_agreement=agreement, issues=(*report.issues, *agreement_issues(agreement, declared)))
     perturbed = {case.name for case in report.cases if case.type == "perturbation"}
     examined = {
         "exploit-audit": report.audit is not None,

@@ -33,6 +33,7 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.taken import COPIES
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.perturbation import Perturbation
 from benchflow.verifier.scope import scope_of
@@ -237,3 +238,4 @@ async def open_stage(package: TaskPackage | Path | str, options: StageOptions | 
             await installations.close()
             if owned:
                 await backend.close()
+        COPIES.forget(taken)  # of thousands of packages, each has one stage

@@ -293,5 +293,6 @@ def _reason(error: BaseException) -> str:
         name = type(error).__name__
         text = f"{name}: {text}" if text else name
     elif isinstance(error, PackageError) and error.file is not None and error.line is not None:
-        text = f"{error.file}:{error.line}: {text}"
+        where = f"{error.file}:{error.line}"
+        text = text if where in text else f"{where}: {text}"
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."

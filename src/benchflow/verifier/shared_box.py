@@ -165,10 +165,12 @@ async def fork_for_verification(
     without_links: tuple[str, ...] = (),
     *,
     machine: Mapping[str, str],
+    tree: Path | None = None,
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
+    A `tree` that the sandbox `lays` is in it from the start.
     It runs `beside` what keeps running and can use it; otherwise services of a composition are copied.
     """
     rules = await survival_rules(environment, sandbox, scope)
@@ -182,6 +184,7 @@ async def fork_for_verification(
     given = phase_settings("verify", network.mode, machine).mounts
     mounts += [mount for mount in given if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
+    options |= {"tree": tree} if tree is not None else {}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:
         if survivors.repositories or survivors.libraries or survivors.elsewhere:

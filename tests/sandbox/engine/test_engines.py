@@ -67,6 +67,24 @@ async def test_a_dockerfile_becomes_an_environment_and_is_built_once(bench, tmp_
     assert (await bench.backend.build(place)).reference != image.reference
 
 
+async def test_packages_with_one_dockerfile_install_once_even_if_built_at_once(bench, tmp_path):
+    text = f"FROM {BASE}\nRUN cat /proc/sys/kernel/random/uuid > /opt/installed\nCOPY own.txt /opt/own.txt\n"
+    images = []
+
+    async def build(name):
+        place = context(tmp_path / name, text, **{"own.txt": name})
+        images.append(await bench.backend.build(place))
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("one", "two"):
+            tasks.start_soon(build, name)
+    installed = set()
+    for image in images:
+        async with bench.backend.create(SandboxSpec(image=image, workdir="/")) as sandbox:
+            installed.add((await sandbox.exec(["cat", "/opt/installed"], timeout=60)).stdout)
+    assert (len({image.reference for image in images}), len(installed)) == (2, 1)
+
+
 async def test_a_failing_build_shows_its_last_lines(bench, tmp_path):
     place = context(tmp_path / "c", f"FROM {BASE}\n\nRUN echo the reason is here; exit 3\n")
     with pytest.raises(EnvironmentFailure, match="the reason is here") as caught:

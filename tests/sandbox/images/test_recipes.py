@@ -4,6 +4,7 @@ import pytest
 
 from benchflow.errors import UsageError
 from benchflow.sandbox.images import recipes
+from benchflow.sandbox.images.build.bases import missing_image
 
 
 @pytest.fixture
@@ -49,10 +50,40 @@ def test_a_finished_root_has_pythons_library_where_published_images_have_it(root
     assert (place / "site-packages").is_dir()
 
 
+def test_a_finished_root_has_tools_where_published_images_have_them(root):
+    for name in ("usr/lib/jvm/java-17-openjdk-amd64/bin", "usr/lib/go-1.24/bin"):
+        (root / name).mkdir(parents=True)
+    (root / "usr/lib/go").symlink_to("go-1.24")
+    for recipe in ("java", "go"):
+        recipes.finish(root, "bookworm", recipes.RECIPES[recipe])
+    assert str((root / "opt/java/openjdk").readlink()) == "/usr/lib/jvm/java-17-openjdk-amd64"
+    assert str((root / "usr/local/go").readlink()) == "/usr/lib/go"
+    assert (root / "go/bin").stat().st_mode & 0o7777 == 0o777
+
+
 def test_every_recipe_stands_for_images_and_no_two_for_the_same_name():
     patterns = [pattern for recipe in recipes.RECIPES.values() for pattern in recipe.stands_for]
     assert len(patterns) == len(set(patterns))
     assert all(recipe.stands_for for recipe in recipes.RECIPES.values())
+
+
+@pytest.mark.parametrize(
+    ("image", "recipe"),
+    [
+        ("python:3.10-slim", "python"),
+        ("docker.io/library/python:3.13", "python-3.13"),
+        ("node:18-slim", "node"),
+        ("node:22", "node-20"),
+        ("ubuntu", "debian"),
+        ("golang:1.22", "go"),
+        ("golang@sha256:" + "0" * 64, None),
+        ("acme/own:1", None),
+    ],
+)
+def test_a_missing_image_is_reported_with_the_recipe_that_stands_for_it(image, recipe):
+    message = str(missing_image(image))
+    assert recipes.recipe_for(image) == recipe
+    assert (f"`bench images add --recipe {recipe}`" in message) == (recipe is not None)
 
 
 def test_progress_counts_within_a_phase_and_survives_torn_lines():

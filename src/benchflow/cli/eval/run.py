@@ -14,7 +14,7 @@ from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
-from benchflow.cli.preflight import note_judges, note_markers
+from benchflow.cli.preflight import note_judges, note_markers, require_base_image
 from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
@@ -139,6 +139,7 @@ def run_command(
         _refuse_unused(request)
     base = name or default_name()
     named = job_names(base, players)
+    require_base_image(options["base_image"], options["sandbox"], options["pull"])
     planned = [plan_job(request, on_pull=PullLines(live=False).show) for request in requests]
     _look_ahead(planned[0][1], requests[0].agent)
     for each in named:  # all or nothing: the last one must not be refused when the others have run
@@ -199,6 +200,7 @@ def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir:
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
+    require_base_image(request.base_image, request.sandbox, request.pull)
     planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
     pace = _Pace(concurrency, build_concurrency)
     return _run(store, request, planned, tasks, pace, as_json=as_json, alone=True)[0]

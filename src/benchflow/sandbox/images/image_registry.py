@@ -100,6 +100,12 @@ def canonical_name(name: str) -> str:
     return short if ":" in last else f"{short}:latest"
 
 
+def fits(name: str, pattern: str) -> bool:
+    """Whether a pattern such as `python:3.*` is for the image of that name, from whatever registry it comes."""
+    wanted = canonical_name(name).partition("@")[0]
+    return fnmatch.fnmatchcase(wanted, pattern) or fnmatch.fnmatchcase(wanted, f"*/{pattern}")
+
+
 class ImageRegistry:
     """The images of one store."""
 
@@ -147,12 +153,11 @@ class ImageRegistry:
 
     def stand_in(self, name: str) -> ImageRecord | None:
         """The image that replaces one of that name; of several, the one with the longest pattern."""
-        wanted = canonical_name(name).partition("@")[0]
         fitting = [
             (len(pattern), record.added_at, record.name, record)
             for record in self.all()
             for pattern in record.stands_for
-            if fnmatch.fnmatchcase(wanted, pattern) or fnmatch.fnmatchcase(wanted, f"*/{pattern}")
+            if fits(name, pattern)
         ]
         return max(fitting)[-1] if fitting else None
 

@@ -20,7 +20,7 @@ from benchflow.errors import EnvironmentFailure, InfrastructureFailure
 from benchflow.sandbox.bounded_output import Stream
 from benchflow.sandbox.host_process import run_process
 from benchflow.sandbox.images.image_config import DEFAULT_PATH, ImageConfig
-from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry
+from benchflow.sandbox.images.image_registry import ImageRecord, ImageRegistry, fits
 from benchflow.sandbox.images.image_sources import add_rootfs, debian_mirror, work_folder
 
 OnProgress = Callable[[str], None]
@@ -74,6 +74,10 @@ class Recipe:
     stands_for: tuple[str, ...]
     packages: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Where published images have something, and a pattern for where Debian has it; both relative to the root."""
+    shared: str | None = None
+    """A folder that every user may write to, for what its tools download and install."""
 
 
 RECIPES: Final[Mapping[str, Recipe]] = {
@@ -83,10 +87,41 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "python-3.13": Recipe("trixie", ("python:3.13*", "python:3.14*", "python-3-13:*"), _PYTHON, {"LANG": "C.UTF-8"}),
     "node": Recipe("bookworm", ("node:*",), _NODE),
     "node-20": Recipe("trixie", ("node:2[0-9]*", "node:lts*", "node:latest"), _NODE),
-    "go": Recipe("trixie", ("golang:*",), (*_BUILD, "golang-go")),
-    "rust": Recipe("trixie", ("rust:*",), (*_BUILD, "cargo", "rustc")),
-    "java": Recipe("bookworm", ("eclipse-temurin:*", "openjdk:*"), (*_BUILD, "openjdk-17-jdk-headless")),
+    "go": Recipe(
+        "trixie",
+        ("golang:*",),
+        (*_BUILD, "golang-go"),
+        {"PATH": f"/go/bin:/usr/local/go/bin:{DEFAULT_PATH}", "GOPATH": "/go", "GOTOOLCHAIN": "local"},
+        {"usr/local/go": "usr/lib/go"},
+        "go",
+    ),
+    "rust": Recipe(
+        "trixie",
+        ("rust:*",),
+        (*_BUILD, "cargo", "rustc"),
+        {"PATH": f"/usr/local/cargo/bin:{DEFAULT_PATH}", "CARGO_HOME": "/usr/local/cargo"},
+        {f"usr/local/cargo/bin/{name}": f"usr/bin/{name}" for name in ("cargo", "rustc", "rustdoc")},
+        "usr/local/cargo",
+    ),
+    "java": Recipe(
+        "bookworm",
+        ("eclipse-temurin:*", "openjdk:*"),
+        (*_BUILD, "openjdk-17-jdk-headless"),
+        {"PATH": f"/opt/java/openjdk/bin:{DEFAULT_PATH}", "JAVA_HOME": "/opt/java/openjdk"},
+        {"opt/java/openjdk": "usr/lib/jvm/java-17-openjdk-*"},
+    ),
 }
+
+
+def recipe_for(image: str) -> str | None:
+    """The recipe whose base stands for an image of that name, if there is one."""
+    fitting = [
+        (len(pattern), name)
+        for name, recipe in RECIPES.items()
+        for pattern in recipe.stands_for
+        if fits(image, pattern)
+    ]
+    return max(fitting)[1] if fitting else None
 
 
 async def add_recipe(
@@ -104,7 +139,7 @@ async def add_recipe(
     patterns = tuple(stands_for) or made.stands_for
     return await add_debian(
         registry, name, made.suite, made.packages, config=config, stands_for=patterns, on_progress=on_progress,
-        source=f"recipe {recipe} ({made.suite})",
+        recipe=made, source=f"recipe {recipe} ({made.suite})",
     )  # fmt: skip
 
 
@@ -117,6 +152,7 @@ async def add_debian(
     source: str,
     config: ImageConfig | None = None,
     stands_for: tuple[str, ...] = (),
+    recipe: Recipe | None = None,
     on_progress: OnProgress | None = None,
 ) -> ImageRecord:
     """Register a minimal Debian or Ubuntu with these packages, from the mirror that this machine's apt uses."""
@@ -135,7 +171,7 @@ async def add_debian(
         if packages:
             await _install(root, packages, work / "apt.conf", steps)
         steps.report("registering the image")
-        await anyio.to_thread.run_sync(finish, root, suite)
+        await anyio.to_thread.run_sync(finish, root, suite, recipe)
         return await add_rootfs(registry, name, root, config=config, origin=source, stands_for=stands_for)
 
 
@@ -193,8 +229,16 @@ def _write_settings(root: Path, settings: Path, own: str) -> None:
     (root / _NO_SERVICES).chmod(0o755)
 
 
-def finish(root: Path, suite: str) -> None:
+def finish(root: Path, suite: str, recipe: Recipe | None = None) -> None:
     """Make the root what a published image is: links, public addresses of packages, nothing of this machine."""
+    for name, pattern in recipe.links.items() if recipe is not None else ():
+        for found in sorted(root.glob(pattern))[:1]:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).symlink_to(f"/{found.relative_to(root)}")
+    if recipe is not None and recipe.shared is not None:
+        for folder in (root / recipe.shared, root / recipe.shared / "bin"):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o777)
     for mark in root.glob(_MARK):
         mark.unlink()
     for program in _PROGRAMS:

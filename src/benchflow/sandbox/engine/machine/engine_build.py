@@ -26,7 +26,7 @@ from benchflow.files.scratch import scratch
 from benchflow.sandbox.bounded_output import BoundedOutput
 from benchflow.sandbox.engine.machine import build_watch
 from benchflow.sandbox.engine.machine.engine_client import EngineClient, last_words
-from benchflow.sandbox.engine.machine.engine_images import EngineImages, find_image
+from benchflow.sandbox.engine.machine.engine_images import SUBSTITUTES, EngineImages, find_image
 from benchflow.sandbox.engine.machine.ownership import PURPOSE
 from benchflow.sandbox.host_process import (
     DEFAULT_OUTPUT,
@@ -101,6 +101,8 @@ class Builder:
         self._images = images
         self._renewed: set[str] = set()
         """Digests of what was built with fresh base images."""
+        self._begun: set[str] = set()
+        """Dockerfiles of which one build has ended."""
         self._locks_folder = state / "locks"
 
     async def build(self, context: Path, dockerfile: str, options: BuildOptions) -> Image:
@@ -112,7 +114,7 @@ class Builder:
             renew = options.pull.policy == "always" and digest not in self._renewed
             found = await find_image(self._client, tag) if not renew else None
             if found is None:
-                await self._build(context, dockerfile, options, tag)
+                await self._build_in_turn(context, dockerfile, options, tag)
                 self._renewed.add(digest)
                 found = await find_image(self._client, tag)
         if found is None:
@@ -120,6 +122,23 @@ class Builder:
                 f"{self._client.dialect.name} built '{context}', but the image is gone.", code="build-failed"
             )
         return await self._with_base(found, context / dockerfile, options)
+
+    async def _build_in_turn(self, context: Path, dockerfile: str, options: BuildOptions, tag: str) -> None:
+        """The first build of a Dockerfile goes alone: the others then find its layers in the engine's cache.
+
+        Packages of one benchmark often have the same Dockerfile, and engines do not notice that two builds that run at
+        once install the same.
+        """
+        text = (context / dockerfile).read_bytes()
+        key = hashlib.sha256(repr((text, sorted(options.build_args.items()), options.target)).encode()).hexdigest()
+        if key not in self._begun:
+            async with held_lock(self._locks_folder / f"first-{key}.lock"):
+                if key not in self._begun:
+                    try:
+                        return await self._build(context, dockerfile, options, tag)
+                    finally:
+                        self._begun.add(key)
+        return await self._build(context, dockerfile, options, tag)
 
     async def _with_base(self, built: Image, dockerfile: Path, options: BuildOptions) -> Image:
         """The image with the name and the digest of what the Dockerfile starts from, as far as they are known."""
@@ -171,8 +190,7 @@ class Builder:
                 engine = self._client.dialect.name
                 raise EnvironmentFailure(
                     f"{engine} could not pull an image of '{context / dockerfile}' ({last_words(shown, 200)}); "
-                    f"load it with `{engine} load`, or run on this machine's userland with "
-                    "`--base-image host`.",
+                    f"load it with `{engine} load`. {SUBSTITUTES}",
                     code="image-missing",
                 )
             line = failed_line(text, done.stdout.decode(errors="replace"))

@@ -22,6 +22,11 @@ from benchflow.sandbox.protocol import Image
 from benchflow.sandbox.pulling import Credentials, PullSettings
 
 _PULL_TIMEOUT_SEC = 1800.0
+SUBSTITUTES: Final = (
+    "`--sandbox local` runs on a substitute: a base of `bench images add --recipe`, or this machine's userland with "
+    "`--base-image host`."
+)
+"""What helps where an engine lacks an image."""
 
 
 async def find_image(client: EngineClient, name: str) -> Image | None:
@@ -57,7 +62,8 @@ class EngineImages:
         engine = self._client.dialect.name
         if pull.policy == "never":
             raise EnvironmentFailure(
-                f"The image '{name}' is not on this {engine} engine, and `--pull never` forbids pulling it.",
+                f"The image '{name}' is not on this {engine} engine, and `--pull never` forbids pulling it. "
+                f"{SUBSTITUTES}",
                 code="image-missing",
             )
         secret = secret_for(reference, pull.credentials)
@@ -66,7 +72,7 @@ class EngineImages:
         if found is None:
             raise EnvironmentFailure(
                 f"The image '{name}' is not on this {engine} engine and could not be pulled ({why}); "
-                f"`{engine} pull {name}` or `{engine} build -t {name} FOLDER` provides it.",
+                f"`{engine} pull {name}` or `{engine} build -t {name} FOLDER` provides it. {SUBSTITUTES}",
                 code="image-missing",
             )
         return found

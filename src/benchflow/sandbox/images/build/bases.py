@@ -104,10 +104,13 @@ def host_stage() -> Stage:
 
 def missing_image(image: str, reason: str | None = None) -> EnvironmentFailure:
     """The image is not available; the message says why, and what provides it."""
-    name = canonical_name(image)
+    from benchflow.sandbox.images.recipes import recipe_for  # loaded when something is missing
+
+    name, recipe = canonical_name(image), recipe_for(image)
+    ready = f"make a base that stands for it with `bench images add --recipe {recipe}`, " if recipe is not None else ""
     message = (
         f"{reason or f'The image {name} is not in the store of this machine.'} Add it with "
         f"`bench images add {name} --oci LAYOUT` (or `--rootfs DIR`, `--debootstrap SUITE`, `--engine`), "
-        "or run on this machine's userland with `--base-image host`."
+        f"{ready}or run on this machine's userland with `--base-image host`."
     )
     return EnvironmentFailure(message, code=IMAGE_MISSING, path="environment")

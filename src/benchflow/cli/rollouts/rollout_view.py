@@ -15,8 +15,8 @@ from benchflow.cli.terminal import columns, printable, printable_lines, shortene
 
 if TYPE_CHECKING:
     from benchflow.record import Result, SandboxPart, VerifierPart
-    from benchflow.record.rollout_story import Output, RewardPart, RolloutStory
-    from benchflow.record.trajectory_steps import Part, Step
+    from benchflow.record.reading.rollout_story import Output, RewardPart, RolloutStory
+    from benchflow.record.reading.trajectory_steps import Part, Step
 
 _CHOSEN_BY: Final = {"declared": "declared", "user": "--isolation", "proof": "proven", "default": "default"}
 _MARKS: Final = {"thought": "thinks", "message": "says", "result": "gets"}
@@ -29,7 +29,7 @@ _WIDE: Final = 160
 
 def result_lines(result: Result, folder: Path) -> list[str]:
     """A result in short: the outcome and its reasons, what the verifier said of it, timings, notes, and the folder."""
-    from benchflow.record.rollout_story import read_story
+    from benchflow.record.reading.rollout_story import read_story
 
     story = read_story(folder, result)
     lines = [*_head(result), *_reason_lines(story), *_said_last(story), *_notes(result)]
@@ -40,7 +40,7 @@ def result_lines(result: Result, folder: Path) -> list[str]:
 
 def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
     """A rollout from its prompt to its files; `whole` shows every text in full."""
-    from benchflow.record.trajectory_steps import read_steps
+    from benchflow.record.reading.trajectory_steps import read_steps
 
     result = story.result
     if result is None:
@@ -76,7 +76,7 @@ def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
 def story_document(story: RolloutStory, *, whole: bool = False) -> dict[str, Any]:
     """The same as plain JSON values."""
     from benchflow.record.codec import plain
-    from benchflow.record.trajectory_steps import read_steps
+    from benchflow.record.reading.trajectory_steps import read_steps
 
     longest = None if whole else 2_000
     return {
