@@ -112,7 +112,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "uv",
         "`uv.toml`, `.python-version` and settings in `pyproject.toml`, in the current folder and above it.",
         "variable",
-        "`UV_NO_CONFIG`, where the agent added such a file, and where neither the environment nor the verifier has one.",
+        "`UV_NO_CONFIG`, where the agent added one, and where neither the environment nor the verifier has one.",
     ),
     Lookup(
         "uv",
