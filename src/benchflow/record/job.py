@@ -135,11 +135,16 @@ class JobResults:
         """
         self.lines += 1
         known = self.latest.get(result.key)
-        if known is None or known.rollout == rollout or known.result.error is not None or result.error is None:
+        if known is None or counts_instead((known.rollout, known.result.error), (rollout, result.error)):
             self.latest[result.key] = Counted(rollout, result)
 
     def __iter__(self) -> Iterator[Counted]:
         return iter(self.latest.values())
+
+
+def counts_instead(known: tuple[str, object | None], later: tuple[str, object | None]) -> bool:
+    """Whether the later of two tries at one item counts; each is given by its rollout and its error."""
+    return known[0] == later[0] or known[1] is not None or later[1] is None
 
 
 def read_results(path: Path) -> JobResults:
