@@ -171,6 +171,7 @@ def _locked(folder: Path) -> IO[bytes]:
     except BlockingIOError:
         stream.close()
         raise UsageError(f"Job '{folder.name}' is being run by another process.", code="job-running") from None
+    os.utime(stream.fileno())  # readers tell by it which rollouts are of this run, and which an earlier one left
     return stream
 
 
