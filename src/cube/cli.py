@@ -89,7 +89,11 @@ def _entry(name: str) -> EntryPoint:
     benchmarks = installed()
     if name not in benchmarks:
         known = ", ".join(benchmarks) or "none"
-        raise click.UsageError(f"Benchmark '{name}' is not installed; installed: {known}.")
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, benchmarks, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise click.UsageError(f"Benchmark '{name}' is not installed; installed: {known}.{hint}")
     return benchmarks[name]
 
 

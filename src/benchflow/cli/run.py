@@ -15,17 +15,16 @@ from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.pull_lines import PullLines, pull_option
-from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
+from benchflow.cli.terminal import emit, emit_json, is_terminal
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchflow.record import Result, SandboxPart, VerifierPart
+    from benchflow.record import Result
     from benchflow.rollout.config import RolloutConfig
     from benchflow.task.package import TaskPackage
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
-_CHOSEN_BY: Final = {"declared": "declared", "user": "--isolation", "proof": "proven", "default": "default"}
 _SAID: Final = {
     "proof": "proving the isolation of the verifier",
     "plan": "planning",
@@ -60,6 +59,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
     was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
+    from benchflow.cli.rollout_view import result_lines
     from benchflow.cli.tasks.selection import one_package
     from benchflow.task.package import load_package
 
@@ -140,58 +140,3 @@ class PhaseLine:
         if self._enabled:
             sys.stderr.write(_ERASE)
             sys.stderr.flush()
-
-
-def result_lines(result: Result, folder: Path) -> list[str]:
-    """The result as text: the outcome, timings, notes, and the folder."""
-    agent = result.agent.name + (f" ({result.agent.model})" if result.agent.model else "")
-    lines = [f"{printable(result.task.name)}  {style(printable(agent), 'dim')}"]
-    if result.error is None:
-        lines.append(style(f"  reward {result.reward:g}", "green" if (result.reward or 0) > 0 else "yellow"))
-    else:
-        error = result.error
-        lines.append(style(f"  unscored: {error.category}/{error.code} in phase {error.phase}", "red"))
-        lines.append(f"  {printable(error.message)}")
-    lines += [f"  {name} {value:g}" for name, value in result.rewards.items() if name != "reward"]
-    if result.agent.timed_out:
-        lines.append("  the agent reached its time limit")
-    elif result.agent.exit_code:
-        lines.append(f"  the agent exited with code {result.agent.exit_code}")
-    if result.notes.limits_reached:
-        lines.append(f"  the agent reached the sandbox's limit of {' and '.join(result.notes.limits_reached)}")
-    lines += _notes(result)
-    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
-    where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
-    return [*lines, *([f"  {spent}"] if spent else []), *where]
-
-
-def used_image(sandbox: SandboxPart) -> list[str]:
-    """What a rollout ran on, where that is not the very image that the package names."""
-    replaced = f" instead of {' and '.join(sandbox.instead_of)}" if sandbox.instead_of else ""
-    if sandbox.fidelity == "built":
-        return [f"ran on an image built from the package's Dockerfile on {sandbox.base}{replaced}"]
-    if sandbox.fidelity != "substituted":
-        return []
-    lacks = f"; {', '.join(sandbox.lacks)}" if sandbox.lacks else ""
-    return [f"ran on the substitute {sandbox.base}{replaced or ' instead of the image named by the package'}{lacks}"]
-
-
-def _isolation(verifier: VerifierPart) -> str:
-    rung, by = verifier.isolation.rung, verifier.isolation.chosen_by
-    line = f"  isolation {rung} ({_CHOSEN_BY[by]})"
-    return style(f"{line}: what the agent left can act on the verifier", "yellow") if rung == "open" else line
-
-
-def _notes(result: Result) -> list[str]:
-    verifier = result.verifier
-    notes = [_isolation(verifier)] if verifier is not None else []
-    notes += [f"  note: {printable(issue.message)}" for issue in verifier.diagnostics] if verifier is not None else []
-    lost = verifier.not_carried_over.total if verifier is not None else 0
-    if lost:
-        notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
-    for _, check in result.wider:
-        reward = "is not scored" if check.reward is None else f"scores {check.reward:g}"
-        notes.append(f"  note: at '{check.rung}', where the verifier sees more, the same work {reward}")
-    notes += [f"  note: {printable(line)}" for line in used_image(result.sandbox)]
-    failed = result.notes.cleanup
-    return notes + [f"  note: the {part.what} was not cleaned up: {printable(part.message)}" for part in failed]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import InfrastructureFailure, UsageError, did_you_mean
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
@@ -22,6 +22,8 @@ from benchflow.record.result import Result
 from benchflow.rewards.numbers import shown
 
 JOB_SCHEMA: Final = "benchcube.job.v2"
+_LISTED: Final = 20
+"""Jobs that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,19 @@ class JobResults:
         if known is None or counts_instead((known.rollout, known.result.error), (rollout, result.error)):
             self.latest[result.key] = Counted(rollout, result)
 
+    def take(self, number: int, line: bytes) -> Counted | None:
+        """Add the line of this number, as it was written; one that cannot be read is noted, and None is returned."""
+        try:
+            counted = read_counted(parse_json(line))
+        except StrictJSONError as error:
+            self.damaged.append(DamagedLine(number, f"it {error}"))
+        except ValueError as error:
+            self.damaged.append(DamagedLine(number, " ".join(str(error).split())))
+        else:
+            self.add(*counted)
+            return counted
+        return None
+
     def __iter__(self) -> Iterator[Counted]:
         return iter(self.latest.values())
 
@@ -151,14 +166,7 @@ def read_results(path: Path) -> JobResults:
     """All complete lines of a `results.jsonl`; none if there is no such file."""
     results = JobResults()
     for number, line in whole_lines(path):
-        try:
-            rollout, result = read_counted(parse_json(line))
-        except StrictJSONError as error:
-            results.damaged.append(DamagedLine(number, f"it {error}"))
-        except ValueError as error:
-            results.damaged.append(DamagedLine(number, " ".join(str(error).split())))
-        else:
-            results.add(rollout, result)
+        results.take(number, line)
     return results
 
 
@@ -194,8 +202,9 @@ class Job:
             if is_path:
                 why = "it has no job.json" if folder.is_dir() else "there is no such folder"
                 raise UsageError(f"{folder} is not a job: {why}.", code="no-job")
-            known = ", ".join(list_jobs(jobs_dir)) or "none"
-            raise UsageError(f"{jobs_dir} has no job '{name}'; available: {known}.", code="no-job")
+            known = list_jobs(jobs_dir)
+            message = f"{jobs_dir} has no job '{name}'; available: {_listed(known)}.{did_you_mean(name, known)}"
+            raise UsageError(message, code="no-job")
         return cls(folder)
 
     @property
@@ -249,6 +258,12 @@ class Job:
             return True
         except OSError:
             return False
+
+
+def _listed(names: list[str]) -> str:
+    """The newest names; of many only some."""
+    more = f" and {len(names) - _LISTED} older ones" if len(names) > _LISTED else ""
+    return (", ".join(names[-_LISTED:]) or "none") + more
 
 
 def _damaged(path: Path, reason: str) -> InfrastructureFailure:

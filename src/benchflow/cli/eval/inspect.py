@@ -1,4 +1,4 @@
-"""Reading jobs: `bench eval list`, `show` and `compare`. None of them changes anything."""
+"""Reading jobs: `bench eval list` and `compare`. None of them changes anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import compare
-from benchflow.evaluation.report import comparison_lines, number, summary_lines, table
-from benchflow.evaluation.store import DEFAULT_JOBS_DIR, job_argument
+from benchflow.evaluation.report import comparison_lines, number, table
+from benchflow.evaluation.store import DEFAULT_JOBS_DIR
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs
 
@@ -97,31 +97,6 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
         "mean_reward": summary.mean_reward.value,
         "problem": None,
     }
-
-
-@click.command("show")
-@click.argument("job")
-@jobs_dir_option
-@json_option
-def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
-    """Show the results of a job; JOB is a name below the jobs folder, or a path."""
-    found = readable(Job.find(jobs_dir, job))
-    if found.torn:
-        note(printable(f"The last line of {found.places.results} is incomplete and left out."))
-    summary = job_summary(found)
-    if as_json:
-        emit_json(summary.to_dict())
-        return 0
-    request = found.record.request
-    emit(printable(f"{summary.job}: agent {request.agent}, model {request.model or '–'}"))
-    for line in summary_lines(summary):
-        emit(printable(line))
-    missing = found.record.planned - len(summary.counted)
-    if missing > 0 and not found.running:
-        continuing = "" if found.record.upgraded else f"; to continue: bench eval resume {job_argument(found.folder)}"
-        emit(printable(f"{missing} more planned{continuing}"))
-    emit(f"\nresults are in {found.folder}")
-    return 0
 
 
 @click.command("compare")

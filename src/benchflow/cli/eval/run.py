@@ -14,7 +14,7 @@ from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_judges, note_markers
 from benchflow.cli.pull_lines import PullLines, pull_option
-from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
 from benchflow.evaluation.report import summary_lines
@@ -163,7 +163,7 @@ def _run(
 ) -> int:
     planned = {item.key for item in plan_items(tasks, request.attempts, request.settings())}
     items = work_left(store, request, tasks)
-    watching = Watching(len(items), labels(task.id for task in tasks))
+    watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
     try:
         completed, summary = anyio.run(
             lambda: run_job(
@@ -182,7 +182,7 @@ def _run(
     if as_json:
         emit_json(summary.to_dict())
     else:
-        for line in summary_lines(summary):
+        for line in summary_lines(summary, store.places, width=columns()):
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
