@@ -1,7 +1,7 @@
 """Jobs that Harbor wrote, as results of ours: for display only, nothing of them is changed.
 
-A trial with rewards is scored, whatever else happened to it; one without is unscored with the name of its exception. What
-Harbor does not record (isolation, the way an image was made) stays unknown.
+A trial with rewards is scored, whatever else happened to it; one without is unscored with the name of its exception.
+What Harbor does not record (isolation, the way an image was made) stays unknown.
 """
 
 from __future__ import annotations

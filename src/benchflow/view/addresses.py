@@ -32,11 +32,12 @@ def address(*segments: str, **query: str | Sequence[str] | int | None) -> str:
 
 def encoded_query(query: Values) -> str:
     """Fields as a query; those that are None or empty are left out, lists become repeated fields."""
-    pairs = []
-    for name, value in query.items():
-        for item in [value] if isinstance(value, str | int) or value is None else value:
-            if item not in (None, ""):
-                pairs.append(f"{quoted(name)}={quoted(str(item))}")
+    pairs = [
+        f"{quoted(name)}={quoted(str(item))}"
+        for name, value in query.items()
+        for item in ([value] if isinstance(value, str | int) or value is None else value)
+        if item not in (None, "")
+    ]
     return "&".join(pairs)
 
 

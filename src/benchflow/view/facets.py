@@ -148,8 +148,7 @@ class Chooser:
             words, flag = query.text.lower().split(), 1 << len(query.chosen)
             for word in words:
                 misses = [
-                    miss if word in text else miss | flag
-                    for miss, text in zip(misses, self._searchable(), strict=True)
+                    miss if word in text else miss | flag for miss, text in zip(misses, self._searchable(), strict=True)
                 ]
         return misses
 

@@ -1,13 +1,13 @@
 """The results of a job as rows in memory: what tables, facets and statistics need, a fraction of each result.
 
-`refresh` reads what was added to `results.jsonl` since the last time. Results are read by `benchflow.record`, which also
-decides which of several tries counts. A file that was replaced or shortened is read again from its beginning.
+`refresh` reads what was added to `results.jsonl` since the last time. Results are read by `benchflow.record`, which
+also decides which of several tries counts. A file that was replaced or shortened is read again from its beginning.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,8 @@ from typing import Final, NamedTuple
 
 from benchflow.evaluation.statistics import Sample, summarise
 from benchflow.evaluation.summary import sample
-from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record import DamagedLine, Result, Statistics, TaskId, WorkKey, labels
-from benchflow.record.job import counts_instead, read_counted
+from benchflow.record.job import counts_instead, read_line
 from benchflow.view.plain_text import one_line
 
 _WHY: Final = 200
@@ -174,23 +173,16 @@ class ResultsFile:
         self._damaged.clear()
 
     def _add(self, line: bytes) -> None:
-        try:
-            rollout, result = read_counted(parse_json(line))
-        except StrictJSONError as error:
-            self._damaged.append(DamagedLine(self._lines, f"it {error}"))
-        except ValueError as error:
-            self._damaged.append(DamagedLine(self._lines, " ".join(str(error).split())))
-        else:
-            known = self._latest.get(result.key)
-            if known is None or counts_instead((known.rollout, known.category or None), (rollout, result.error)):
-                self._latest[result.key] = row_of(rollout, result)
+        read = read_line(self._lines, line)
+        if isinstance(read, DamagedLine):
+            self._damaged.append(read)
+            return
+        rollout, result = read
+        known = self._latest.get(result.key)
+        if known is None or counts_instead((known.rollout, known.category or None), (rollout, result.error)):
+            self._latest[result.key] = row_of(rollout, result)
 
 
 def _status(descriptor: int) -> tuple[int, int]:
     found = os.fstat(descriptor)
     return found.st_ino, found.st_size
-
-
-def attempts_of(rows: Iterable[Row], task: str, names: dict[TaskId, str]) -> Iterator[Row]:
-    """The rows of one task, by its label or its name."""
-    return (row for row in rows if task in (names[row.task], row.task.name))

@@ -20,7 +20,9 @@ MOST_SHOWN: Final = 20_000
 """Longer texts are cut in the middle of a page, and whole in their file."""
 MOST_MARKDOWN: Final = 200_000
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def visible(text: object) -> str:
@@ -47,7 +49,7 @@ def markdown(text: str) -> Markup:
     """A text as HTML that runs nothing and loads nothing."""
     if len(text) > MOST_MARKDOWN:
         shown, left_out = cut(text)
-        return Markup("<pre>{}</pre><p>{:,} characters are left out.</p>").format(visible(shown), left_out)  # noqa: S704 - a constant format, its values are escaped
+        return Markup("<pre>{}</pre><p>{:,} characters are left out.</p>").format(visible(shown), left_out)
     return Markup(_renderer().render(visible(text)))  # noqa: S704 - the renderer escapes everything it does not make itself
 
 
