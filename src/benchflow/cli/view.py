@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -54,7 +55,8 @@ def view(
             emit(printable(f"Viewing {jobs_dir} at {url} (Ctrl+C ends it)"))
         if host not in ("127.0.0.1", "::1", "localhost"):
             note(f"warning: everybody who can reach {host} can read these jobs")
-        click.get_text_stream("stdout").flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         serve(viewer_app(viewer, hosts=host_names(host)), listener)
     return GOOD
 

@@ -169,7 +169,8 @@ def _outcome(part: Mapping[str, Any]) -> Outcome:
         return Score(numbers.get("reward", next(iter(numbers.values()))), numbers)
     exception = _mapping(part.get("exception_info"))
     kind = str(exception.get("exception_type") or "no-reward")
-    category = next((found for word, found in _CATEGORIES if word in kind.lower()), "infrastructure")
+    known: Category = "infrastructure"
+    category = next((found for word, found in _CATEGORIES if word in kind.lower()), known)
     begun = [phase for name, phase in _PHASES.items() if _mapping(part.get(name)).get("started_at")]
     message = str(exception.get("exception_message") or "The trial has neither rewards nor an exception.")
     return ErrorRecord(category, kind, begun[-1] if begun else "plan", message)

@@ -17,8 +17,11 @@ from benchflow.errors import InfrastructureFailure
 from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder
 from benchflow.record.harbor_job import HarborJob, is_harbor_job
 from benchflow.record.job import is_folder_name
+from benchflow.record.live_rollouts import LiveRollout, LiveRollouts
+from benchflow.record.rollout_story import read_result, why_not_full
 from benchflow.view.facets import Chooser
-from benchflow.view.job_index import ResultsFile, Rows, row_of
+from benchflow.view.job_index import ResultsFile, Row, Rows, row_of
+from benchflow.view.plain_text import one_line
 
 State = Literal["running", "finished", "unfinished", "damaged"]
 MOST_KEPT: Final = 64
@@ -60,6 +63,9 @@ class KnownJob:
         self.places: Final = JobPlaces(folder)
         self.harbor: Final = HarborJob(folder) if is_harbor_job(folder) else None
         self._results = ResultsFile(self.places.results)
+        self._live = LiveRollouts(folder)
+        self._live_lock = Lock()
+        self._whys: dict[str, tuple[str, str]] = {}
         self._chooser: Chooser | None = None
         self._harbor_rows = Rows("none")
 
@@ -127,6 +133,26 @@ class KnownJob:
         if self.harbor is None and Job(self.folder).running:
             return "running"
         return "finished" if results >= head.planned else "unfinished"
+
+    def running(self, state: State) -> tuple[LiveRollout, ...]:
+        """What the rollouts of a running job do now."""
+        if state != "running":
+            return ()
+        with self._live_lock:
+            return self._live.look()
+
+    def why(self, row: Row) -> str:
+        """The most telling reason why a rollout has not the full reward, from its folder; empty if it has."""
+        if row.reward is None or row.reward >= 1 or self.harbor is not None:
+            return ""
+        folder = self.places.rollout(row.rollout).newest()
+        known = self._whys.get(row.rollout)
+        if known is None or known[0] != str(folder.path):
+            result, _ = read_result(folder.result)
+            reasons = why_not_full(result, folder) if result is not None else ()
+            text = next((reason.text for reason in reasons if reason.kind != "reward"), "")
+            known = self._whys[row.rollout] = (str(folder.path), one_line(text, 200))
+        return known[1]
 
     def rollout(self, name: str) -> RolloutFolder:
         """The folder of a rollout; the name is never a path."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 from benchflow.evaluation.store import job_argument
 from benchflow.view.addresses import Fields, address
@@ -57,6 +58,9 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         found=len(chosen.rows),
         rows=chosen.rows[(page - 1) * per_page : page * per_page],
         labels=known.labels,
+        why=job.why,
+        running=job.running(state),
+        running_url=lambda rollout: address("job", name, "rollout", rollout),
         several_agents=several_agents,
         costs=costs,
         columns=_columns(several_agents=several_agents, costs=costs),
@@ -75,7 +79,9 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
 def live_version(job: KnownJob, head: JobHead) -> str:
     """Differs whenever the page of a job would."""
     rows = job.rows(head)
-    return f"{rows.version}-{job.state(head, len(rows.rows))}"
+    state = job.state(head, len(rows.rows))
+    now = "".join(f"-{one.rollout}.{one.phase}.{one.events}" for one in job.running(state))
+    return f"{rows.version}-{state}-{crc32(now.encode(errors='replace')):x}"
 
 
 def _columns(*, several_agents: bool, costs: bool) -> list[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from benchflow.record import Statistics
 from benchflow.view.addresses import Fields, address
@@ -57,7 +58,7 @@ def jobs_version(viewer: Viewer) -> str:
             except OSError:
                 continue
             parts.append(f"{name}-{status.st_size}-{status.st_mtime_ns}")
-    return f"{hash(tuple(parts)) & 0xFFFFFFFFFFFF:x}"
+    return f"{crc32(' '.join(parts).encode(errors='replace')):x}"
 
 
 def _row(viewer: Viewer, name: str) -> _JobRow | None:
