@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from sys import intern
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
+from zlib import crc32
 
 from benchflow.evaluation.statistics import Sample, summarise
 from benchflow.evaluation.summary import sample
@@ -22,6 +23,7 @@ from benchflow.record.job import counts_instead, read_line
 from benchflow.view.plain_text import one_line
 
 _WHY: Final = 200
+_TAIL: Final = 256
 
 
 class Row(NamedTuple):
@@ -126,6 +128,8 @@ class ResultsFile:
     _lock: Lock = field(default_factory=Lock)
     _read: tuple[int, int] = (0, 0)
     """The inode, and how many bytes of whole lines were read."""
+    _end: bytes = b""
+    """The last of these bytes: a file that has others there was replaced, even under the same inode."""
     _lines: int = 0
     _latest: dict[WorkKey, Row] = field(default_factory=dict)
     _damaged: list[DamagedLine] = field(default_factory=list)
@@ -139,7 +143,7 @@ class ResultsFile:
             if self._catch_up() or left_out != self._superseded or not self._known.version:
                 self._superseded = left_out
                 counting = tuple(row for key, row in self._latest.items() if key not in left_out)
-                version = f"{self._read[0]:x}-{self._read[1]:x}-{len(left_out):x}"
+                version = f"{self._read[0]:x}-{self._read[1]:x}-{crc32(self._end):x}-{len(left_out):x}"
                 self._known = Rows(version, counting, tuple(self._damaged), len(self._latest) - len(counting))
             return self._known
 
@@ -152,8 +156,8 @@ class ResultsFile:
             self._forget()
             return changed
         with stream:
-            status = _status(stream.fileno())
-            changed = status[0] != self._read[0] or status[1] < self._read[1]
+            inode = os.fstat(stream.fileno()).st_ino
+            changed = inode != self._read[0] or not self._continues(stream)
             if changed:
                 self._forget()
             end = stream.seek(self._read[1])
@@ -164,11 +168,19 @@ class ResultsFile:
                 self._lines += 1
                 self._add(line)
                 changed = True
-            self._read = (status[0], end)
+            if changed:
+                self._read = (inode, end)
+                stream.seek(max(0, end - _TAIL))
+                self._end = stream.read(end - stream.tell())
         return changed
 
+    def _continues(self, stream: IO[bytes]) -> bool:
+        """Whether what was read is still there."""
+        stream.seek(self._read[1] - len(self._end))
+        return stream.read(len(self._end)) == self._end
+
     def _forget(self) -> None:
-        self._read, self._lines = (0, 0), 0
+        self._read, self._end, self._lines = (0, 0), b"", 0
         self._latest.clear()
         self._damaged.clear()
 
@@ -181,8 +193,3 @@ class ResultsFile:
         known = self._latest.get(result.key)
         if known is None or counts_instead((known.rollout, known.category or None), (rollout, result.error)):
             self._latest[result.key] = row_of(rollout, result)
-
-
-def _status(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_ino, found.st_size
