@@ -123,7 +123,10 @@ def conversation(text: str = "I look first.") -> list[tuple[str, Mapping[str, An
     """What an agent with one tool writes."""
     return [
         ("user_message", {"text": f"Fix the *parser*. {HOSTILE}"}),
-        ("agent_thought", {"text": f"A thought about it. {HOSTILE} [a](javascript:alert(1)) ![b](http://192.0.2.1/b.png)"}),
+        (
+            "agent_thought",
+            {"text": f"A thought about it. {HOSTILE} [a](javascript:alert(1)) ![b](http://192.0.2.1/b.png)"},
+        ),
         ("agent_message", {"text": f"{text} {HOSTILE}"}),
         ("tool_call", {"tool": f"bash{HOSTILE}", "tool_call_id": "1", "arguments": {"command": f"ls {HOSTILE}"}}),
         ("tool_result", {"tool_call_id": "1", "output": f"\x1b[31mred\x1b[0m \u202e{HOSTILE}"}),

@@ -28,6 +28,7 @@ MODULES = {
     "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools", "cube.access"],
     "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
     "models": ["litellm", "benchflow.models.chat"],
+    "plots": ["matplotlib.figure", "benchflow.cli.eval.plots"],
     "sign": ["cryptography.hazmat.primitives.asymmetric.ed25519", "benchflow.evidence.leaderboard.board_signing"],
     "view": ["benchflow.view.view_app", "benchflow.view.view_server", "benchflow.view.html_export"],
     "zstd": ["zstandard", "benchflow.sandbox.images.unpack"],

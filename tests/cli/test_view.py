@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from made_jobs import rich_job
 
 from benchflow.cli import main
+from made_jobs import rich_job
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

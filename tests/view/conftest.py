@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from made_jobs import rich_job
 from starlette.testclient import TestClient
 
 from benchflow.view.view_app import open_viewer, viewer_app
 from benchflow.view.view_server import listen, url_of
+from made_jobs import rich_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples/packages"
 Served = Callable[[Path], str]

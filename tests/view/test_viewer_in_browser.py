@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from view.conftest import served
 
 from benchflow.view.html_export import export_html
+from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
+from view.conftest import served
 
 expect.set_options(timeout=60_000)
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -64,7 +64,9 @@ class Watched:
         self.page: Page = context.new_page()
         self.page.on("request", self._request)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None)
+        self.page.on(
+            "console", lambda line: self.errors.append(line.text) if line.type in ("error", "warning") else None
+        )
 
     def _request(self, request: object) -> None:
         url = str(getattr(request, "url", ""))
@@ -167,9 +169,7 @@ def test_pages_work_without_scripts(browser: Browser, shown: str) -> None:
     context.close()
 
 
-def test_a_running_job_appears_grows_and_vanishes_and_the_page_survives_a_restart(
-    watched: Watched, jobs: Path
-) -> None:
+def test_a_running_job_appears_grows_and_vanishes_and_the_page_survives_a_restart(watched: Watched, jobs: Path) -> None:
     page = watched.page
     store = open_job(jobs, "live", 3)
     add_rollout(store, "now__1__a", None, said=conversation("Still working."))

@@ -7,15 +7,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
 from starlette.testclient import TestClient
 
-from benchflow.record.trajectory_steps import MAX_LINE
+from benchflow.record.reading.trajectory_steps import MAX_LINE
 from benchflow.rollout.atif import export_atif
 from benchflow.view.facets import Chooser, Query
 from benchflow.view.job_index import ResultsFile
 from benchflow.view.page_rendering import STATIC
+from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
 
 Client = Callable[[Path], TestClient]
 SECRET = "not for the browser"
@@ -121,7 +120,10 @@ def test_what_is_gone_or_wrong_gets_one_sentence(jobs: Path, client: Client) -> 
         answer = viewer.get(path)
         assert answer.status_code == 404, path
         assert "empty-title" in answer.text
-    for path in ("/job/first?page=999999&sort=nothing&status=none&q=%00", "/job/first/rollout/parser__2__b?at=99-9&tab=x"):
+    for path in (
+        "/job/first?page=999999&sort=nothing&status=none&q=%00",
+        "/job/first/rollout/parser__2__b?at=99-9&tab=x",
+    ):
         assert viewer.get(path).status_code == 200
     nowhere = client(jobs / "empty").get("/")
     assert "bench eval run" in nowhere.text

@@ -77,10 +77,15 @@ def isolation_option(command: Command) -> Command:
     )(command)
 
 
+def uses_model(agent: str) -> bool:
+    """Whether an agent can be given a model."""
+    return agent.partition(":")[0] not in _WITHOUT_MODEL
+
+
 def refuse_model(agent: str, model: str | None) -> None:
     """Refuse a model for an agent that does not use one."""
     name = agent.partition(":")[0]
-    if model is not None and name in _WITHOUT_MODEL:
+    if model is not None and not uses_model(agent):
         raise UsageError(f"The agent '{name}' does not use a model; remove --model.", code="no-model")
 
 

@@ -86,7 +86,9 @@ def _signature_problems(checked: CheckedBoard, key: Path | None) -> list[BoardPr
     if checked.file is None or (checked.file.board.signature is None and key is None):
         return []
     if key is None and not can_sign():
-        note("The signature was not checked: pip install 'benchcube[sign]'")
+        from cube.extras import extra_command
+
+        note(f"The signature was not checked: {extra_command('sign')}")
         return []
     problem = signature_problem(checked.file.board, key)
     return [] if problem is None else [BoardProblem("signature-wrong", "leaderboard.json", problem)]

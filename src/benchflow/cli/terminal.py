@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TextIO
 
 Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
@@ -71,20 +72,19 @@ def page(lines: Iterable[str]) -> None:
 
     environ = {**os.environ, "LESS": os.environ.get("LESS", "FRX"), "LV": os.environ.get("LV", "-c")}
     encoding = sys.stdout.encoding or "utf-8"
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ) as process:
-        assert process.stdin is not None  # noqa: S101 - it was asked for
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
+    assert process.stdin is not None  # noqa: S101 - it was asked for
+    with suppress(BrokenPipeError, KeyboardInterrupt):  # the reader has seen enough
+        for line in lines:
+            process.stdin.write((line + "\n").encode(encoding, "backslashreplace"))
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    while True:
         try:
-            for line in lines:
-                process.stdin.write((line + "\n").encode(encoding, "backslashreplace"))
-            process.stdin.close()
-        except (BrokenPipeError, KeyboardInterrupt):  # the reader has seen enough
-            pass
-        while True:
-            try:
-                process.wait()
-            except KeyboardInterrupt:  # it belongs to the pager
-                continue
-            break
+            process.wait()
+        except KeyboardInterrupt:  # it belongs to the pager
+            continue
+        break
 
 
 def _pager() -> list[str] | None:

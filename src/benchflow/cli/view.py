@@ -77,4 +77,6 @@ def _export(jobs_dir: Path, target: Path, job: str | None, rollout: str | None, 
 def _require_extra() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError("The viewer needs the extra 'view': pip install 'benchcube[view]'", code="extra-missing")
+        from cube.extras import extra_command
+
+        raise UsageError(f"The viewer needs the extra 'view': {extra_command('view')}", code="extra-missing")

@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from benchflow.evaluation.compare import Compared, Comparison
+from benchflow.evaluation.compare import Compared, Comparison, Together
 from benchflow.evaluation.statistics import average
 from benchflow.record import Bounds, Counted, Estimate, JobPlaces, Statistics, Summary, TaskId, labels
-from benchflow.record.rollout_story import FULL, why_not_full
+from benchflow.record.reading.rollout_story import FULL, why_not_full
 
 _LARGE: Final = 1e9
+_LISTED: Final = 20
+"""Tasks that a line names."""
 _LONGEST: Final = 160
 """Characters of a reason in a table."""
 
@@ -86,6 +88,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield "No task was scored in both jobs."
     else:
         yield f"{second} − {first}: {_estimate(comparison.difference, '+')}: {comparison.verdict}"
+    yield from _flip_lines(comparison)
     for name, only in ((first, comparison.only_first), (second, comparison.only_second)):
         if only:
             yield f"scored only in {name}: {', '.join(only)}"
@@ -96,19 +99,68 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"left out, because their content differs: {', '.join(comparison.dropped)}"
 
 
+def _flip_lines(comparison: Comparison) -> Iterator[str]:
+    """Which tasks pass in one job only, and how likely that is by chance."""
+    for name, tasks in ((comparison.second, comparison.gained), (comparison.first, comparison.lost)):
+        if tasks:
+            shown = ", ".join(tasks[:_LISTED]) + (f" and {len(tasks) - _LISTED} more" if len(tasks) > _LISTED else "")
+            yield f"pass only in {name} ({len(tasks)}): {shown}"
+    if comparison.flip_chance is not None:
+        gained, lost = len(comparison.gained), len(comparison.lost)
+        yield f"{gained} gained, {lost} lost: by chance alone with a probability of {comparison.flip_chance:.2g}"
+
+
+def together_lines(together: Together) -> Iterator[str]:
+    """Several jobs: a table of models and agents, each against the first, and the flips."""
+    players = together.players
+    shared = _count(together.shared, "task")
+    if not together.shared:
+        yield "No task was scored in all jobs."
+    else:
+        agents = list(dict.fromkeys(player.agent for player in players))
+        models = list(dict.fromkeys(player.model or "–" for player in players))
+        if len({(player.agent, player.model) for player in players}) == len(players):
+            cells = {(player.model or "–", player.agent): _short(player.mean) for player in players}
+            rows = [(model, *(cells.get((model, agent), "") for agent in agents)) for model in models]
+            yield f"mean reward on the {shared} that all jobs have scored, 95 % intervals"
+            yield from table(("model", *agents), rows, keep_last=True)
+            yield ""
+    rows = []
+    against = (None, *together.against_first)
+    for player, comparison in zip(players, against, strict=True):
+        cost = "" if player.cost_usd is None else f"${player.cost_usd:,.4f}"
+        difference = "" if comparison is None else _short(comparison.difference, "+")
+        flips = "" if comparison is None else f"+{len(comparison.gained)} −{len(comparison.lost)}"
+        verdict = "" if comparison is None else comparison.verdict
+        rows.append((player.job, _short(player.scored), str(player.scored.tasks), difference, flips, verdict, cost))
+    yield from table(("job", "mean reward", "tasks", f"− {players[0].job}", "flips", "", "cost"), rows)
+    for comparison in together.against_first:
+        if comparison.gained or comparison.lost:
+            yield ""
+            yield f"{comparison.second} against {comparison.first}:"
+            yield from (f"  {line}" for line in _flip_lines(comparison))
+
+
+def _short(estimate: Estimate, sign: str = "") -> str:
+    value = number(estimate.value, sign)
+    return value if estimate.low is None else f"{value} [{number(estimate.low, sign)}, {number(estimate.high, sign)}]"
+
+
 def _apart(row: Compared) -> bool:
     """Whether a task was verified at other rungs in the second job, where both are known."""
     first, second = row.isolation
     return bool(first and second) and first != second
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> Iterator[str]:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, keep_last: bool = False
+) -> Iterator[str]:
     """Columns as wide as they need to be, separated by two spaces; the last is cut where a row exceeds `width`.
 
-    A last column without any content is left out.
+    A last column without any content is left out, unless it is kept.
     """
     lines = [list(header), *(list(row) for row in rows)]
-    if rows and not any(row[-1] for row in rows):
+    if rows and not keep_last and not any(row[-1] for row in rows):
         lines = [line[:-1] for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:

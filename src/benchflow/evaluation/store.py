@@ -62,6 +62,11 @@ class JobStore(Job):
             ) from error
         return store
 
+    @staticmethod
+    def require_new(jobs_dir: Path, name: str) -> None:
+        """Refuse a name that a new job cannot have."""
+        _require_free(jobs_dir / safe_job_name(name))
+
     @classmethod
     def open(cls, jobs_dir: Path, name: str) -> Self:
         """An existing job, to continue it; refused while another process does, and when an older version wrote it."""

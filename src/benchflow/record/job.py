@@ -27,6 +27,23 @@ _LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
+class TaskChoice:
+    """Which of the tasks that were found are run."""
+
+    include: tuple[str, ...] = ()
+    """Patterns of names or paths; empty for all."""
+    exclude: tuple[str, ...] = ()
+    limit: int | None = None
+    """The first so many."""
+    sample: int | None = None
+    """So many at random, by `seed`."""
+    seed: int = 0
+
+
+ALL_TASKS: Final = TaskChoice()
+
+
+@dataclass(frozen=True, slots=True)
 class JobRequest:
     """The request of a job."""
 
@@ -50,6 +67,8 @@ class JobRequest:
     """Whether workspaces are kept, so that rollouts can be rescored."""
     directory: str = ""
     """Where relative sources begin; empty for the working directory."""
+    choice: TaskChoice = ALL_TASKS
+    """Which of the tasks of the sources."""
 
     def settings(self) -> Settings:
         """What besides the task and the attempt decides an outcome."""
@@ -82,6 +101,8 @@ class JobRecord:
 
     def to_dict(self) -> dict[str, Any]:
         request = {**asdict(self.request), "sources": list(self.request.sources)}
+        if self.request.choice == ALL_TASKS:
+            del request["choice"]
         return {
             "schema": JOB_SCHEMA,
             "name": self.name,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchflow.record.trajectory_steps import PAGE, Part, Step, StepIndex, read_steps
+from benchflow.record.reading.trajectory_steps import PAGE, Part, Step, StepIndex, read_steps
 from benchflow.view.addresses import Fields
 
 SHOWABLE: Final = {"thoughts": "Thoughts", "tools": "Tools", "messages": "Messages"}

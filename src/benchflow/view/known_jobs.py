@@ -14,11 +14,12 @@ from threading import Lock
 from typing import Final, Literal
 
 from benchflow.errors import InfrastructureFailure
+from benchflow.evaluation.compare import Results
 from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder
-from benchflow.record.harbor_job import HarborJob, is_harbor_job
 from benchflow.record.job import is_folder_name
-from benchflow.record.live_rollouts import LiveRollout, LiveRollouts
-from benchflow.record.rollout_story import read_result, why_not_full
+from benchflow.record.reading.harbor_job import HarborJob, is_harbor_job
+from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
+from benchflow.record.reading.rollout_story import read_result, why_not_full
 from benchflow.view.facets import Chooser
 from benchflow.view.job_index import ResultsFile, Row, Rows, row_of
 from benchflow.view.plain_text import one_line
@@ -133,6 +134,10 @@ class KnownJob:
         if self.harbor is None and Job(self.folder).running:
             return "running"
         return "finished" if results >= head.planned else "unfinished"
+
+    def results(self) -> Results:
+        """All results in full, as comparisons take them."""
+        return Job(self.folder) if self.harbor is None else self.harbor.read()
 
     def running(self, state: State) -> tuple[LiveRollout, ...]:
         """What the rollouts of a running job do now."""

@@ -33,6 +33,13 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
+def compile_templates() -> None:
+    """Compile all templates, so that the first page need not wait for it."""
+    environment = _environment()
+    for name in environment.list_templates(extensions=["html"]):
+        environment.get_template(name)
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(

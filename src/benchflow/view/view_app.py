@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from benchflow.errors import BenchflowError, UsageError
-from benchflow.record.atif_events import read_atif
+from benchflow.record.reading.atif_events import read_atif
 from benchflow.view.addresses import Fields, segments
 from benchflow.view.http_guard import HttpGuard
 from benchflow.view.known_jobs import KnownJobs, Missing

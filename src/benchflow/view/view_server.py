@@ -8,12 +8,14 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from benchflow.errors import UsageError
+from benchflow.view.page_rendering import compile_templates
 
 DEFAULT_PORT: Final = 8282
 BACKLOG: Final = 64
@@ -63,6 +65,7 @@ def serve(app: ASGIApp, listener: socket.socket) -> None:
         server_header=False,
         lifespan="off",
     )
+    Thread(target=compile_templates, daemon=True).start()
     _Server(config).run([listener])
 
 

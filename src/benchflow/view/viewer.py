@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
 
-from benchflow.record.trajectory_steps import StepIndex, index_steps, is_current
+from benchflow.record.reading.trajectory_steps import StepIndex, index_steps, is_current
 from benchflow.view.known_jobs import KnownJobs
 from benchflow.view.page_rendering import render
 

@@ -160,7 +160,7 @@ def test_without_the_extra_a_sentence_says_how_to_install_it(make_finished, tmp_
     (tmp_path / "key").write_text("x")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     done = bench("leaderboard", "export", "job", "-o", "b.zip", "--sign", "key", cwd=tmp_path)
-    assert (done.returncode, "pip install 'benchcube[sign]'" in done.stderr) == (2, True)
+    assert (done.returncode, "[sign]" in done.stderr) == (2, True)
     assert not (tmp_path / "b.zip").exists()
 
 

@@ -14,7 +14,7 @@ from benchflow.cli.terminal import LiveBlock, is_terminal, note, printable, shor
 from benchflow.evaluation.engine import Observer
 from benchflow.evaluation.work import WorkItem
 from benchflow.record import Result, TaskId
-from benchflow.record.live_rollouts import LiveRollout, LiveRollouts
+from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
 
 _INTERVAL: Final = 0.1
 _TICK: Final = 1.0

@@ -95,6 +95,7 @@ def prove(paths: tuple[Path, ...], as_json: bool, **options: Any) -> int:
 
 
 def _request(options: Mapping[str, Any]) -> _Request:
+    from benchflow.cli.preflight import require_base_image
     from benchflow.evidence.reuse import SHIPPED_CHEATS, Wanted
     from benchflow.plugins import FAMILIES
     from benchflow.task.checks import require_sandbox
@@ -102,6 +103,7 @@ def _request(options: Mapping[str, Any]) -> _Request:
 
     if options["sandbox"] != "auto":
         require_sandbox(options["sandbox"])
+    require_base_image(options["base_image"], options["sandbox"], options["pull"])
     families = None if options["no_audit"] else frozenset({*FAMILIES.names(), SHIPPED_CHEATS})
     return _Request(
         Wanted(options["sandbox"], options["base_image"], options["isolation"], options["reruns"], families),

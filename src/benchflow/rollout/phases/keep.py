@@ -27,7 +27,7 @@ from benchflow.files.path_set import PathSet
 from benchflow.files.redaction import Redactor, redact_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Workspace
-from benchflow.record.kept_workspace import FILES, MANIFEST, SCHEMA
+from benchflow.record.reading.kept_workspace import FILES, MANIFEST, SCHEMA
 from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Rights, Sandbox
 

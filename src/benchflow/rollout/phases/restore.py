@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.scratch import scratch
-from benchflow.record.kept_workspace import FILES, MANIFEST, SCHEMA
+from benchflow.record.reading.kept_workspace import FILES, MANIFEST, SCHEMA
 from benchflow.rollout.phases.keep import MAX_BYTES, MAX_ENTRIES, STAT, is_plain
 from benchflow.sandbox.protocol import Rights, Sandbox
 

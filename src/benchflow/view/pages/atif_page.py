@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchflow.record.atif_events import read_atif
-from benchflow.record.trajectory_steps import steps_of
+from benchflow.record.reading.atif_events import read_atif
+from benchflow.record.reading.trajectory_steps import steps_of
 from benchflow.view.addresses import Fields, address
 from benchflow.view.conversation import SHOWABLE, Asked, arguments_text, page_of_steps, place_of
 from benchflow.view.known_jobs import Missing

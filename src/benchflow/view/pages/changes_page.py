@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 from benchflow.files.bounded import RefusedFileError, read_regular
-from benchflow.record.kept_workspace import KeptPath, KeptWorkspace, list_workspace, read_kept_file
-from benchflow.record.rollout_story import RolloutStory
+from benchflow.record.reading.kept_workspace import KeptPath, KeptWorkspace, list_workspace, read_kept_file
+from benchflow.record.reading.rollout_story import RolloutStory
 
 MOST_BYTES: Final = 200_000
 """A larger file is listed, but not compared."""

@@ -1,14 +1,18 @@
-"""Two to four jobs side by side: by task, those first on which they differ most."""
+"""Two to four jobs side by side: by task, those first on which they differ most.
+
+Tasks pair across jobs as `bench eval compare` pairs them, and differences are computed by the same function.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from benchflow.evaluation.compare import Comparison, compare
 from benchflow.evaluation.statistics import average
-from benchflow.record import Statistics, TaskId
+from benchflow.record import Statistics, TaskId, labels, pair
 from benchflow.view.addresses import Fields, address
-from benchflow.view.job_index import Row
+from benchflow.view.job_index import Row, Rows
 from benchflow.view.known_jobs import JobHead, Missing
 from benchflow.view.viewer import Viewer
 
@@ -22,18 +26,8 @@ class _Job:
     link: str
     head: JobHead
     statistics: Statistics
-    difference: Estimated
-
-
-@dataclass(frozen=True, slots=True)
-class Estimated:
-    """How a job differs from the first one."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    tasks: int = 0
-    verdict: str = ""
+    against_first: Comparison | None
+    """None for the first one itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +46,7 @@ class _TaskRow:
     """None for a job that does not have the task."""
     spread: float
     changed: bool
+    """Whether its content differs between the jobs."""
 
 
 def compare_page(viewer: Viewer, fields: Fields) -> str:
@@ -61,21 +56,20 @@ def compare_page(viewer: Viewer, fields: Fields) -> str:
         raise Missing("Two to four jobs can be compared.", "Choose them in the list of jobs.")
     jobs = [viewer.jobs.get(name) for name in names]
     rows = [job.rows() for job in jobs]
-    tables = [_by_task(found.rows) for found in rows]
-    tasks = [_task_row(task, names, tables) for task in sorted(set().union(*tables))]
-    tasks.sort(key=lambda row: (-row.spread, row.name))
+    tasks = sorted(_task_rows(names, rows), key=lambda row: (-row.spread, row.name))
     same = sum(1 for row in tasks if row.spread == 0)
     differing = fields.one("only") == "differences"
     shown = [row for row in tasks if row.spread > 0] if differing else tasks
     pages = max(1, -(-len(shown) // PER_PAGE))
     page = min(fields.number("page", 1, least=1), pages)
+    results = [job.results() for job in jobs]
     heads = [
         _Job(
             name,
             address("job", name),
             job.head,
             found.statistics,
-            _difference(tables[0], tables[index]) if index else Estimated(),
+            compare(names[0], results[0], name, results[index]) if index else None,
         )
         for index, (name, job, found) in enumerate(zip(names, jobs, rows, strict=True))
     ]
@@ -96,45 +90,43 @@ def compare_page(viewer: Viewer, fields: Fields) -> str:
     )
 
 
-def _by_task(rows: tuple[Row, ...]) -> dict[str, list[Row]]:
-    """The rows of each task by its name, across contents."""
-    found: dict[str, list[Row]] = {}
+def _task_rows(names: tuple[str, ...], jobs: list[Rows]) -> list[_TaskRow]:
+    """A row for each task of any job; the tasks of later jobs pair with those that are there."""
+    lines: dict[TaskId, list[TaskId | None]] = {}
+    for index, job in enumerate(jobs):
+        ordered = list(dict.fromkeys(row.task for row in sorted(job.rows, key=lambda row: row.path)))
+        pairs, _, alone = pair(lines, ordered)
+        for both in pairs:
+            lines[both.first][index] = both.second
+        for task in alone:
+            lines[task] = [task if place == index else None for place in range(len(jobs))]
+    grouped = [_by_task(job.rows) for job in jobs]
+    titles = labels(lines)
+    return [_task_row(titles[task], found, names, grouped) for task, found in lines.items()]
+
+
+def _by_task(rows: tuple[Row, ...]) -> dict[TaskId, list[Row]]:
+    found: dict[TaskId, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.task.name, []).append(row)
+        found.setdefault(row.task, []).append(row)
     return found
 
 
-def _task_row(task: str, names: tuple[str, ...], tables: list[dict[str, list[Row]]]) -> _TaskRow:
+def _task_row(
+    title: str, tasks: list[TaskId | None], names: tuple[str, ...], grouped: list[dict[TaskId, list[Row]]]
+) -> _TaskRow:
     cells = tuple(
-        _cell(name, task, table[task]) if task in table else None for name, table in zip(names, tables, strict=True)
+        _cell(name, table[task]) if task is not None else None
+        for name, task, table in zip(names, tasks, grouped, strict=True)
     )
     means = [cell.mean for cell in cells if cell is not None and cell.mean is not None]
     spread = max(means) - min(means) if len(means) > 1 else 0.0
-    contents: set[TaskId] = {row.task for table in tables for row in table.get(task, [])}
-    return _TaskRow(task, cells, spread, len({one.content_digest for one in contents}) > 1)
+    return _TaskRow(title, cells, spread, len({task.content_digest for task in tasks if task is not None}) > 1)
 
 
-def _cell(job: str, task: str, rows: list[Row]) -> _Cell:
+def _cell(job: str, rows: list[Row]) -> _Cell:
     rewards = [row.reward for row in rows if row.reward is not None]
     mean = average(rewards) if rewards else None
     outcome = "unscored" if mean is None else "full" if mean >= 1 else "zero" if mean <= 0 else "partial"
-    link = address("job", job, "rollout", rows[0].rollout) if len(rows) == 1 else address("job", job, task=task)
-    return _Cell(mean, len(rows), outcome, link)
-
-
-def _difference(first: dict[str, list[Row]], second: dict[str, list[Row]]) -> Estimated:
-    """The mean difference over the tasks that both have scored, paired by name."""
-    from benchflow.evaluation.statistics import mean, span_of
-
-    pairs = {}
-    for task in first.keys() & second.keys():
-        both = [[row.reward for row in table[task] if row.reward is not None] for table in (first, second)]
-        if both[0] and both[1]:
-            pairs[task] = (average(both[0]), average(both[1]))
-    low, high = span_of(value for pair in pairs.values() for value in pair)
-    found = mean({task: [pair[1] - pair[0]] for task, pair in pairs.items()}, (low - high, high - low))
-    if found.low is None or found.high is None or found.low <= 0 <= found.high:
-        verdict = "no clear difference"
-    else:
-        verdict = "better" if found.low > 0 else "worse"
-    return Estimated(found.value, found.low, found.high, found.tasks, verdict if found.value is not None else "")
+    alone = address("job", job, "rollout", rows[0].rollout)
+    return _Cell(mean, len(rows), outcome, alone if len(rows) == 1 else address("job", job, task=rows[0].task.name))

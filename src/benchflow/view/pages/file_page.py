@@ -14,7 +14,7 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from benchflow.files.bounded import RefusedFileError, open_below
-from benchflow.record.rollout_story import read_output
+from benchflow.record.reading.rollout_story import read_output
 from benchflow.view.addresses import Fields, address
 from benchflow.view.known_jobs import Missing
 from benchflow.view.viewer import Viewer

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record import Result
-from benchflow.record.atif_events import read_atif
-from benchflow.record.harbor_job import TRAJECTORY, harbor_result
-from benchflow.record.rollout_story import RolloutStory, read_story
-from benchflow.record.trajectory_steps import Step, steps_of, steps_page
+from benchflow.record.reading.atif_events import read_atif
+from benchflow.record.reading.harbor_job import TRAJECTORY, harbor_result
+from benchflow.record.reading.rollout_story import RolloutStory, read_story
+from benchflow.record.reading.trajectory_steps import Step, steps_of, steps_page
 from benchflow.view.addresses import Fields, address
 from benchflow.view.conversation import SHOWABLE, Asked, Shown, arguments_text, page_of_file, page_of_steps, place_of
 from benchflow.view.facets import Query

@@ -10,7 +10,7 @@ import click
 
 from benchflow.cli.arguments import json_option
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
-from benchflow.cli.rollout_view import story_document, story_lines
+from benchflow.cli.rollouts.rollout_view import story_document, story_lines
 from benchflow.cli.terminal import columns, emit, emit_json, note, page, printable
 from benchflow.errors import UsageError, did_you_mean
 from benchflow.evaluation.report import summary_lines
@@ -18,7 +18,7 @@ from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Counted, Job, RolloutFolder, labels
 from benchflow.record.job import is_folder_name
-from benchflow.record.rollout_story import FULL, RolloutStory, read_story
+from benchflow.record.reading.rollout_story import FULL, RolloutStory, read_story
 
 
 @click.command("show")

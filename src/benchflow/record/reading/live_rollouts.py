@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record.job import Counted, JobResults
 from benchflow.record.layout import JobPlaces, RolloutFolder
+from benchflow.record.reading.trajectory_steps import add_usage, call_arguments, event_text, parsed_event, scan_events
 from benchflow.record.trajectory import tool_name
-from benchflow.record.trajectory_steps import add_usage, call_arguments, event_text, parsed_event, scan_events
 
 LivePhase = Literal["environment", "agent", "verify"]
 

@@ -17,9 +17,9 @@ from typing import IO, Any, Final, Literal
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.record.failing_tests import CTRF, FailingTest, tests_in_output, tests_in_report
 from benchflow.record.job import is_folder_name
 from benchflow.record.layout import RolloutFolder, StepFolder
+from benchflow.record.reading.failing_tests import CTRF, FailingTest, printed_failures, reported_failures
 from benchflow.record.result import Result
 from benchflow.record.trajectory import RewardLine, read_rewards
 
@@ -180,11 +180,11 @@ def failing_tests(
     """The tests that failed in the verifications of a verdict, in their order, as far as their files say."""
     found: list[FailingTest] = []
     for place in _steps(verdict, result):
-        found += tests_in_report(place.verifier / CTRF)
+        found += reported_failures(place.verifier / CTRF)
     if found:
         return tuple(found)
     known = tuple(_verifier_outputs(verdict, verdict, result)) if outputs is None else outputs
-    return tuple(test for output in known for test in tests_in_output(output.text))
+    return tuple(test for output in known for test in printed_failures(output.text))
 
 
 def reward_parts(verdict: RolloutFolder) -> tuple[RewardPart, ...]:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchflow.cli.pull_lines import size
 from benchflow.cli.terminal import columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
     from benchflow.record import Result, SandboxPart, VerifierPart
-    from benchflow.record.rollout_story import Output, RewardPart, RolloutStory
-    from benchflow.record.trajectory_steps import Part, Step
+    from benchflow.record.reading.rollout_story import Output, RewardPart, RolloutStory
+    from benchflow.record.reading.trajectory_steps import Part, Step
 
 _CHOSEN_BY: Final = {"declared": "declared", "user": "--isolation", "proof": "proven", "default": "default"}
 _MARKS: Final = {"thought": "thinks", "message": "says", "result": "gets"}
@@ -24,12 +25,11 @@ _TAIL: Final = 6
 _LINES: Final = 60
 """Lines of an output, from its beginning and from its end together, unless all are wanted."""
 _WIDE: Final = 160
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def result_lines(result: Result, folder: Path) -> list[str]:
     """A result in short: the outcome and its reasons, what the verifier said of it, timings, notes, and the folder."""
-    from benchflow.record.rollout_story import read_story
+    from benchflow.record.reading.rollout_story import read_story
 
     story = read_story(folder, result)
     lines = [*_head(result), *_reason_lines(story), *_said_last(story), *_notes(result)]
@@ -40,7 +40,7 @@ def result_lines(result: Result, folder: Path) -> list[str]:
 
 def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
     """A rollout from its prompt to its files; `whole` shows every text in full."""
-    from benchflow.record.trajectory_steps import read_steps
+    from benchflow.record.reading.trajectory_steps import read_steps
 
     result = story.result
     if result is None:
@@ -70,13 +70,13 @@ def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
     yield from _section("files")
     yield f"  {printable(str(story.folder.path))}"
     for file in story.files:
-        yield f"    {_size(file.size):>9}  {printable(file.name)}"
+        yield f"    {size(file.size):>9}  {printable(file.name)}"
 
 
 def story_document(story: RolloutStory, *, whole: bool = False) -> dict[str, Any]:
     """The same as plain JSON values."""
     from benchflow.record.codec import plain
-    from benchflow.record.trajectory_steps import read_steps
+    from benchflow.record.reading.trajectory_steps import read_steps
 
     longest = None if whole else 2_000
     return {
@@ -225,7 +225,7 @@ def _arguments(given: Any) -> str:
 
 
 def _output_lines(who: str, output: Output, *, whole: bool) -> Iterator[str]:
-    yield from _section(f"{who} output", f"{printable(output.name)}, {_size(output.size)}")
+    yield from _section(f"{who} output", f"{printable(output.name)}, {size(output.size)}")
     lines = list(printable_lines(output.text.rstrip("\n"))) if output.text.strip() else []
     if not lines:
         yield "  it printed nothing"
@@ -245,14 +245,6 @@ def _section(title: str, more: str = "") -> Iterator[str]:
 
 def _spent(result: Result) -> str:
     return ", ".join(f"{printable(name)} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
-
-
-def _size(number: float) -> str:
-    for unit in _UNITS[:-1]:
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} {_UNITS[-1]}"
 
 
 def _isolation(verifier: VerifierPart) -> str:

@@ -18,7 +18,7 @@ from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job
-from benchflow.record.live_rollouts import LiveResults, LiveRollout, LiveRollouts
+from benchflow.record.reading.live_rollouts import LiveResults, LiveRollout, LiveRollouts
 
 
 @click.command("watch")

@@ -37,7 +37,7 @@ class FailingTest:
     """Why, in a line; empty if nothing says so."""
 
 
-def tests_in_report(path: Path) -> tuple[FailingTest, ...]:
+def reported_failures(path: Path) -> tuple[FailingTest, ...]:
     """The failing tests of a CTRF report; none if there is no report that can be read."""
     try:
         document = json.loads(read_regular(path, max_bytes=MAX_REPORT))
@@ -60,7 +60,7 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def tests_in_output(text: str) -> tuple[FailingTest, ...]:
+def printed_failures(text: str) -> tuple[FailingTest, ...]:
     """The failing tests that the output of a test runner names."""
     plain = _ANSI.sub("", text)
     for runner in _RUNNERS:
