@@ -77,6 +77,11 @@ async def test_where_verification_is_not_pure_every_perturbation_has_a_run_of_it
     assert found.not_applied == {"user": "the verifier runs in the agent's own box"}
 
 
+async def test_a_verifier_of_the_whole_system_is_not_expected_to_do_without_root(make_package, backend):
+    found = await of(make_package("verifier:\n  isolation: system\n"), backend, ("user",))
+    assert found.not_applied == {"user": "the verifier looks at the whole system, which belongs to root"}
+
+
 async def test_a_reward_that_the_result_gets_anyway_is_no_difference(make_package, backend):
     verifier = 'if [ -z "$SEED" ]; then echo 1; else echo 0.5; fi > /logs/verifier/reward.txt\n'
     folder = make_package(verifier=verifier)

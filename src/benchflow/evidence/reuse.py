@@ -15,7 +15,7 @@ from benchflow.errors import Issue
 from benchflow.evidence.agreement import agreement_issues, measured_agreement
 from benchflow.evidence.cases import DECLARED, Case, Cases, cases_of, not_perturbed
 from benchflow.evidence.standard_files import GOLD_RESULT, review_of
-from benchflow.evidence.suitability import suitability
+from benchflow.evidence.suitability import examined_by, suitability
 from benchflow.record.evidence import AuditReport, CaseReport, Expected, Flake, MeasuredAgreement, ProofReport
 from benchflow.record.proof import rules
 from benchflow.task.config.evidence_config import PERTURBATIONS, Evidence
@@ -203,12 +203,7 @@ def with_verdicts(report: ProofReport, package: TaskPackage, cases: Cases) -> Pr
     agreement = _agreement(report, cases)
     declared = evidence.calibration.judge_agreement if evidence.calibration is not None else None
     report = replace(report, judge_agreement=agreement, issues=(*report.issues, *agreement_issues(agreement, declared)))
-    perturbed = {case.name for case in report.cases if case.type == "perturbation"}
-    examined = {
-        "exploit-audit": report.audit is not None,
-        "judge-agreement": agreement is not None,
-        "network-off": "network" in perturbed,
-        "perturbations": bool(perturbed - {"network"}),
+    by_the_author = {
         "human-baseline": any(item.artifact not in (None, GOLD_RESULT) for item in report.references),
         "instruction-review": "instruction_alignment" in (review_of(package) or {}),
     }
@@ -216,7 +211,7 @@ def with_verdicts(report: ProofReport, package: TaskPackage, cases: Cases) -> Pr
         report.cases,
         max_flake_rate=board.max_flake_rate if board is not None else 0.0,
         flake=report.flake,
-        examined=[name for name, done in examined.items() if done],
+        examined=examined_by(report) | {name for name, done in by_the_author.items() if done},
         not_applicable=() if report.judges else ("judge-agreement",),
     )
     return replace(report, proven=_is_proven(report), leaderboard=suitable)

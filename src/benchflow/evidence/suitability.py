@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from benchflow.record.evidence import TOLERANCE, CaseReport, Flake, Suitability
+from benchflow.record.evidence import TOLERANCE, CaseReport, Flake, ProofReport, Suitability
 
 GENERATED_TYPES: Final = ("known-bad", "no-op", "partial", "reference")
 """The types of calibration case that a leaderboard requires, each generated and passed."""
@@ -58,6 +58,18 @@ def suitability(
         unchecked=_unchecked(cases, {*examined, *not_applicable}),
         issues=issues,
     )
+
+
+def examined_by(report: ProofReport) -> frozenset[str]:
+    """What the runs of a proof examined."""
+    perturbed = {case.name for case in report.cases if case.type == "perturbation"}
+    done = {
+        "exploit-audit": report.audit is not None,
+        "judge-agreement": report.judge_agreement is not None,
+        "network-off": "network" in perturbed,
+        "perturbations": bool(perturbed - {"network"}),
+    }
+    return frozenset(name for name, was in done.items() if was)
 
 
 def generated_types(cases: Sequence[CaseReport]) -> tuple[str, ...]:

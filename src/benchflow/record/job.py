@@ -158,24 +158,35 @@ class JobResults:
         """
         self.lines += 1
         known = self.latest.get(result.key)
-        if known is None or known.rollout == rollout or known.result.error is not None or result.error is None:
+        if known is None or counts_instead((known.rollout, known.result.error), (rollout, result.error)):
             self.latest[result.key] = Counted(rollout, result)
 
     def take(self, number: int, line: bytes) -> Counted | None:
         """Add the line of this number, as it was written; one that cannot be read is noted, and None is returned."""
-        try:
-            counted = read_counted(parse_json(line))
-        except StrictJSONError as error:
-            self.damaged.append(DamagedLine(number, f"it {error}"))
-        except ValueError as error:
-            self.damaged.append(DamagedLine(number, " ".join(str(error).split())))
-        else:
-            self.add(*counted)
-            return counted
-        return None
+        counted = read_line(number, line)
+        if isinstance(counted, DamagedLine):
+            self.damaged.append(counted)
+            return None
+        self.add(*counted)
+        return counted
 
     def __iter__(self) -> Iterator[Counted]:
         return iter(self.latest.values())
+
+
+def counts_instead(known: tuple[str, object | None], later: tuple[str, object | None]) -> bool:
+    """Whether the later of two tries at one item counts; each is given by its rollout and its error."""
+    return known[0] == later[0] or known[1] is not None or later[1] is None
+
+
+def read_line(number: int, line: bytes) -> Counted | DamagedLine:
+    """A line of `results.jsonl`, or why it cannot be read."""
+    try:
+        return read_counted(parse_json(line))
+    except StrictJSONError as error:
+        return DamagedLine(number, f"it {error}")
+    except ValueError as error:
+        return DamagedLine(number, " ".join(str(error).split()))
 
 
 def read_results(path: Path) -> JobResults:

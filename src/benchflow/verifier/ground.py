@@ -17,6 +17,7 @@ folder of packages of Node; `kept`, the package opted out; `forged`, the agent m
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,6 +161,14 @@ def _is_setting(path: str) -> bool:
 
 _UV_FILES: Final = frozenset({".python-version", ".python-versions", ".venv", "pyproject.toml", "uv.lock", "uv.toml"})
 """What uv looks for in the current folder and above it."""
+NO_UV_SETTINGS: Final = {"UV_NO_CONFIG": "1"}
+"""With it uv takes no settings and no version of Python from files, wherever it is started."""
+
+
+def configures_uv(folders: Iterable[Path]) -> bool:
+    """Whether a verifier has settings for uv among its files."""
+    names = _UV_FILES - {".venv", "uv.lock"}
+    return any(name in names for folder in folders for _, _, files in os.walk(folder) for name in files)
 
 
 def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:
@@ -176,7 +185,7 @@ def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, 
     own = added & _UV_FILES
     if not own:
         return {}
-    variables = {"UV_NO_CONFIG": "1"}
+    variables = dict(NO_UV_SETTINGS)
     if not project:
         variables["UV_PROJECT"] = f"{GROUND}/uv"
     elif ".venv" in own:

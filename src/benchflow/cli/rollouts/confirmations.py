@@ -71,9 +71,12 @@ def request_lines(agent: str, request: PermissionRequest) -> list[str]:
 
 
 async def _answer(request: PermissionRequest) -> str | None:
+    import termios
+
     import anyio
 
     descriptor = sys.stdin.fileno()
+    termios.tcflush(descriptor, termios.TCIFLUSH)  # what was typed before the question does not answer it
     with anyio.move_on_after(ANSWER_SEC):
         while True:
             await anyio.wait_readable(descriptor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NamedTuple, cast
@@ -146,6 +146,22 @@ def read_steps(path: Path, offset: int = 0, number: int = 1) -> Iterator[Step]:
             gathering.add(event, line)
         if gathering is not None:
             yield gathering.step(number, gathering.end)
+
+
+def steps_of(events: Iterable[Event]) -> Iterator[Step]:
+    """The steps of events that are not in a file of ours; their offsets mean nothing."""
+    gathering: _Gathering | None = None
+    number = 1
+    for event in events:
+        kind, context = _head_of(event)
+        if gathering is None or gathering.ends_before(kind, context):
+            if gathering is not None:
+                yield gathering.step(number, 0)
+                number += 1
+            gathering = _Gathering(0, kind, context)
+        gathering.add(event, _Line(0, 0, None))
+    if gathering is not None:
+        yield gathering.step(number, 0)
 
 
 def scan_events(path: Path, offset: int = 0) -> Iterator[ScannedLine]:

@@ -21,7 +21,8 @@ import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.scratch import scratch
-from benchflow.rollout.phases.keep import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, STAT, is_plain
+from benchflow.record.reading.kept_workspace import FILES, MANIFEST, SCHEMA
+from benchflow.rollout.phases.keep import MAX_BYTES, MAX_ENTRIES, STAT, is_plain
 from benchflow.sandbox.protocol import Rights, Sandbox
 
 _TIMEOUT_SEC: Final = 120.0
