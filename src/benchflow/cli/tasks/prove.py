@@ -334,9 +334,9 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
 
 def _perturbation_lines(entry: Mapping[str, Any], same: list[str]) -> Iterator[str]:
     if same:
-        yield f"     the same verdict with another: {', '.join(same)}"
+        yield f"     the verdict does not depend on: {', '.join(same)}"
     for name, why in (entry.get("not_perturbed") or {}).items():
-        yield style(f"     not perturbed: {name} ({printable(why)})", "dim")
+        yield style(f"     not tried: {name} ({printable(why)})", "dim")
 
 
 def _audit_lines(audit: Mapping[str, Any]) -> Iterator[str]:
