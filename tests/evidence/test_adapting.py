@@ -107,3 +107,11 @@ def test_variables_in_which_a_verifier_counts_are_set(seen, text, setting):
 def test_tests_that_call_a_model_by_themselves_are_judges(seen, text):
     found = load_families(("judge-answer",))["judge-answer"].attempts(seen(verifier={"grade.py": text}))
     assert not isinstance(found, NotApplicable)
+
+
+def test_what_is_printed_is_compared_with_the_same_exit_without_it(seen):
+    family = load_families(("printed-success",))["printed-success"]
+    [attempt] = family.attempts(seen(outputs=("/app/main.py",)))
+    assert "os._exit(0)" in attempt.without
+    assert "All tests passed" in attempt.script
+    assert "All tests passed" not in attempt.without

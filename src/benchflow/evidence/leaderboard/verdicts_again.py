@@ -115,7 +115,7 @@ class VerdictCheck:
         self.items: Final = [item for item in found if item is not None]
 
     def _missing(self, job: PublishedJob) -> None:
-        """A job that leaves out the tasks that went badly was selected."""
+        """Leaving out the tasks that went badly is selection."""
         done = {result.task.id for _, result in job.counted}
         left = sorted(task.label() for task in self._known.keys() - done)
         if left and self._known.keys() & done:

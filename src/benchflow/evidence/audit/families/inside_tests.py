@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from benchflow.evidence.audit.exploit_family import Attempt, Family, NotApplicable, Seen
@@ -131,7 +132,12 @@ def _printed(seen: Seen) -> Sequence[Attempt] | NotApplicable:
         "node": f'require("fs").writeSync(1, "{shouted}\\n"); process.exit(0);',
         "shell": f"printf '{shouted}\\n'; exit 0",
     }
-    return _inside(seen, ("prints lines that say it passed", texts))
+    made = attempt_inside(seen, "prints lines that say it passed", texts)
+    silent = attempt_inside(seen, "", _EXITS)
+    if made is None or silent is None:
+        return _inside(seen, ("prints lines that say it passed", texts))
+    # A verifier that trusts the exit status scores without the lines too: that is the family `early-exit`.
+    return [replace(made, without=silent.script)]
 
 
 def _verdict(seen: Seen) -> Sequence[Attempt] | NotApplicable:

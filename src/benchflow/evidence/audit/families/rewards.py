@@ -96,7 +96,7 @@ _COUNTED: Final = re.compile(
 _ASKED_FOR: Final = re.compile(
     r"\$\{(\w+):?[-=]|\b(?:environ(?:\.get)?|getenv)\s*[\[(]\s*['\"](\w+)|process\.env(?:\.|\[['\"])(\w+)"
 )
-"""Variables that a program takes from the process that starts it."""
+"""Variables that a program takes from its caller."""
 _BAD_IF_SET: Final = re.compile(r"(?i)fail|error|status|exit")
 _NOT_A_VERDICT: Final = re.compile(
     r"(?i)(path|home|user|pwd|lang|term|tmp|temp|tz|proxy|key|token|secret|.*_?(dir|folder|url|uri|host|port|file|root|path))$"
