@@ -236,9 +236,9 @@ def finish(root: Path, suite: str, recipe: Recipe | None = None) -> None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).symlink_to(f"/{found.relative_to(root)}")
     if recipe is not None and recipe.shared is not None:
-        for folder in (root / recipe.shared, root / recipe.shared / "bin"):
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o777)
+        for place in (root / recipe.shared, root / recipe.shared / "bin"):
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o777)
     for mark in root.glob(_MARK):
         mark.unlink()
     for program in _PROGRAMS:
