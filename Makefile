@@ -63,9 +63,9 @@ mutate: $(DEV)  ## list small changes of the code that no test notices (long)
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(INSTALL) -e '.[mutate]'
 	@$(BIN)/python scripts/mutate.py $(MODULES)
 
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(DEV)  ## build the documentation into site/
-	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(INSTALL) -e '.[docs]'
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/mkdocs build --strict
 
 setup: $(DEV)  ## set up for development
 
@@ -75,8 +75,11 @@ system:  ## install the Debian packages that the tests need (as root), or list t
 clean:  ## remove the environment and build output
 	rm -rf $(VENV) site dist mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
+# A Python that is too old, or a creation that fails, leaves nothing behind that the next `make` would take for done.
 $(BIN)/python:
-	@$(CREATE)
+	@if command -v $(PYTHON) >/dev/null && ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	  echo "benchcube needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1); name another one, such as: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; fi
+	@existed=$$(ls -d $(VENV) 2>/dev/null); $(CREATE) || { [ -n "$$existed" ] || rm -rf $(VENV); exit 1; }
 
 $(INSTALLED): $(INPUTS) | $(BIN)/python
 	@echo "Installing benchcube into $(VENV)"

@@ -37,6 +37,7 @@ def main() -> None:
     table = Table("package", "oracle", "nop", box=None, header_style="bold", pad_edge=False)
     for name in sorted(rewards["oracle"]):
         table.add_row(name, *(_shown(rewards[agent].get(name)) for agent in ("oracle", "nop")))
+    console.print()
     console.print(table)
     _step_a_package(console)
     console.print(
@@ -73,11 +74,10 @@ def _step_a_package(console: Console) -> None:
         paths=[str(EXAMPLES / "rotate-logs")], sandbox="local", base_image="host", validate_per_step=True
     )
     task = next(iter(benchmark.get_task_configs())).make()
-    names = "service.log.1.gz service.log.10.gz service.log.2.gz"
     commands = [
         "ls logs",
-        f"printf '%s\\n' {names} > archived.txt",
-        "mkdir archive; gzip logs/service.log.1 logs/service.log.10 logs/service.log.2; mv logs/*.gz archive/",
+        "mkdir archive; gzip logs/*.[12]*; mv logs/*.gz archive/",
+        "LC_ALL=C ls archive > archived.txt",
     ]
     table = Table("action", "reward", box=None, header_style="bold", pad_edge=False)
     try:

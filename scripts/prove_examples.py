@@ -1,7 +1,9 @@
-"""Proves the example packages and writes their evidence: `python scripts/prove_examples.py [NAME...]`.
+"""Proves the example packages and writes their evidence: `python scripts/prove_examples.py [--fresh] [NAME...]`.
 
-Judges are answered by the local model server of `benchflow.testing`, by rules that read the work as the rubric asks, so
-that the evidence is the same everywhere. The arena is left out: it has no oracle that plays alone.
+What the evidence of a package still shows is not run again, so that a second call changes nothing; `--fresh` runs
+everything. At the end every package must pass the level `acceptance`. Judges are answered by the local model server of
+`benchflow.testing`, by rules that read the work as the rubric asks, so that the evidence is the same everywhere. The
+arena is left out: it has no oracle that plays alone.
 """
 
 from __future__ import annotations
@@ -43,16 +45,19 @@ def _quoted(text: str, name: str) -> str:
 
 
 def main() -> int:
-    names = sys.argv[1:] or sorted({path.name for path in PACKAGES.iterdir()} - LEFT_OUT)
-    bench = Path(sys.executable).with_name("bench")
+    options = [word for word in sys.argv[1:] if word == "--fresh"]
+    named = [word for word in sys.argv[1:] if word != "--fresh"]
+    names = named or sorted({path.parent.name for path in PACKAGES.glob("*/task.md")} - LEFT_OUT)
+    folders = [str(PACKAGES / name) for name in names]
+    bench = str(Path(sys.executable).with_name("bench"))
     with ModelServer(judge) as server:
-        command = [bench, "tasks", "prove", "--declare", "--fresh", "--sandbox", "local", "--base-image", "host"]
-        done = subprocess.run(
-            [*map(str, command), *(str(PACKAGES / name) for name in names)],
+        proven = subprocess.run(
+            [bench, "tasks", "prove", "--declare", *options, "--sandbox", "local", "--base-image", "host", *folders],
             env={**os.environ, **server.environment},
             check=False,
         )
-    return done.returncode
+    accepted = subprocess.run([bench, "tasks", "check", "--level", "acceptance", *folders], check=False)
+    return proven.returncode or accepted.returncode
 
 
 if __name__ == "__main__":

@@ -21,14 +21,16 @@ TOOLS = {"dev", "docs", "mutate"}
 """Extras for working on this project; programs of theirs are run and not imported."""
 USED_BY_OTHERS = {"models": {"mcp"}}
 """What is imported by another requirement of the same extra and not declared by it."""
-PART_OF = {"mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
+PART_OF = {"markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "images": ["PIL.Image", "cube.core"],
     "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools", "cube.access"],
     "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
     "models": ["litellm", "benchflow.models.chat"],
+    "plots": ["matplotlib.figure", "benchflow.cli.eval.plots"],
     "sign": ["cryptography.hazmat.primitives.asymmetric.ed25519", "benchflow.evidence.leaderboard.board_signing"],
+    "view": ["benchflow.view.view_app", "benchflow.view.view_server", "benchflow.view.html_export"],
     "zstd": ["zstandard", "benchflow.sandbox.images.unpack"],
 }
 """What must be importable with an extra."""

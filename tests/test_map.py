@@ -11,7 +11,7 @@ MAP = ROOT / "docs/design/map.md"
 
 def _drawn() -> set[str]:
     """The folders in the first drawing; deeper indentation means below, and a line may name several."""
-    drawing = re.findall(r"```\n(.*?)```", MAP.read_text(), re.DOTALL)[0]
+    drawing = re.findall(r"```text\n(.*?)```", MAP.read_text(), re.DOTALL)[0]
     folders: set[str] = set()
     above: list[tuple[int, str]] = []
     for line in filter(str.strip, drawing.splitlines()):

@@ -20,8 +20,8 @@ FACES = {
         "EarlierScore ErrorRecord Estimate Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
         "JsonLines Leaderboard NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase Proof ProofKey "
         "RescoreNote Result RewardLine RolloutFolder Rung RungOutcome SandboxPart Score Settings Statistics "
-        "StepFolder StepProof "
-        "StepRecord StepVerifier Summary TaskId TaskPart ToolAudit Trajectory VerifierPart WiderCheck WiderCounts "
+        "StepFolder StepProof StepRecord StepVerifier Summary TaskChoice TaskId TaskPart ToolAudit Trajectory "
+        "VerifierPart WiderCheck WiderCounts "
         "WithheldChange WorkKey Workspace always_wins identify labels list_jobs outcome_of pair read_leaderboard "
         "read_lines read_rewards read_summary read_trajectory schema work_key write_document"
     ),

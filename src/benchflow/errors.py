@@ -48,6 +48,14 @@ class Issue:
         return asdict(self)
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence to add to a message about an unknown word: the known one that is most like it, or nothing."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    close = get_close_matches(word, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
 class BenchflowError(Exception):
     """Root of the tree; `str()` is the sentence for the user."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
-from benchflow.errors import PluginError, UsageError
+from benchflow.errors import PluginError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -60,8 +60,9 @@ class PluginGroup:
             return _imported(self.built_in[name])
         point = self._installed().get(name)
         if point is None:
-            known = ", ".join(self.names())
-            raise UsageError(f"Unknown {self.what} '{name}'; choose one of {known}.", code=self.unknown)
+            known = self.names()
+            message = f"Unknown {self.what} '{name}'; choose one of {', '.join(known)}.{did_you_mean(name, known)}"
+            raise UsageError(message, code=self.unknown)
         rivals = sorted({each.value for each in self._points() if each.name == name})
         if len(rivals) > 1:
             raise self.invalid(name, f"exists more than once: {', '.join(rivals)}; uninstall all but one")

@@ -14,7 +14,6 @@ import json
 import keyword
 import os
 import re
-import shlex
 import shutil
 import signal
 import sys
@@ -89,7 +88,11 @@ def _entry(name: str) -> EntryPoint:
     benchmarks = installed()
     if name not in benchmarks:
         known = ", ".join(benchmarks) or "none"
-        raise click.UsageError(f"Benchmark '{name}' is not installed; installed: {known}.")
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, benchmarks, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise click.UsageError(f"Benchmark '{name}' is not installed; installed: {known}.{hint}")
     return benchmarks[name]
 
 
@@ -316,7 +319,9 @@ def init(name: str, parent: Path) -> None:
         raise click.UsageError(str(error)) from error
     except OSError as error:
         raise _Failed(f"Cannot write to {parent}: {error.strerror or error}.") from error
-    click.echo(f"Created {target}. Try it:\n  pip install -e {shlex.quote(str(target))}\n  cube test {name}")
+    from cube.extras import folder_command
+
+    click.echo(f"Created {target}. Try it:\n  {folder_command(target)}\n  cube test {name}")
 
 
 token_file = click.Path(path_type=Path, dir_okay=False)
@@ -354,7 +359,9 @@ def serve(
         raise click.UsageError(f"Benchmark '{name}' has no task '{task_id}'; available: {', '.join(config.tasks())}.")
     missing = [package for package in ("mcp", "starlette", "uvicorn") if importlib.util.find_spec(package) is None]
     if missing:
-        raise _Failed(f"Serving needs {', '.join(missing)}; install with: pip install 'benchcube[serve]'")
+        from cube.extras import extra_command
+
+        raise click.UsageError(f"Serving needs {', '.join(missing)}; install with: {extra_command('serve')}")
     from cube.server import served_for
     from cube.serving import serve as serve_until_interrupted
 

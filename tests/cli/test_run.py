@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from benchflow.cli.run import result_lines
+from benchflow.cli.rollouts.rollout_view import result_lines
 from benchflow.record import Notes, schema
 from loaded_commands import BENCH
 

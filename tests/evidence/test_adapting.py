@@ -81,3 +81,29 @@ def test_families_say_in_a_sentence_why_they_do_not_apply(seen):
         found = family.attempts(nothing)
         if isinstance(found, NotApplicable):
             assert found.reason.endswith("."), name
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ('reward=0; [ -e x ] && reward=1; echo "$reward" > /logs/verifier/reward.txt', "export reward=1"),
+        ("echo $REWARD > /logs/verifier/reward.txt", "export REWARD=1"),
+        ('if [ "${EXIT_CODE:-1}" -eq 0 ]; then echo ok; fi', "export EXIT_CODE=0"),
+        ('strict = os.environ.get("STRICT_CHECKS")', "export STRICT_CHECKS=1"),
+        ("if (process.env.GRADE_ALL) run()", "export GRADE_ALL=1"),
+        ('curl "${SERVICE_URL:-http://localhost:1}" > "${LOGS_DIR:-/logs}"/x', None),
+    ],
+)
+def test_variables_in_which_a_verifier_counts_are_set(seen, text, setting):
+    found = load_families(("reward-variables",))["reward-variables"].attempts(seen(verifier={"test.sh": text}))
+    if setting is None:
+        assert isinstance(found, NotApplicable)
+    else:
+        assert not isinstance(found, NotApplicable)
+        assert setting in found[0].script
+
+
+@pytest.mark.parametrize("text", ["import openai\n", "key = os.environ['ANTHROPIC_API_KEY']", "post('/v1/messages')"])
+def test_tests_that_call_a_model_by_themselves_are_judges(seen, text):
+    found = load_families(("judge-answer",))["judge-answer"].attempts(seen(verifier={"grade.py": text}))
+    assert not isinstance(found, NotApplicable)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchflow.evidence.audit.battery import Battery, Bounds
+from benchflow.evidence.audit.battery import POINTLESS, Battery, Bounds
 from benchflow.evidence.audit.exploit_family import Attempt, Family, NotApplicable, Seen
 from benchflow.evidence.audit.families.outputs import DO_NOTHING, EMPTY_OUTPUT
 from benchflow.evidence.trial_stage import StageOptions, open_stage
@@ -43,6 +43,14 @@ async def test_a_verifier_that_only_looks_for_a_file_is_broken_by_an_empty_one(m
 async def test_a_task_that_is_solved_already_is_found(make_package, backend):
     found = await tried(make_package(verifier="echo 1 > /logs/verifier/reward.txt\n"), backend, DO_NOTHING)
     assert found.verdict == "broken"
+
+
+async def test_tricks_are_not_tried_where_doing_nothing_gets_everything(make_package, backend):
+    package = make_package(verifier="echo 1 > /logs/verifier/reward.txt\n")
+    found = await tried(package, backend, EMPTY_OUTPUT)
+    assert (found.verdict, found.attempts, found.baseline) == ("not-applicable", 0, 1.0)
+    assert found.evidence == POINTLESS
+    assert (await tried(package, backend, EMPTY_OUTPUT, most=2.0)).verdict == "held"
 
 
 async def test_what_the_state_earns_without_the_trick_does_not_count(make_package, backend):

@@ -1,9 +1,13 @@
 """What proving a package shows, on sandboxes in memory."""
 
 import json
+from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 
+from benchflow.evidence import prove as proving
+from benchflow.evidence.perturbations import PERTURBATIONS
 from benchflow.evidence.prove import ProveOptions, prove_package
 from benchflow.evidence.reuse import known
 from benchflow.evidence.trial_stage import StageOptions
@@ -127,3 +131,42 @@ async def test_a_secret_that_a_verifier_prints_is_not_in_the_report(make_package
     report = await prove(make_package(declared, verifier='echo "$JUDGE_PASS" > /logs/verifier/reward.txt\n'))
     assert not report.proven
     assert "hunter2" not in repr(report)
+
+
+SEEDED = """\
+if [ -z "$SEED" ] && grep -q done /app/answer.txt; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+DECLARED = "benchflow:\n  evidence:\n    verifier: {depends_on: [seed]}\n"
+
+
+async def test_a_verdict_that_a_perturbation_changes_is_not_proven(make_package, prove):
+    report = await prove(make_package(verifier=SEEDED))
+    assert not report.proven
+    assert [item.name for item in report.cases if not item.passed] == ["seed"]
+    seed = case(report, "seed")
+    assert (seed.type, seed.rewards) == ("perturbation", (0.0, 0.0))
+    assert seed.reasons[0].startswith("the reward is 0 with another random seed, and 1 otherwise")
+
+
+async def test_a_dependency_that_the_package_declares_is_not_held_against_it(make_package, prove):
+    report = await prove(make_package(DECLARED, verifier=SEEDED))
+    assert report.proven, report
+    assert "seed" not in [item.name for item in report.cases]
+    assert report.not_perturbed["seed"] == "the package declares that its verdict depends on it"
+
+
+async def test_what_perturbations_showed_is_kept_until_the_declaration_changes(make_package, prove, monkeypatch):
+    tried = []
+    perturb = proving.perturb
+
+    async def counted(stage, usual, wanted):
+        tried.append(set(wanted))
+        return await perturb(stage, usual, wanted)
+
+    monkeypatch.setattr(proving, "perturb", counted)
+    folder = make_package(DECLARED, verifier=SEEDED)
+    first = await prove(folder)
+    assert await prove(folder, earlier=first) == replace(first, bound=ANY)
+    (folder / "task.md").write_text((folder / "task.md").read_text().replace(DECLARED, ""))
+    assert not (await prove(folder, earlier=first)).proven
+    assert tried == [set(PERTURBATIONS) - {"seed"}, {"seed"}]

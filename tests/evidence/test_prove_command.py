@@ -97,8 +97,10 @@ def test_several_packages_end_with_a_table(make_package, prove):
     assert code == 1
     assert "no-op 'no-op': the reward 1 is above 0.1" in out
     lines = out.splitlines()
-    assert re.fullmatch(r"PACKAGE +VERDICT +RUNG +ORACLE +NO-OP +KNOWN-BAD +PARTIAL +FLAKES +AUDIT +BOARD", lines[-4])
-    assert re.fullmatch(rf"{good} +proven +shared +1 +0 +- +- +<= 63.2% +- +insufficient", lines[-3])
+    assert re.fullmatch(
+        r"PACKAGE +VERDICT +RUNG +ORACLE +NO-OP +KNOWN-BAD +PARTIAL +FLAKES +PERTURBED +AUDIT +BOARD", lines[-4]
+    )
+    assert re.fullmatch(rf"{good} +proven +shared +1 +0 +- +- +<= 63.2% +same +- +insufficient", lines[-3])
     assert lines[-1] == "2 packages: 1 proven, 1 unproven"
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from benchflow.evidence.flakes import flake
-from benchflow.evidence.suitability import EXAMINATIONS, generated_types, suitability
-from benchflow.record.evidence import CaseReport, Expected
+from benchflow.evidence.suitability import EXAMINATIONS, examined_by, generated_types, suitability
+from benchflow.record.evidence import AuditReport, CaseReport, Expected, MeasuredAgreement, ProofReport
 
 
 def case(kind, *rewards, source="calibration-report", passed=True, **expect):
@@ -95,3 +95,18 @@ def test_what_was_not_examined_is_named(cases):
 def test_an_unknown_examination_is_refused(cases):
     with pytest.raises(ValueError, match="astrology"):
         suitability(cases, examined={"astrology"})
+
+
+def test_a_proof_examined_what_it_ran():
+    seed = CaseReport("seed", "perturbation", 1, (1.0,), Expected(), True)
+    nothing = ProofReport(True, None, (), None, None, None, ())
+    assert examined_by(nothing) == frozenset()
+    assert examined_by(replace(nothing, cases=(seed,))) == {"perturbations"}
+    assert examined_by(replace(nothing, cases=(replace(seed, name="network"),))) == {"network-off"}
+    judged = replace(nothing, judge_agreement=MeasuredAgreement(10, 1, 1.0), audit=AuditReport(True, None))
+    assert examined_by(judged) == {"judge-agreement", "exploit-audit"}
+
+
+def test_a_perturbed_reward_that_differs_once_is_not_a_flake_rate():
+    once = CaseReport("seed", "perturbation", 2, (0.0, 1.0), Expected(reward_equals=1.0, flake_rate_max=0.5), True)
+    assert suitability([once]).checks["flake_rate_within_limit"]

@@ -328,7 +328,6 @@ def test_a_verifier_needs_a_copy_of_the_sandbox(make_package) -> None:
             {"acceptance_live": {"cases": [{"name": "half", "type": "partial", "expect": {"reward_min": 0.1}}]}},
             "acceptance_live",
         ),
-        ({"calibration": {"judge_agreement": {"required": True}}}, "calibration.judge_agreement.required"),
     ],
 )
 def test_evidence_that_nothing_would_run_is_refused(evidence, path):

@@ -12,11 +12,6 @@ from benchflow.testing import ModelRequest
 PAGE = (Path(__file__).parents[2] / "docs" / "model-server.md").read_text()
 
 
-def test_the_example_runs() -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(program, "model-server.md", "exec"), {})
-
-
 def test_every_reply_and_every_part_of_a_request_is_described() -> None:
     for name in ("Answer", "Fault", "Silence", "Disconnect", "Malformed"):
         described = re.search(rf"\| `{name}\((.*?)\)` \|", PAGE).group(1).split(", ")

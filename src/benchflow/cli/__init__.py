@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 COMMANDS = {
     "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
+    "view": Lazy("benchflow.cli.view:view", "Look at jobs in a browser."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "leaderboard": Lazy(
         "benchflow.cli.leaderboard_files:leaderboard", "Publish results as one file, and check such files."
@@ -26,8 +27,8 @@ COMMANDS = {
     "verify": Lazy("benchflow.cli.verify:verify", "Score a workspace with the verifier of a package."),
     "agents": Lazy("benchflow.cli.agents:agents", "List the available agents and their requirements."),
     "sandboxes": Lazy("benchflow.cli.sandboxes:sandboxes", "Show which sandboxes work on this machine."),
-    "cache": Lazy("benchflow.cli.cache:cache", "Show and free what is kept on disk to be used again."),
-    "images": Lazy("benchflow.cli.images:images", "Register, list and remove images of the local sandbox."),
+    "cache": Lazy("benchflow.cli.cache:cache", "Show and free cached images, layers and packages."),
+    "images": Lazy("benchflow.cli.images:images", "Pull, register, list and remove images of the local sandbox."),
 }
 
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from benchflow.errors import UsageError
 from benchflow.record.identity import ALWAYS_WIN
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _WITHOUT_MODEL: Final = ALWAYS_WIN | {"debug"}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def complete_paths(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete files and folders."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 class _FolderPath(click.ParamType[Path]):
@@ -27,6 +37,9 @@ class _FolderPath(click.ParamType[Path]):
         if not value:
             self.fail("the path is empty", param, ctx)
         return Path(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return complete_paths(ctx, param, incomplete)
 
 
 PATH = _FolderPath()
@@ -47,6 +60,9 @@ class LateChoice(click.ParamType[str]):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
         return click.Choice(list(self._words())).get_metavar(param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return click.Choice(list(self._words())).shell_complete(ctx, param, incomplete)
 
 
 ISOLATIONS: Final = ("separate", "shared", "system", "services", "open", "auto")
@@ -77,10 +93,15 @@ def isolation_option(command: Command) -> Command:
     )(command)
 
 
+def uses_model(agent: str) -> bool:
+    """Whether an agent can be given a model."""
+    return agent.partition(":")[0] not in _WITHOUT_MODEL
+
+
 def refuse_model(agent: str, model: str | None) -> None:
     """Refuse a model for an agent that does not use one."""
     name = agent.partition(":")[0]
-    if model is not None and name in _WITHOUT_MODEL:
+    if model is not None and not uses_model(agent):
         raise UsageError(f"The agent '{name}' does not use a model; remove --model.", code="no-model")
 
 

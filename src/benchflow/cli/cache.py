@@ -25,7 +25,7 @@ _SIZES: Final = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @click.group()
 def cache() -> None:
-    """Show and free what is kept on disk to be used again.
+    """Show and free cached images, layers and packages.
 
     Kinds: images (layers of registered images; see `bench images remove`), layers (of environments built from
     Dockerfiles), userland (copies of this machine's userland and prepared users), proofs (of isolation), gains
@@ -35,7 +35,7 @@ def cache() -> None:
     """
 
 
-@cache.command()
+@cache.command(short_help="Show count, size and last use of each kind.")
 @json_option
 def show(as_json: bool) -> int:
     """Show count, size and last use of each kind, and how much of it running processes use."""
@@ -63,7 +63,7 @@ def show(as_json: bool) -> int:
     return GOOD
 
 
-@cache.command()
+@cache.command(short_help="Remove what can be made again.")
 @click.option("--older-than", metavar="AGE", help="Remove what was not used for this long: 12h, 30d, 2w.")
 @click.option("--max-size", metavar="SIZE", help="Remove what was used least recently until all fits: 500MB, 20GB.")
 @click.option("--unused", is_flag=True, help="Remove everything that no registered image and no process needs.")
@@ -73,9 +73,9 @@ def show(as_json: bool) -> int:
 def prune(
     older_than: str | None, max_size: str | None, unused: bool, kinds: tuple[str, ...], dry_run: bool, as_json: bool
 ) -> int:
-    """Remove what can be made again. Layers of registered images stay, and what running processes use.
+    """Remove what can be made again; keep layers of registered images, and what running processes use.
 
-    With a layer goes everything that was built on it. Safe beside running sandboxes, builds and pulls.
+    A layer is removed with everything that was built on it. Safe beside running sandboxes, builds and pulls.
     """
     import anyio
 

@@ -35,7 +35,7 @@ def images() -> None:
     """
 
 
-@images.command()
+@images.command(short_help="Pull images from their registries.")
 @click.argument("names", metavar="NAME[@DIGEST]...", nargs=-1, required=True)
 @click.option("--platform", metavar="linux/ARCH", help="Platform of the images; default: that of this machine.")
 @json_option
@@ -241,7 +241,7 @@ def list_images(as_json: bool) -> int:
     return GOOD
 
 
-@images.command()
+@images.command(short_help="Remove images, and layers that nothing else uses.")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @json_option
 def remove(names: tuple[str, ...], as_json: bool) -> int:

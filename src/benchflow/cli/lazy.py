@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from benchflow.errors import did_you_mean
+
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
@@ -46,11 +48,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.table and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], self.table, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            ctx.fail(f"No such command '{args[0]}'.{hint}")
+            ctx.fail(f"No such command '{args[0]}'.{did_you_mean(args[0], self.table)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

@@ -27,7 +27,7 @@ def leaderboard() -> None:
     """Publish results as one file, and check such files."""
 
 
-@leaderboard.command()
+@leaderboard.command(short_help="Write finished jobs into one file that others can verify.")
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, type=PATH, metavar="FILE", help="The file to write.")
 @click.option("--sign", type=PATH, metavar="KEYFILE", help="Sign with the Ed25519 private key in this file.")
@@ -51,17 +51,31 @@ def export(jobs: tuple[str, ...], output: Path, sign: Path | None, jobs_dir: Pat
     return _report(checked, [*checked.problems], None, output, "Nothing was written", as_json=as_json)
 
 
-@leaderboard.command()
+@leaderboard.command(short_help="Check a leaderboard file offline.")
 @click.argument("file", type=PATH)
 @click.option(
     "--packages", type=PATH, multiple=True, metavar="PATH", help="Compute verdicts again with these packages."
 )
+@click.option("--all-verdicts", is_flag=True, help="With --packages: fail unless every verdict is confirmed.")
 @click.option("--sandbox", metavar="NAME", help="Where to compute verdicts; default: as the jobs were run.")
-@click.option("--concurrency", type=click.IntRange(1, 10_000), metavar="N", default=4, show_default=True)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Maximum number of concurrent verifications.",
+)
 @click.option("--key", type=PATH, metavar="PUBKEY", help="Require a signature by this Ed25519 public key.")
 @json_option
 def verify(
-    file: Path, packages: tuple[Path, ...], sandbox: str | None, concurrency: int, key: Path | None, as_json: bool
+    file: Path,
+    packages: tuple[Path, ...],
+    all_verdicts: bool,
+    sandbox: str | None,
+    concurrency: int,
+    key: Path | None,
+    as_json: bool,
 ) -> int:
     """Check a leaderboard file offline: every byte, every statistic, and that no result was selected.
 
@@ -70,12 +84,14 @@ def verify(
     """
     from benchflow.evidence.leaderboard.board_check import check_board
 
+    if all_verdicts and not packages:
+        raise UsageError("--all-verdicts needs --packages.", code="option-alone")
     checked = check_board(file)
     problems = [*checked.problems, *_signature_problems(checked, key)]
     verdicts = None
     if packages and not problems:
         verdicts = _recompute(checked, packages, sandbox, concurrency)
-        problems += verdicts.problems
+        problems += [*verdicts.problems, *(verdicts.unconfirmed() if all_verdicts else ())]
     return _report(checked, problems, verdicts, file, f"{file} is not valid", as_json=as_json)
 
 
@@ -86,7 +102,9 @@ def _signature_problems(checked: CheckedBoard, key: Path | None) -> list[BoardPr
     if checked.file is None or (checked.file.board.signature is None and key is None):
         return []
     if key is None and not can_sign():
-        note("The signature was not checked: pip install 'benchcube[sign]'")
+        from cube.extras import extra_command
+
+        note(f"The signature was not checked: {extra_command('sign')}")
         return []
     problem = signature_problem(checked.file.board, key)
     return [] if problem is None else [BoardProblem("signature-wrong", "leaderboard.json", problem)]

@@ -25,6 +25,32 @@ def note_markers(package: TaskPackage, path: str, agent: str) -> None:
         warn([f"{path}/{found[0].file}:{found[0].line}: {found[0].message}{more}"])
 
 
+def require_base_image(name: str | None, sandbox: str, pull: str = "missing") -> None:
+    """Refuse a substitute for base images that does not exist, before anything is started."""
+    if name is None:
+        return
+    import anyio
+
+    from benchflow.cli.pull_lines import PullLines
+    from benchflow.sandbox.backends import load_backend
+    from benchflow.sandbox.factory import AUTO, HOST
+    from benchflow.sandbox.factory import require_base_image as require
+    from benchflow.sandbox.pulling import PullSettings, pull_policy
+
+    if name == HOST:
+        return
+
+    async def look() -> None:
+        backend = load_backend("local" if sandbox == AUTO else sandbox)
+        backend.pulling = PullSettings(pull_policy(pull), on_progress=PullLines(live=False).show, ask_again_sec=None)
+        try:
+            await require(name, backend)
+        finally:
+            await backend.close()
+
+    anyio.run(look)
+
+
 def require_judges(package: TaskPackage, step: str | None, strategy: str | None) -> None:
     """Refuse as wrong usage, before anything is started, if a judge that will be called has no key."""
     refusal = _refusal(package, [step], strategy)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,17 +19,18 @@ from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.pull_lines import PullLines, pull_option
-from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, style
+from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, shortened
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from benchflow.record import Result, SandboxPart, VerifierPart
+    from benchflow.agents.protocol import PermissionHandler
+    from benchflow.record import Result
     from benchflow.rollout.config import RolloutConfig
     from benchflow.task.package import TaskPackage
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
-_CHOSEN_BY: Final = {"declared": "declared", "user": "--isolation", "proof": "proven", "default": "default"}
+_TICK: Final = 0.5
 _SAID: Final = {
     "proof": "proving the isolation of the verifier",
     "plan": "planning",
@@ -40,7 +45,7 @@ _SAID: Final = {
 @click.argument("package", metavar="PACKAGE", type=PATH)
 @click.option("--agent", default="oracle", show_default=True, metavar="NAME[:ARGUMENT]", help="See `bench agents`.")
 @click.option("--model", metavar="MODEL", help="Model of the agent.")
-@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where it runs.")
+@click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
 @machine_settings_option
@@ -60,6 +65,8 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
     was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
+    from benchflow.cli.rollouts.confirmations import confirmation_handler
+    from benchflow.cli.rollouts.rollout_view import result_lines
     from benchflow.cli.tasks.selection import one_package
     from benchflow.task.package import load_package
 
@@ -68,7 +75,9 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     found = one_package(package)
     loaded = load_package(found.path)
     note_markers(loaded, found.shown, options["agent"])
-    result, folder = _run(loaded, _config(loaded, found.shown, options), out)
+    line = PhaseLine()
+    asked = confirmation_handler(loaded, options["agent"], line.paused)
+    result, folder = _run(loaded, _config(loaded, found.shown, options, asked), out, line)
     if as_json:
         emit_json({**result.to_dict(), "rollout": folder.name})
     else:
@@ -85,7 +94,9 @@ def _require_place(out: Path) -> None:
         raise UsageError(f"--out {out} cannot be created: {place} is not writable.", code="out-unwritable")
 
 
-def _config(package: TaskPackage, shown: str, options: dict[str, Any]) -> RolloutConfig:
+def _config(
+    package: TaskPackage, shown: str, options: dict[str, Any], asked: PermissionHandler | None
+) -> RolloutConfig:
     from benchflow.agents.protocol import AgentLimits
     from benchflow.rollout.config import RolloutConfig
     from benchflow.sandbox.pulling import PullSettings
@@ -104,10 +115,11 @@ def _config(package: TaskPackage, shown: str, options: dict[str, Any]) -> Rollou
         limits=AgentLimits(max_steps=options["max_steps"], max_cost_usd=options["max_cost"]),
         task_path=shown,
         keep_workspace=options["workspace"],
+        on_ask_user=asked,
     )
 
 
-def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result, Path]:
+def _run(package: TaskPackage, config: RolloutConfig, out: Path, line: PhaseLine) -> tuple[Result, Path]:
     """The result and its folder; a refusal before launch is raised, and nothing is written."""
     import anyio
 
@@ -115,83 +127,73 @@ def _run(package: TaskPackage, config: RolloutConfig, out: Path) -> tuple[Result
     from benchflow.rollout.rollout import Rollout
 
     folder = out / rollout_name(package.name, config.attempt)
-    with PhaseLine() as line:
+    with line.watching(folder):
         result = anyio.run(lambda: Rollout(config, folder, on_phase=line.show).run(raise_refusals=True))
     return result, folder
 
 
 class PhaseLine:
-    """One line on stderr with the current phase and the elapsed time, on a terminal only."""
+    """One line on stderr with the current phase, the elapsed time and the agent's last action, on a terminal only."""
 
     def __init__(self) -> None:
         self._enabled = is_terminal(sys.stderr)
         self._began = time.monotonic()
+        self._phase = ""
+        self._last = ""
+        self._drawing: Final = threading.RLock()
+        """The line is drawn by the rollout's thread and by the one that looks at its folder."""
+        self._ended: Final = threading.Event()
 
     def show(self, phase: str) -> None:
         """A phase begins."""
-        if self._enabled:
-            sys.stderr.write(f"{_ERASE}{time.monotonic() - self._began:5.1f} s  {_SAID[phase]} …")
-            sys.stderr.flush()
+        self._phase, self._last = _SAID[phase], ""
+        self._draw()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    @contextmanager
+    def watching(self, folder: Path) -> Iterator[None]:
+        """Show the line during the block; it is gone afterwards."""
+        self._began = time.monotonic()
         if self._enabled:
+            threading.Thread(target=self._look, args=(folder,), daemon=True).start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._erase()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No line during the block, in which something else is shown."""
+        with self._drawing:
+            enabled, self._enabled = self._enabled, False
+        if enabled:
             sys.stderr.write(_ERASE)
+        try:
+            yield
+        finally:
+            self._enabled = enabled
+
+    def _look(self, folder: Path) -> None:
+        from benchflow.record.reading.live_rollouts import WatchedRollout
+
+        watched = WatchedRollout(folder)
+        while not self._ended.wait(_TICK):
+            now = watched.look()
+            self._last = now.last if now is not None and now.phase == "agent" else ""
+            self._draw()
+
+    def _draw(self) -> None:
+        with self._drawing:
+            if not self._enabled or self._ended.is_set():
+                return
+            last = f"  {self._last}" if self._last else " …"
+            line = f"{time.monotonic() - self._began:5.1f} s  {self._phase}{last}"
+            width = max(shutil.get_terminal_size().columns - 1, 20)
+            sys.stderr.write(f"{_ERASE}{shortened(printable(line), width)}")
             sys.stderr.flush()
 
-
-def result_lines(result: Result, folder: Path) -> list[str]:
-    """The result as text: the outcome, timings, notes, and the folder."""
-    agent = result.agent.name + (f" ({result.agent.model})" if result.agent.model else "")
-    lines = [f"{printable(result.task.name)}  {style(printable(agent), 'dim')}"]
-    if result.error is None:
-        lines.append(style(f"  reward {result.reward:g}", "green" if (result.reward or 0) > 0 else "yellow"))
-    else:
-        error = result.error
-        lines.append(style(f"  unscored: {error.category}/{error.code} in phase {error.phase}", "red"))
-        lines.append(f"  {printable(error.message)}")
-    lines += [f"  {name} {value:g}" for name, value in result.rewards.items() if name != "reward"]
-    if result.agent.timed_out:
-        lines.append("  the agent reached its time limit")
-    elif result.agent.exit_code:
-        lines.append(f"  the agent exited with code {result.agent.exit_code}")
-    if result.notes.limits_reached:
-        lines.append(f"  the agent reached the sandbox's limit of {' and '.join(result.notes.limits_reached)}")
-    lines += _notes(result)
-    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.timing.items() if seconds >= 0.05)
-    where = [f"  {printable(str(folder))}"] if folder.is_dir() else []
-    return [*lines, *([f"  {spent}"] if spent else []), *where]
-
-
-def used_image(sandbox: SandboxPart) -> list[str]:
-    """What a rollout ran on, where that is not the very image that the package names."""
-    replaced = f" instead of {' and '.join(sandbox.instead_of)}" if sandbox.instead_of else ""
-    if sandbox.fidelity == "built":
-        return [f"ran on an image built from the package's Dockerfile on {sandbox.base}{replaced}"]
-    if sandbox.fidelity != "substituted":
-        return []
-    lacks = f"; {', '.join(sandbox.lacks)}" if sandbox.lacks else ""
-    return [f"ran on the substitute {sandbox.base}{replaced or ' instead of the image named by the package'}{lacks}"]
-
-
-def _isolation(verifier: VerifierPart) -> str:
-    rung, by = verifier.isolation.rung, verifier.isolation.chosen_by
-    line = f"  isolation {rung} ({_CHOSEN_BY[by]})"
-    return style(f"{line}: what the agent left can act on the verifier", "yellow") if rung == "open" else line
-
-
-def _notes(result: Result) -> list[str]:
-    verifier = result.verifier
-    notes = [_isolation(verifier)] if verifier is not None else []
-    notes += [f"  note: {printable(issue.message)}" for issue in verifier.diagnostics] if verifier is not None else []
-    lost = verifier.not_carried_over.total if verifier is not None else 0
-    if lost:
-        notes.append(f"  note: the verifier did not see {lost} of the agent's changes; result.json lists them")
-    for _, check in result.wider:
-        reward = "is not scored" if check.reward is None else f"scores {check.reward:g}"
-        notes.append(f"  note: at '{check.rung}', where the verifier sees more, the same work {reward}")
-    notes += [f"  note: {printable(line)}" for line in used_image(result.sandbox)]
-    failed = result.notes.cleanup
-    return notes + [f"  note: the {part.what} was not cleaned up: {printable(part.message)}" for part in failed]
+    def _erase(self) -> None:
+        with self._drawing:
+            if self._enabled:
+                sys.stderr.write(_ERASE)
+                sys.stderr.flush()

@@ -1,4 +1,7 @@
-"""Two jobs side by side: by task, over the tasks that both have scored."""
+"""Jobs side by side: two by task, over the tasks that both have scored; several also by agent and model.
+
+Differences are paired by task. A task flips when all its attempts pass in one job and not in the other.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from benchflow.evaluation.statistics import average, mean, span_of
-from benchflow.record import Counted, Estimate, TaskId, labels, pair
+from benchflow.evaluation.statistics import PASS_THRESHOLD, average, mean, sign_test, span_of, summarise
+from benchflow.evaluation.summary import sample
+from benchflow.record import Counted, Estimate, Job, TaskId, labels, pair
 from benchflow.record.codec import plain
 
 
@@ -55,6 +59,21 @@ class Comparison:
     """Tasks left out because their content differs."""
 
     @property
+    def gained(self) -> tuple[str, ...]:
+        """Tasks that pass in the second job only."""
+        return tuple(item.task for item in self.tasks if item.second >= PASS_THRESHOLD > item.first)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Tasks that pass in the first job only."""
+        return tuple(item.task for item in self.tasks if item.first >= PASS_THRESHOLD > item.second)
+
+    @property
+    def flip_chance(self) -> float | None:
+        """How likely so uneven flips are if neither job is better; None without flips."""
+        return sign_test(len(self.gained), len(self.lost))
+
+    @property
     def verdict(self) -> str:
         """`better`, `worse`, or `no clear difference` of the second job."""
         low, high = self.difference.low, self.difference.high
@@ -68,6 +87,7 @@ class Comparison:
             "second": self.second,
             "difference": plain(self.difference),
             "verdict": self.verdict,
+            "flips": {"gained": list(self.gained), "lost": list(self.lost), "chance": self.flip_chance},
             "tasks": [
                 {
                     "task": item.task,
@@ -82,6 +102,61 @@ class Comparison:
             "only_second": list(self.only_second),
             "dropped": list(self.dropped),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """One job of several: who played, and what came out."""
+
+    job: str
+    agent: str
+    model: str | None
+    mean: Estimate
+    """Over the tasks that all jobs have scored."""
+    scored: Estimate
+    """Over all tasks that this job has scored."""
+    cost_usd: float | None
+    """What its rollouts cost, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Several jobs: each on its own and on what they share, and each against the first."""
+
+    players: tuple[Player, ...]
+    shared: int
+    """How many tasks all of them have scored."""
+    against_first: tuple[Comparison, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "shared_tasks": self.shared,
+            "jobs": [plain(player) for player in self.players],
+            "against_first": [comparison.to_dict() for comparison in self.against_first],
+        }
+
+
+def compare_all(jobs: Sequence[tuple[str, Job]], *, same_digest: bool = False) -> Together:
+    """Several jobs at once; means are over the tasks that all of them have scored, paired with the first job's."""
+    first_name, first = jobs[0]
+    comparisons = tuple(compare(first_name, first, name, job, same_digest=same_digest) for name, job in jobs[1:])
+    means = [_own_means(first), *({item.task: item.second for item in found.tasks} for found in comparisons)]
+    shared = set(means[0]).intersection(*means[1:])
+    span = span_of(value for found in means for task, value in found.items() if task in shared)
+    players = []
+    for (name, job), found in zip(jobs, means, strict=True):
+        request = job.record.request
+        common = mean({task: [found[task]] for task in sorted(shared)}, span)
+        costs = [result.usage["cost_usd"] for _, result in job.counted if "cost_usd" in result.usage]
+        own = summarise([sample(result) for _, result in job.counted]).mean_reward
+        players.append(Player(name, request.agent, request.model, common, own, sum(costs) if costs else None))
+    return Together(tuple(players), len(shared), comparisons)
+
+
+def _own_means(job: Results) -> dict[str, float]:
+    """The mean reward of each task by its label."""
+    found = _task_means(job)
+    return {name: found[task] for task, name in labels(_in_order_of_path(job)).items() if task in found}
 
 
 def compare(

@@ -22,6 +22,7 @@ from benchflow.evaluation.engine import Engine, Observer, remaining, unjudged
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore
 from benchflow.evaluation.summary import job_summary, superseded_keys
+from benchflow.evaluation.task_choice import chosen_tasks
 from benchflow.evaluation.work import TaskRef, WorkItem, plan_items
 from benchflow.files.redaction import make_redactor, secret_values
 from benchflow.record import Job, JobRecord, JobRequest, Summary, WorkKey
@@ -38,9 +39,12 @@ def default_name(now: datetime | None = None) -> str:
 def plan_job(request: JobRequest, *, on_pull: OnPull | None = None) -> tuple[Sources, list[TaskRef]]:
     """The tasks of a request; an empty request is wrong usage. `on_pull` hears of images that are pulled."""
     sources = Sources(request, on_pull)
-    tasks = sources.tasks()
-    if not tasks:
+    found = sources.tasks()
+    if not found:
         raise UsageError(f"No tasks found in {', '.join(request.sources)}.", code="no-tasks")
+    tasks = chosen_tasks(found, request.choice)
+    if not tasks:
+        raise UsageError(f"None of the {len(found)} tasks is left by --include and --exclude.", code="no-tasks")
     return sources, tasks
 
 

@@ -32,6 +32,7 @@ from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, pac
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
 if TYPE_CHECKING:
+    from benchflow.rollout.policies import Chosen
     from benchflow.rollout.proving import Proofs
 
 
@@ -150,27 +151,29 @@ class PackageRunner:
 
     async def rescore(self, package: TaskPackage, folder: RolloutFolder, result: Result, note: RescoreNote) -> Result:
         """Score a rollout again. Raises `NotRescoredError`; any other failure is a result that does not count."""
-        from benchflow.rollout import RolloutConfig
         from benchflow.rollout.drivers.replay import NotRescoredError, Rescore, rescore_rollout
-        from benchflow.rollout.plan import ORACLE
-        from benchflow.rollout.rollout import chosen_isolation
 
         try:
+            chosen = await self.isolation(package)
             backend = await self.backend(package)
-            config = RolloutConfig(
-                package,
-                ORACLE,
-                base_image=self._request.base_image,
-                isolation=self._request.isolation,
-                proofs=self._proofs,
-            )
-            chosen = await chosen_isolation(package, backend, config, self._machine)
             rescore = Rescore(folder, result, package, backend, note, self._request.base_image, chosen)
             return await rescore_rollout(rescore)
         except NotRescoredError:
             raise
         except Exception as error:  # noqa: BLE001  # the boundary: one rollout keeps its verdict, the others continue
             return replace(result, outcome=outcome_of(attribute(error, "infrastructure", "verify")))
+
+    async def isolation(self, package: TaskPackage) -> Chosen:
+        """How the verifiers of a package are isolated here, where the user or a proof chooses it."""
+        from benchflow.rollout import RolloutConfig
+        from benchflow.rollout.plan import ORACLE
+        from benchflow.rollout.rollout import chosen_isolation
+
+        request = self._request
+        config = RolloutConfig(
+            package, ORACLE, base_image=request.base_image, isolation=request.isolation, proofs=self._proofs
+        )
+        return await chosen_isolation(package, await self.backend(package), config, self._machine)
 
     async def backend(self, package: TaskPackage) -> SandboxBackend:
         """The backend for a package; all for which the choice is the same share one."""

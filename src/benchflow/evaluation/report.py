@@ -6,17 +6,26 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from benchflow.evaluation.compare import Compared, Comparison
+from benchflow.evaluation.compare import Compared, Comparison, Together
 from benchflow.evaluation.statistics import average
-from benchflow.record import Bounds, Counted, Estimate, Result, Statistics, Summary, TaskId, labels
+from benchflow.record import Bounds, Counted, Estimate, JobPlaces, Statistics, Summary, TaskId, labels
+from benchflow.record.reading.rollout_story import FULL, why_not_full
 
 _LARGE: Final = 1e9
+_LISTED: Final = 20
+"""Tasks that a line names."""
+_LONGEST: Final = 160
+"""Characters of a reason in a table."""
 
 
-def summary_lines(job: Summary) -> Iterator[str]:
-    """The result table of a job and its totals."""
+def summary_lines(job: Summary, places: JobPlaces | None = None, *, width: int | None = None) -> Iterator[str]:
+    """The result table of a job and its totals, no table row wider than `width`.
+
+    Where the folder of the job is given, what verifiers left is asked why a reward is not 1.
+    """
     summary = job.statistics
-    yield from table(("task", "attempts", "mean", "rewards", "unscored"), _task_rows(job.counted))
+    rows = list(_task_rows(job.counted, places))
+    yield from table(("task", "attempts", "mean", "rewards", "isolation", "why not 1"), rows, width=width)
     yield ""
     yield f"{summary.scored} of {_count(summary.total, 'rollout')} scored, {_count(summary.tasks, 'task')}"
     if summary.mean_reward.value is not None:
@@ -31,6 +40,7 @@ def summary_lines(job: Summary) -> Iterator[str]:
         between = _bound(summary.mean_reward_bounds)
         yield f"unscored {summary.unscored}: {by}; with them the mean would be between {between}"
     yield from _isolation_lines(summary)
+    yield from _substitute_lines(job.counted)
     if job.superseded == 1:
         yield "1 result is of a package that has changed or is gone, and is left out"
     elif job.superseded:
@@ -49,6 +59,14 @@ def _isolation_lines(summary: Statistics) -> Iterator[str]:
     if summary.wider.checked:
         checked = _count(summary.wider.checked, "rollout")
         yield f"{checked} scored below full with changes withheld; {summary.wider.higher} would score more with them"
+
+
+def _substitute_lines(counted: Sequence[Counted]) -> Iterator[str]:
+    """Which rollouts ran on something else than their package names."""
+    replaced = [each.result.sandbox for each in counted if each.result.sandbox.fidelity == "substituted"]
+    if replaced:
+        bases = ", ".join(sorted({str(sandbox.base) for sandbox in replaced}))
+        yield f"* {_count(len(replaced), 'rollout')} ran on a substitute for the image of the package: {bases}"
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
@@ -70,6 +88,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield "No task was scored in both jobs."
     else:
         yield f"{second} − {first}: {_estimate(comparison.difference, '+')}: {comparison.verdict}"
+    yield from _flip_lines(comparison)
     for name, only in ((first, comparison.only_first), (second, comparison.only_second)):
         if only:
             yield f"scored only in {name}: {', '.join(only)}"
@@ -80,33 +99,105 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"left out, because their content differs: {', '.join(comparison.dropped)}"
 
 
+def _flip_lines(comparison: Comparison) -> Iterator[str]:
+    """Which tasks pass in one job only, and how likely that is by chance."""
+    for name, tasks in ((comparison.second, comparison.gained), (comparison.first, comparison.lost)):
+        if tasks:
+            shown = ", ".join(tasks[:_LISTED]) + (f" and {len(tasks) - _LISTED} more" if len(tasks) > _LISTED else "")
+            yield f"pass only in {name} ({len(tasks)}): {shown}"
+    if comparison.flip_chance is not None:
+        gained, lost = len(comparison.gained), len(comparison.lost)
+        yield f"{gained} gained, {lost} lost: by chance alone with a probability of {comparison.flip_chance:.2g}"
+
+
+def together_lines(together: Together) -> Iterator[str]:
+    """Several jobs: a table of models and agents, each against the first, and the flips."""
+    players = together.players
+    shared = _count(together.shared, "task")
+    if not together.shared:
+        yield "No task was scored in all jobs."
+    else:
+        agents = list(dict.fromkeys(player.agent for player in players))
+        models = list(dict.fromkeys(player.model or "–" for player in players))
+        if len({(player.agent, player.model) for player in players}) == len(players):
+            cells = {(player.model or "–", player.agent): _short(player.mean) for player in players}
+            rows = [(model, *(cells.get((model, agent), "") for agent in agents)) for model in models]
+            yield f"mean reward on the {shared} that all jobs have scored, 95 % intervals"
+            yield from table(("model", *agents), rows, keep_last=True)
+            yield ""
+    rows = []
+    against = (None, *together.against_first)
+    for player, comparison in zip(players, against, strict=True):
+        cost = "" if player.cost_usd is None else f"${player.cost_usd:,.4f}"
+        difference = "" if comparison is None else _short(comparison.difference, "+")
+        flips = "" if comparison is None else f"+{len(comparison.gained)} −{len(comparison.lost)}"
+        verdict = "" if comparison is None else comparison.verdict
+        rows.append((player.job, _short(player.scored), str(player.scored.tasks), difference, flips, verdict, cost))
+    yield from table(("job", "mean reward", "tasks", f"− {players[0].job}", "flips", "", "cost"), rows)
+    for comparison in together.against_first:
+        if comparison.gained or comparison.lost:
+            yield ""
+            yield f"{comparison.second} against {comparison.first}:"
+            yield from (f"  {line}" for line in _flip_lines(comparison))
+
+
+def _short(estimate: Estimate, sign: str = "") -> str:
+    value = number(estimate.value, sign)
+    return value if estimate.low is None else f"{value} [{number(estimate.low, sign)}, {number(estimate.high, sign)}]"
+
+
 def _apart(row: Compared) -> bool:
     """Whether a task was verified at other rungs in the second job, where both are known."""
     first, second = row.isolation
     return bool(first and second) and first != second
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they need to be, separated by two spaces."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, keep_last: bool = False
+) -> Iterator[str]:
+    """Columns as wide as they need to be, separated by two spaces; the last is cut where a row exceeds `width`.
+
+    A last column without any content is left out, unless it is kept.
+    """
     lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    if rows and not keep_last and not any(row[-1] for row in rows):
+        lines = [line[:-1] for line in lines]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        row = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        room = None if width is None else max(width, sum(widths[:-1]) + 2 * len(widths) + 10)
+        yield row if room is None or len(row) <= room else row[: room - 2].rstrip() + " …"
 
 
-def _task_rows(counted: Sequence[Counted]) -> list[tuple[str, ...]]:
-    grouped: dict[TaskId, list[Result]] = defaultdict(list)
-    for _, result in counted:
-        grouped[result.task.id].append(result)
-    rows: list[tuple[str, ...]] = []
+def _task_rows(counted: Sequence[Counted], places: JobPlaces | None) -> Iterator[tuple[str, ...]]:
+    grouped: dict[TaskId, list[Counted]] = defaultdict(list)
+    for each in counted:
+        grouped[each.result.task.id].append(each)
     for task_id, name in sorted(labels(grouped).items(), key=lambda item: item[1]):
-        attempts = grouped[task_id]
-        rewards = [r.reward for r in sorted(attempts, key=lambda r: r.attempt) if r.reward is not None]
-        problems = sorted({f"{r.error.category}/{r.error.code}" for r in attempts if r.error is not None})
+        attempts = sorted(grouped[task_id], key=lambda each: each.result.attempt)
+        rewards = [each.result.reward for each in attempts if each.result.reward is not None]
         mean = number(average(rewards)) if rewards else number(None)
         shown = " ".join(f"{reward:g}" for reward in rewards[:8]) + (" …" if len(rewards) > 8 else "")
-        rows.append((name, str(len(attempts)), mean, shown, ", ".join(problems)))
-    return rows
+        yield name, str(len(attempts)), mean, shown, _verified(attempts), _why(attempts, places)
+
+
+def _verified(attempts: Sequence[Counted]) -> str:
+    """The rungs of the verifications of a task, and whether it ran on another image than it names."""
+    rungs = sorted({each.result.rung for each in attempts if each.result.rung is not None})
+    substituted = any(each.result.sandbox.fidelity == "substituted" for each in attempts)
+    return "/".join(rungs) + ("*" if substituted else "")
+
+
+def _why(attempts: Sequence[Counted], places: JobPlaces | None) -> str:
+    """Why the first attempt without a full reward has none, and how many there are."""
+    low = [each for each in attempts if (each.result.reward or 0.0) < FULL]
+    if not low:
+        return ""
+    rollout, result = low[0]
+    verdict = None if places is None else places.rollout(rollout).newest()
+    text = " ".join(why_not_full(result, verdict)[0].text.split())
+    count = f"{len(low)} of {len(attempts)}: " if len(attempts) > 1 else ""
+    return count + (text if len(text) <= _LONGEST else text[: _LONGEST - 2].rstrip() + " …")
 
 
 def number(value: float | None, sign: str = "") -> str:

@@ -12,6 +12,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from statistics import NormalDist, fmean, variance
 from typing import Any, Final, get_args
 
@@ -157,6 +158,15 @@ def wilson(share: float, size: float) -> tuple[float, float]:
     middle = (share + z * z / (2 * size)) / (1 + z * z / size)
     half = z / (1 + z * z / size) * math.sqrt(share * (1 - share) / size + z * z / (4 * size * size))
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def sign_test(gained: int, lost: int) -> float | None:
+    """The chance of flips at least as uneven as these if both directions are equally likely; None without flips."""
+    total = gained + lost
+    if not total:
+        return None
+    tail = sum(math.comb(total, count) for count in range(min(gained, lost) + 1))
+    return float(min(Fraction(1), Fraction(2 * tail, 2**total)))
 
 
 def pass_at_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:

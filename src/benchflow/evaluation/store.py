@@ -62,6 +62,11 @@ class JobStore(Job):
             ) from error
         return store
 
+    @staticmethod
+    def require_new(jobs_dir: Path, name: str) -> None:
+        """Refuse a name that a new job cannot have."""
+        _require_free(jobs_dir / safe_job_name(name))
+
     @classmethod
     def open(cls, jobs_dir: Path, name: str) -> Self:
         """An existing job, to continue it; refused while another process does, and when an older version wrote it."""
@@ -171,6 +176,7 @@ def _locked(folder: Path) -> IO[bytes]:
     except BlockingIOError:
         stream.close()
         raise UsageError(f"Job '{folder.name}' is being run by another process.", code="job-running") from None
+    os.utime(stream.fileno())  # readers tell by it which rollouts are of this run, and which an earlier one left
     return stream
 
 

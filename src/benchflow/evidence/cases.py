@@ -15,6 +15,7 @@ from typing import Any, Final, cast, get_args
 from benchflow.errors import Issue
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.evidence import TOLERANCE, CaseSource, CaseType, Expected, Reference
+from benchflow.task.checks.worth import download_of_tests
 from benchflow.task.config.evidence_config import Calibration, Evidence, Expectation, LiveCase
 from benchflow.task.package import TaskPackage
 
@@ -26,8 +27,10 @@ CALIBRATION: Final = "evidence/acceptance/calibration-report.json"
 KINDS: Final[tuple[CaseType, ...]] = ("oracle", "no-op", "known-bad", "partial", "reference")
 """The kinds that the standard wants to see; `acceptance` demands the last four."""
 GOLD: Final = "gold"
+DECLARED: Final = "the package declares that its verdict depends on it"
 _BY_ORACLE: Final = frozenset({"oracle", "reference"})
 _UNTOUCHED: Final = frozenset({"no-op", "verifier"})
+_SYSTEM_INSTALLERS: Final = ("apt", "apk", "dnf", "yum")
 _RUN_PLANES: Final = frozenset({"task", "environment", "verifier"})
 
 
@@ -93,6 +96,23 @@ def cases_of(package: TaskPackage) -> Cases:
         for number, item in enumerate(calibration.human_or_reference_examples, 1)
     ]
     return Cases(tuple(found.values()), tuple(references), tuple(issues))
+
+
+def not_perturbed(package: TaskPackage) -> dict[str, str]:
+    """The perturbations that say nothing about a package, by name, and why: it declares or shows what it needs."""
+    evidence = package.view.namespace.evidence or Evidence()
+    declared = evidence.verifier.depends_on if evidence.verifier is not None else ()
+    found = dict.fromkeys(declared, DECLARED)
+    wiring = package.view.namespace.verifier
+    if wiring is not None and "downloads" in wiring.declared:
+        found.setdefault("network", "the package declares that its verifier downloads")
+    download = download_of_tests(package)
+    if download is not None:
+        at = f"{download.file}:{download.line} ({download.word})"
+        found.setdefault("network", f"the verifier downloads: {at}")
+        if download.word.startswith(_SYSTEM_INSTALLERS):
+            found.setdefault("user", f"the verifier installs packages, as only root can: {at}")
+    return found
 
 
 def expected_of(case_type: CaseType, calibration: Calibration, reward: float | None = None) -> Expected:
@@ -184,7 +204,9 @@ def _found(package: TaskPackage, evidence: Evidence, calibration: Calibration) -
     flakes = evidence.verifier.flake_rate if evidence.verifier is not None else None
     solved = package.oracle_dir is not None or any(step.oracle_dir is not None for step in package.view.steps)
     if solved:
-        yield Case("oracle", "oracle", Expected(reward_min=required_reward, flake_rate_max=_or(flakes, 0.0)))
+        wanted = calibration.judge_agreement.sample_count if calibration.judge_agreement is not None else None
+        expect = Expected(reward_min=required_reward, flake_rate_max=_or(flakes, 0.0))
+        yield Case("oracle", "oracle", expect, reruns=max(wanted or 1, 1))
     yield Case("no-op", "no-op", expected_of("no-op", calibration))
     for path in sorted(package.files.files):
         if path.startswith(CHEATS) and path.endswith(".sh"):

@@ -7,9 +7,11 @@ writes it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Final
 
 from benchflow.errors import Issue
 from benchflow.evidence.standard_files import PROOF, evidence_block, review_of, standard_files
-from benchflow.files.atomic import copy_file, exchange, temporary_sibling, write_atomic
+from benchflow.files.atomic import copy_file, exchange, write_atomic
 from benchflow.record.evidence import ProofReport
 from benchflow.task.checks.pins import build_pins, pinnable_hashes, pins_file, render_pins
 from benchflow.task.config.evidence_config import Evidence
@@ -61,11 +63,12 @@ def write_evidence(package: TaskPackage, report: ProofReport, *, declare: bool =
         files = {**files, **_pins(package, files, task_md, Evidence.parse(block, "", IssueLog("")) or before)}
     changed = {path: text for path, text in files.items() if _differs(package, path, text.encode())}
     try:
-        if changed:
-            _replace(package.path, changed)
-        if task_md is not None and _differs(package, TASK_MD, task_md):
-            write_atomic(package.path / TASK_MD, task_md)
-            changed[TASK_MD] = ""
+        with _locked(package.path):
+            if changed:
+                _replace(package.path, changed)
+            if task_md is not None and _differs(package, TASK_MD, task_md):
+                write_atomic(package.path / TASK_MD, task_md)
+                changed[TASK_MD] = ""
     except OSError as error:
         message = f"The evidence could not be written ({error.strerror or error}), so this is a report only."
         return Written((), (*issues, Issue("evidence-not-written", "warning", "", message)))
@@ -89,6 +92,7 @@ def _replace(root: Path, changed: Mapping[str, str]) -> None:
     outside = [path for path in changed if not path.startswith(f"{EVIDENCE}/")]
     folder = root / EVIDENCE
     staging = _staging(root)
+    shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
     try:
         staging.mkdir()
         if folder.is_dir() and not folder.is_symlink():
@@ -108,12 +112,28 @@ def _replace(root: Path, changed: Mapping[str, str]) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Only one process writes into a package at a time; the lock of a process that is killed ends with it."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _staging(root: Path) -> Path:
-    """A new name beside the package, where it belongs to no digest, or in it if nothing can be written there."""
-    outside = root.absolute().parent
-    if os.access(outside, os.W_OK) and outside.stat().st_dev == root.stat().st_dev:
-        return temporary_sibling(root.absolute())
-    return temporary_sibling(root / EVIDENCE)
+    """A hidden place beside the package, where it belongs to no digest, or in it if nothing can be written there.
+
+    It is the same for every process, so that the next one removes what a killed one leaves.
+    """
+    actual = root.resolve()
+    name = f".benchflow-{sha256(os.fsencode(actual.name)).hexdigest()[:16]}.tmp"
+    outside = actual.parent
+    beside = os.access(outside, os.W_OK) and outside.stat().st_dev == actual.stat().st_dev
+    return (outside if beside else actual) / name
 
 
 def _copy(source: Path, target: Path) -> None:

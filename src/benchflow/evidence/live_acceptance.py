@@ -23,12 +23,13 @@ from benchflow.errors import BenchflowError, Issue
 from benchflow.evidence.case_agents import CommandAgent
 from benchflow.evidence.live_cases import LIVE, LiveSpec
 from benchflow.evidence.staged_worktree import stage_worktree
-from benchflow.evidence.suitability import GENERATED_TYPES, generated_types, suitability
+from benchflow.evidence.standard_files import FOLDER
+from benchflow.evidence.suitability import GENERATED_TYPES, examined_by, generated_types, suitability
 from benchflow.evidence.trial_stage import Stage, StageOptions, Trial, open_stage
 from benchflow.files.redaction import make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record.codec import cleaned
-from benchflow.record.evidence import TOLERANCE, CaseReport
+from benchflow.record.evidence import TOLERANCE, CaseReport, read_proof_report
 from benchflow.record.live_report import (
     LIVE_REPORT_KIND,
     LIVE_REPORT_VERSION,
@@ -45,7 +46,7 @@ from benchflow.record.trajectory import timestamp
 from benchflow.rollout.plan import ORACLE
 from benchflow.rollout.policies import gather_secrets, judges
 from benchflow.task.config.evidence_config import Evidence
-from benchflow.task.package import TaskPackage
+from benchflow.task.package import TaskPackage, package_parts
 from benchflow.verifier.strategy_run import INSTALL_FAILED
 
 TRIES: Final = 3
@@ -269,8 +270,10 @@ def _has_judge(package: TaskPackage) -> bool:
 
 
 def _examined(package: TaskPackage, evidence: Evidence) -> frozenset[str]:
-    """What the package shows beside live runs."""
-    examined: set[str] = set()
+    """What the package shows beside live runs: a proof counts as long as it is about the package as it is."""
+    proof = read_proof_report(package.path / FOLDER)
+    holds = proof is not None and proof.bound is not None and proof.bound.planes == package_parts(package)
+    examined = set(examined_by(proof)) if proof is not None and holds else set[str]()
     if evidence.review is not None and evidence.review.instruction_alignment == "passed":
         examined.add("instruction-review")
     examples = evidence.calibration.human_or_reference_examples if evidence.calibration is not None else ()

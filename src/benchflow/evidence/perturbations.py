@@ -1,17 +1,21 @@
 """What a verifier must withstand: the perturbations by name, and the verification of the oracle's result under each.
 
-A perturbation is a case of its own. It passes if the reward is the same as without it; a reward that differs must do so
-twice. One that could not be applied is reported with the reason and never as passed.
+A perturbation is a case of its own. It passes if the reward is one that the result gets without it; a reward that
+differs must do so twice. One that could not be applied is reported with the reason and never as passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import anyio
+
+from benchflow.errors import Category
+from benchflow.evidence.reuse import Perturbed
 from benchflow.evidence.trial_stage import NOT_THE_PACKAGE, Stage, Trial, total
-from benchflow.record.evidence import TOLERANCE, CaseReport, Expected
+from benchflow.record.evidence import CaseReport, Expected
 from benchflow.rewards import Unscored
 from benchflow.verifier import Verification
 from benchflow.verifier.perturbation import Perturbation
@@ -37,101 +41,119 @@ _DECLARED_BY: Final = {
 }
 """How a package declares what its verifier needs; such a perturbation is not applied."""
 _TRIES: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Perturbed:
-    """The cases that were run, and why others could not be applied, by name."""
-
-    cases: tuple[CaseReport, ...] = ()
-    not_applied: Mapping[str, str] = field(default_factory=dict)
+_ONE_OF_TWO: Final = 0.5
+"""The rate of rewards that may differ: one that differs must do so twice."""
+_OF_THE_BOX: Final[frozenset[Category]] = frozenset({"infrastructure", "sandbox", "environment"})
+"""Failures that a perturbation can cause itself, where the box cannot be made as it asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    usual: float | None
-    """The reward without the perturbation."""
     reward: float | None
     error: str = ""
     undecided: bool = False
     """Whether it has no reward for a reason that is not the package's."""
+    of_the_box: bool = False
+    """Whether the perturbation itself may be that reason."""
     not_applied: str = ""
-
-    @property
-    def same(self) -> bool:
-        return self.usual is not None and self.reward is not None and abs(self.usual - self.reward) <= TOLERANCE
 
 
 async def perturb(
-    stage: Stage, usual: float, wanted: Mapping[str, Perturbation] = PERTURBATIONS, agent: str = "oracle"
+    stage: Stage, usual: Iterable[float], wanted: Mapping[str, Perturbation] = PERTURBATIONS, agent: str = "oracle"
 ) -> Perturbed:
-    """Verify what an agent leaves, whose reward is `usual`, under each perturbation.
+    """Verify what an agent leaves, whose rewards are the `usual` ones, under each perturbation.
 
     Where verification is pure, all of them see one state; otherwise each has a run of the agent to itself.
     """
+    expect = _expected(usual)
     seen: dict[str, list[_Run]] = {name: [] for name in wanted}
     left = wanted
-    for _ in range(_TRIES):
-        runs = await (_on_one_state(stage, agent, left) if stage.is_pure else _each(stage, agent, left, usual))
+    for _ in range(_TRIES if wanted else 0):
+        runs = await (_on_one_state(stage, agent, left) if stage.is_pure else _each(stage, agent, left))
         for name, run in runs.items():
             seen[name].append(run)
-        left = {name: wanted[name] for name, run in runs.items() if not run.same and not run.not_applied}
+        left = {name: wanted[name] for name, run in runs.items() if not run.not_applied and not _is_usual(run, expect)}
         if not left:
             break
+    why = {name: _not_applied(wanted[name], runs[-1]) for name, runs in seen.items()}
     return Perturbed(
-        tuple(_case(wanted[name], runs) for name, runs in seen.items() if not runs[-1].not_applied),
-        {name: runs[-1].not_applied for name, runs in seen.items() if runs[-1].not_applied},
+        {name: _case(wanted[name], runs, expect) for name, runs in seen.items() if not why[name]},
+        {name: reason for name, reason in why.items() if reason},
     )
+
+
+def _expected(usual: Iterable[float]) -> Expected:
+    """What the result gets without a perturbation: one reward, or a range where verdicts differ anyway."""
+    rewards = sorted(usual)
+    if rewards[0] == rewards[-1]:
+        return Expected(reward_equals=rewards[0], flake_rate_max=_ONE_OF_TWO)
+    return Expected(reward_range=(rewards[0], rewards[-1]), flake_rate_max=_ONE_OF_TWO)
 
 
 async def _on_one_state(stage: Stage, agent: str, wanted: Mapping[str, Perturbation]) -> dict[str, _Run]:
     trial = await stage.run(agent, again=[{"perturbation": item} for item in wanted.values()])
-    rounds = len(trial.again) // len(wanted)
-    return {
-        name: _run(stage, trial.reward, trial.again[number :: len(wanted)] if rounds else (), trial)
-        for number, name in enumerate(wanted)
-    }
+    each = enumerate(wanted)
+    return {name: _run(stage, trial.again[number :: len(wanted)], trial) for number, name in each}
 
 
-async def _each(stage: Stage, agent: str, wanted: Mapping[str, Perturbation], usual: float) -> dict[str, _Run]:
+async def _each(stage: Stage, agent: str, wanted: Mapping[str, Perturbation]) -> dict[str, _Run]:
     found: dict[str, _Run] = {}
-    for name, item in wanted.items():
-        trial = await stage.run(agent, perturbation=item)
-        found[name] = _run(stage, usual, trial.verified, trial)
-    return found
+
+    async def one(name: str) -> None:
+        trial = await stage.run(agent, perturbation=wanted[name])
+        found[name] = _run(stage, trial.verified, trial)
+
+    async with anyio.create_task_group() as group:
+        for name in wanted:
+            group.start_soon(one, name)
+    return {name: found[name] for name in wanted}
 
 
-def _run(stage: Stage, usual: float | None, found: Sequence[Verification], trial: Trial) -> _Run:
+def _run(stage: Stage, found: Sequence[Verification], trial: Trial) -> _Run:
     """One verification, which has a part for each step; it counts as applied if it was in one of them."""
-    if not found or usual is None:
+    if not found:
         error = trial.result.error
-        return _Run(usual, None, error.message if error is not None else "the agent's result was not verified", True)
+        return _Run(None, error.message if error is not None else "the agent's result was not verified", True)
     if all(part.not_applied for part in found):
-        return _Run(
-            usual, None, not_applied="; ".join(dict.fromkeys(why for part in found for why in part.not_applied))
-        )
+        return _Run(None, not_applied="; ".join(dict.fromkeys(why for part in found for why in part.not_applied)))
     verdict = total(stage.package.view, [part.verdict for part in found])
     if isinstance(verdict, Unscored):
-        return _Run(usual, None, verdict.reason, verdict.category in NOT_THE_PACKAGE)
-    return _Run(usual, verdict.reward)
+        return _Run(None, verdict.reason, verdict.category in NOT_THE_PACKAGE, verdict.category in _OF_THE_BOX)
+    return _Run(verdict.reward)
 
 
-def _case(wanted: Perturbation, runs: Sequence[_Run]) -> CaseReport:
+def _is_usual(run: _Run, expect: Expected) -> bool:
+    return run.reward is not None and not expect.missed(run.reward)
+
+
+def _not_applied(wanted: Perturbation, last: _Run) -> str:
+    if last.of_the_box:
+        return f"no verification {wanted.label} was possible: {last.error}"
+    return last.not_applied
+
+
+def _case(wanted: Perturbation, runs: Sequence[_Run], expect: Expected) -> CaseReport:
     last = runs[-1]
-    reasons: tuple[str, ...] = ()
-    if not last.same:
-        scored = f"the reward is {last.reward:g}" if last.reward is not None else f"not scored ({last.error})"
-        usual = f", and {last.usual:g} otherwise" if last.usual is not None else ""
-        key = _DECLARED_BY.get(wanted.name)
-        remedy = f"; a verifier that needs it declares {key}" if key is not None and not last.undecided else ""
-        reasons = (f"{scored} {wanted.label}{usual}{remedy}",)
+    passed = _is_usual(last, expect)
     return CaseReport(
         name=wanted.name,
         type="perturbation",
         runs=len(runs),
         rewards=tuple(run.reward for run in runs),
-        expect=Expected(reward_equals=last.usual),
-        passed=last.same,
-        reasons=reasons,
+        expect=expect,
+        passed=passed,
+        reasons=() if passed else (_reason(wanted, last, expect),),
         undecided=last.undecided,
     )
+
+
+def _reason(wanted: Perturbation, last: _Run, expect: Expected) -> str:
+    scored = f"the reward is {last.reward:g}" if last.reward is not None else f"not scored ({last.error})"
+    low, high = expect.reward_range or (expect.reward_equals, None)
+    usual = f"{low:g}" if high is None else f"{low:g} to {high:g}"
+    found = f"{scored} {wanted.label}, and {usual} otherwise"
+    if last.undecided:
+        return found
+    key = _DECLARED_BY.get(wanted.name)
+    named = f"{key}, or " if key is not None else ""
+    return f"{found}; a verifier that needs it declares {named}{wanted.name} in benchflow.evidence.verifier.depends_on"

@@ -5,19 +5,20 @@ Light to import: an unchanged package is reported without loading anything that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Final
 
 from benchflow.errors import Issue
-from benchflow.evidence.cases import Case, cases_of
+from benchflow.evidence.agreement import agreement_issues, measured_agreement
+from benchflow.evidence.cases import DECLARED, Case, Cases, cases_of, not_perturbed
 from benchflow.evidence.standard_files import GOLD_RESULT, review_of
-from benchflow.evidence.suitability import suitability
-from benchflow.record.evidence import AuditReport, CaseReport, Expected, Flake, ProofReport
+from benchflow.evidence.suitability import examined_by, suitability
+from benchflow.record.evidence import AuditReport, CaseReport, Expected, Flake, MeasuredAgreement, ProofReport
 from benchflow.record.proof import rules
-from benchflow.task.config.evidence_config import Evidence
+from benchflow.task.config.evidence_config import PERTURBATIONS, Evidence
 from benchflow.task.package import TaskPackage, package_parts
 
 ALL_PLANES: Final = frozenset({"task", "environment", "verifier", "oracle"})
@@ -41,7 +42,26 @@ class Wanted:
     """None: as many as the default."""
     families: frozenset[str] | None = frozenset()
     """The names of the families to try; None: no audit."""
-    perturbations: frozenset[str] = frozenset()
+    perturbations: frozenset[str] = frozenset(PERTURBATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbed:
+    """The perturbations that were applied, and why others were not, by name."""
+
+    cases: Mapping[str, CaseReport] = field(default_factory=dict)
+    not_applied: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: Perturbed) -> Perturbed:
+        return Perturbed({**self.cases, **other.cases}, {**self.not_applied, **other.not_applied})
+
+    def in_order(self) -> tuple[CaseReport, ...]:
+        """The cases, as the perturbations are listed everywhere."""
+        return tuple(self.cases[name] for name in PERTURBATIONS if name in self.cases)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset((*self.cases, *self.not_applied))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +81,17 @@ class Known:
 
     def oracle(self, case: Case, wanted: Wanted) -> tuple[CaseReport, Flake] | None:
         """The result of the oracle with its reruns, if they are as many as wanted."""
-        flake, found = self.report.flake, self.case(case)
-        enough = flake is not None and (wanted.reruns is None or flake.runs >= wanted.reruns)
-        return (found, flake) if found is not None and flake is not None and enough else None
+        flake, found = self.report.flake, self.case(replace(case, reruns=wanted.reruns or case.reruns))
+        return (found, flake) if found is not None and flake is not None else None
 
-    def perturbations(self, names: Collection[str]) -> tuple[CaseReport, ...] | None:
-        """The results of all perturbations; None if one is missing."""
-        found = tuple(case for case in self.report.cases if case.type == "perturbation")
-        missing = set(names) - {case.name for case in found}
-        return found if self.unchanged >= ALL_PLANES and not missing else None
+    def perturbed(self, wanted: Collection[str]) -> Perturbed:
+        """What is known of these perturbations. What was left out by a declaration that is gone was never tried."""
+        if not self.unchanged >= ALL_PLANES:
+            return Perturbed()
+        return Perturbed(
+            {case.name: case for case in self.report.cases if case.type == "perturbation" and case.name in wanted},
+            {name: why for name, why in self.report.not_perturbed.items() if name in wanted and why != DECLARED},
+        )
 
     def audit(self, wanted: Wanted) -> AuditReport | None:
         """The audit, if it tried the same families and could decide."""
@@ -113,21 +135,40 @@ def still_proven(earlier: Known, package: TaskPackage, wanted: Wanted) -> ProofR
         if result is None:
             return None
         found.append(result)
-    perturbed = earlier.perturbations(wanted.perturbations)
+    names, left_out = to_perturb(package, found, wanted)
+    perturbed = earlier.perturbed(names)
     audit = earlier.audit(wanted)
-    if perturbed is None or (audit is None and wanted.families is not None) or earlier.report.bound is None:
+    missing = perturbed.names != names or (audit is None and wanted.families is not None)
+    if missing or earlier.report.bound is None:
         return None
     bound = replace(earlier.report.bound, content_digest=package.content_digest)
     report = replace(
         earlier.report,
-        cases=(*found, *perturbed),
+        cases=(*found, *perturbed.in_order()),
         flake=flake,
         audit=audit,
         references=cases.references,
         issues=cases.issues,
+        not_perturbed={**perturbed.not_applied, **left_out},
         bound=bound,
     )
-    return with_verdicts(report, package)
+    return with_verdicts(report, package, cases)
+
+
+def to_perturb(
+    package: TaskPackage, cases: Iterable[CaseReport], wanted: Wanted
+) -> tuple[frozenset[str], Mapping[str, str]]:
+    """The perturbations to apply, and why others are not; none if the oracle got no reward to compare with."""
+    if not usual_rewards(cases):
+        return frozenset(), {}
+    left_out = {name: why for name, why in not_perturbed(package).items() if name in wanted.perturbations}
+    return wanted.perturbations - left_out.keys(), left_out
+
+
+def usual_rewards(cases: Iterable[CaseReport]) -> frozenset[float]:
+    """What the oracle's result gets, as often as it was verified."""
+    oracle = next((case for case in cases if case.type == "oracle" and case.source == "found"), None)
+    return frozenset(reward for reward in oracle.rewards if reward is not None) if oracle is not None else frozenset()
 
 
 def judged(
@@ -154,13 +195,15 @@ def judged(
     )
 
 
-def with_verdicts(report: ProofReport, package: TaskPackage) -> ProofReport:
+def with_verdicts(report: ProofReport, package: TaskPackage, cases: Cases) -> ProofReport:
     """The report with what follows from it: whether the package is proven, and whether a leaderboard may use it."""
     evidence = package.view.namespace.evidence or Evidence()
     live = evidence.acceptance_live
     board = live.leaderboard if live is not None else None
-    examined = {
-        "exploit-audit": report.audit is not None,
+    agreement = _agreement(report, cases)
+    declared = evidence.calibration.judge_agreement if evidence.calibration is not None else None
+    report = replace(report, judge_agreement=agreement, issues=(*report.issues, *agreement_issues(agreement, declared)))
+    by_the_author = {
         "human-baseline": any(item.artifact not in (None, GOLD_RESULT) for item in report.references),
         "instruction-review": "instruction_alignment" in (review_of(package) or {}),
     }
@@ -168,10 +211,20 @@ def with_verdicts(report: ProofReport, package: TaskPackage) -> ProofReport:
         report.cases,
         max_flake_rate=board.max_flake_rate if board is not None else 0.0,
         flake=report.flake,
-        examined=[name for name, done in examined.items() if done],
+        examined=examined_by(report) | {name for name, done in by_the_author.items() if done},
         not_applicable=() if report.judges else ("judge-agreement",),
     )
     return replace(report, proven=_is_proven(report), leaderboard=suitable)
+
+
+def _agreement(report: ProofReport, cases: Cases) -> MeasuredAgreement | None:
+    """How far the judges agree, by the cases whose state was verified more than once without a new run."""
+    if not report.judges or report.isolation is None or report.isolation.keeps_processes:
+        return None
+    one_state = {case.name for case in cases.cases if case.reruns == 1 or case.type == "oracle"}
+    return measured_agreement(
+        case.rewards for case in report.cases if case.type != "perturbation" and case.name in one_state
+    )
 
 
 def _is_proven(report: ProofReport) -> bool:

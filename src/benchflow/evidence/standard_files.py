@@ -73,10 +73,12 @@ def evidence_block(
         block["oracle_runs"] = {**declared.get("oracle_runs", {}), "artifact": ORACLE_RUN}
         block["oracle_runs"].setdefault("required_reward", oracle.expect.reward_min)
     if report.flake is not None and STABILITY in files:
+        stable = declared.get("verifier", {})
         block["verifier"] = {
             "reruns": report.flake.runs,
-            "flake_rate": declared.get("verifier", {}).get("flake_rate", 0.0),
+            "flake_rate": stable.get("flake_rate", 0.0),
             "report": STABILITY,
+            **{key: stable[key] for key in ("depends_on",) if key in stable},
         }
     if REVIEW in files:
         found = json.loads(files[REVIEW])
@@ -103,9 +105,10 @@ def _documents(report: ProofReport, bound: Binding, review: Mapping[str, Any]) -
         yield ORACLE_RUN, _oracle_run(report, oracle)
         yield STABILITY, _stability(report, oracle)
     calibrated = [case for case in report.cases if case.type in _CALIBRATED]
-    yield CALIBRATION, {"kind": "calibration-report", "cases": [_calibrated(case) for case in calibrated]}
+    agreement = {"judge_agreement": plain(report.judge_agreement)} if report.judge_agreement is not None else {}
+    yield CALIBRATION, {"kind": "calibration-report", "cases": [_calibrated(case) for case in calibrated], **agreement}
     gold = next((case for case in calibrated if case.type == "reference" and case.source == "found"), None)
-    if gold is not None:
+    if gold is not None and gold.rewards[0] is not None:
         yield GOLD_RESULT, {"expected_reward": gold.rewards[0], "solution": "oracle"}
     audit = report.audit
     if audit is not None:
@@ -140,6 +143,11 @@ def _stability(report: ProofReport, oracle: CaseReport) -> dict[str, Any]:
         "flake_rate_upper_95": flake.upper_95 if flake is not None else 1.0,
         "min_reward": least,
         "runs": runs,
+        "perturbations": [
+            {"name": case.name, "status": "passed" if case.passed else "failed", "rewards": list(case.rewards)}
+            for case in report.cases
+            if case.type == "perturbation"
+        ],
     }
 
 

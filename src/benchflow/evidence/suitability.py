@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from benchflow.record.evidence import TOLERANCE, CaseReport, Flake, Suitability
+from benchflow.record.evidence import TOLERANCE, CaseReport, Flake, ProofReport, Suitability
 
 GENERATED_TYPES: Final = ("known-bad", "no-op", "partial", "reference")
 """The types of calibration case that a leaderboard requires, each generated and passed."""
@@ -21,7 +21,7 @@ EXAMINATIONS: Final[Mapping[str, str]] = {
     "exploit-audit": "no exploit family was tried",
     "human-baseline": "no score of a person is recorded",
     "instruction-review": "nobody reviewed whether the verifier tests what the instruction asks",
-    "judge-agreement": "the agreement of the judge with itself and with people was not measured",
+    "judge-agreement": "the agreement of the judge with itself was not measured",
     "network-off": "the verifier was not run without a network",
     "perturbations": "the verifier was not run in another time zone, locale or clock, or as another user",
 }
@@ -60,6 +60,18 @@ def suitability(
     )
 
 
+def examined_by(report: ProofReport) -> frozenset[str]:
+    """What the runs of a proof examined."""
+    perturbed = {case.name for case in report.cases if case.type == "perturbation"}
+    done = {
+        "exploit-audit": report.audit is not None,
+        "judge-agreement": report.judge_agreement is not None,
+        "network-off": "network" in perturbed,
+        "perturbations": bool(perturbed - {"network"}),
+    }
+    return frozenset(name for name, was in done.items() if was)
+
+
 def generated_types(cases: Sequence[CaseReport]) -> tuple[str, ...]:
     """The calibration types of which a case passed that nobody declared by hand."""
     passed = {case.type for case in cases if case.source != "declared" and case.passed and case.runs}
@@ -83,6 +95,8 @@ def _failed(cases: Sequence[CaseReport]) -> str | None:
 
 def _too_many_flakes(cases: Sequence[CaseReport], most: float, flake: Flake | None) -> str | None:
     for case in cases:
+        if case.type == "perturbation":  # judged by a reward that differs twice, which is not a rate
+            continue
         if case.runs and failed_runs(case) / case.runs > most + TOLERANCE:
             rate = f"{failed_runs(case)} of {case.runs} runs"
             return f"{rate} of the case '{case.name}' failed; a rate of at most {most:g} is allowed"

@@ -20,7 +20,7 @@ from benchflow.agents.running import Installations
 from benchflow.environment import Environment
 from benchflow.files.scratch import scratch
 from benchflow.record import Isolation, Result
-from benchflow.rewards import Verdict
+from benchflow.rewards import Unscored, Verdict
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course
 from benchflow.rollout.plan import ORACLE
@@ -33,6 +33,7 @@ from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.sandbox.pulling import PullSettings
 from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import TaskRuntimeView
+from benchflow.task.taken import COPIES
 from benchflow.verifier import Verification, Verifier
 from benchflow.verifier.perturbation import Perturbation
 from benchflow.verifier.scope import scope_of
@@ -196,7 +197,7 @@ class _Repeating(Verifier):
             return await super().verify(output, soft=soft, **options)
         first = await super().verify(output, **{**options, "perturbation": self._perturbation})
         self._verified_first.append(first)
-        if not self._again:
+        if not self._again or isinstance(first.verdict, Unscored):  # each may take as long to fail as the first
             return first
         verify = super().verify
         found: dict[int, Verification] = {}
@@ -237,3 +238,4 @@ async def open_stage(package: TaskPackage | Path | str, options: StageOptions | 
             await installations.close()
             if owned:
                 await backend.close()
+        COPIES.forget(taken)  # of thousands of packages, each has one stage

@@ -38,6 +38,38 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
     return data
 
 
+def open_below(root: Path, relative: str) -> int:
+    """A descriptor of a regular file below a folder, for reading; links are not followed anywhere on the way.
+
+    Raises `RefusedFileError` for names that lead elsewhere and for anything that is not a regular file, and `OSError`.
+    """
+    names = relative.split("/")
+    if "\0" in relative or any(name in ("", ".", "..") for name in names):
+        raise RefusedFileError("is not a name below its folder")
+    *above, last = names
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in above:
+            below = os.open(name, flags | os.O_DIRECTORY, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        try:
+            descriptor = os.open(last, flags, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise RefusedFileError("is not a regular file") from error
+            raise
+    finally:
+        os.close(folder)
+    try:
+        _require_regular(os.fstat(descriptor))
+    except RefusedFileError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def _read_all(descriptor: int, most: int, *, expected: int) -> bytes:
     """Up to `most` bytes; memory is allocated for what is there, not for the limit."""
     parts: list[bytes] = []

@@ -266,9 +266,9 @@ _lock: Final = threading.Lock()  # the first two callers may arrive at once
 def _require_library() -> None:
     """Raise `ModelFailure` when LiteLLM is not installed."""
     if find_spec("litellm") is None:
-        raise ModelFailure(
-            "Models need the extra 'models'; install with: pip install 'benchcube[models]'", code="extra-missing"
-        )
+        from cube.extras import extra_command
+
+        raise ModelFailure(f"Models need the extra 'models': {extra_command('models')}", code="extra-missing")
 
 
 def _load_library() -> Any:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         pair,
         work_key,
     )
-    from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, list_jobs
+    from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, TaskChoice, list_jobs
     from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
@@ -106,6 +106,7 @@ __all__ = [
     "StepRecord",
     "StepVerifier",
     "Summary",
+    "TaskChoice",
     "TaskId",
     "TaskPart",
     "ToolAudit",
@@ -138,7 +139,7 @@ __getattr__ = lazy_names(
         "benchflow.record.identity": (
             "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
         ),
-        "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults list_jobs",
+        "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults TaskChoice list_jobs",
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
         "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",

@@ -43,7 +43,10 @@ class Expected:
         least = [bound for bound in (self.reward_min, low) if bound is not None and reward < bound - TOLERANCE]
         most = [bound for bound in (self.reward_max, high) if bound is not None and reward > bound + TOLERANCE]
         found = [f"the reward {reward:g} is below {bound:g}" for bound in least]
-        found += [f"the reward {reward:g} is above {bound:g}" for bound in most]
+        for bound in most:
+            # A bound just below 1 reads as 1.
+            above = "above" if f"{reward:g}" != f"{bound:g}" else "not below"
+            found.append(f"the reward {reward:g} is {above} {bound:g}")
         if self.reward_equals is not None and abs(reward - self.reward_equals) > TOLERANCE:
             found.append(f"the reward {reward:g} is not {self.reward_equals:g}")
         return found
@@ -76,6 +79,17 @@ class Flake:
     failures: int
     upper_95: float
     """The exact one-sided upper bound of the rate of failures, at 95 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAgreement:
+    """How far a judge agrees with itself: all pairs of its verdicts on one state, over some states."""
+
+    sample_count: int
+    """The verdicts that were compared."""
+    states: int
+    pairwise_agreement: float
+    """On average over all pairs, 1 minus the difference of the two rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +168,10 @@ class ProofReport:
     references: tuple[Reference, ...] = ()
     judges: tuple[str, ...] = ()
     """The models that judged, and where they were asked, if not at their provider."""
+    judge_agreement: MeasuredAgreement | None = None
+    """None where there is no judge, or no state was judged twice."""
+    not_perturbed: Mapping[str, str] = field(default_factory=dict)
+    """Why perturbations were not applied, by name."""
     bound: Binding | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of the evidence files that were written with it, by name."""

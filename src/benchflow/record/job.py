@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from benchflow.errors import InfrastructureFailure, UsageError
+from benchflow.errors import InfrastructureFailure, UsageError, did_you_mean
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
@@ -22,6 +22,25 @@ from benchflow.record.result import Result
 from benchflow.rewards.numbers import shown
 
 JOB_SCHEMA: Final = "benchcube.job.v2"
+_LISTED: Final = 20
+"""Jobs that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChoice:
+    """Which of the tasks that were found are run."""
+
+    include: tuple[str, ...] = ()
+    """Patterns of names or paths; empty for all."""
+    exclude: tuple[str, ...] = ()
+    limit: int | None = None
+    """The first so many."""
+    sample: int | None = None
+    """So many at random, by `seed`."""
+    seed: int = 0
+
+
+ALL_TASKS: Final = TaskChoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,8 @@ class JobRequest:
     """Whether workspaces are kept, so that rollouts can be rescored."""
     directory: str = ""
     """Where relative sources begin; empty for the working directory."""
+    choice: TaskChoice = ALL_TASKS
+    """Which of the tasks of the sources."""
 
     def settings(self) -> Settings:
         """What besides the task and the attempt decides an outcome."""
@@ -80,6 +101,8 @@ class JobRecord:
 
     def to_dict(self) -> dict[str, Any]:
         request = {**asdict(self.request), "sources": list(self.request.sources)}
+        if self.request.choice == ALL_TASKS:
+            del request["choice"]
         return {
             "schema": JOB_SCHEMA,
             "name": self.name,
@@ -135,25 +158,42 @@ class JobResults:
         """
         self.lines += 1
         known = self.latest.get(result.key)
-        if known is None or known.rollout == rollout or known.result.error is not None or result.error is None:
+        if known is None or counts_instead((known.rollout, known.result.error), (rollout, result.error)):
             self.latest[result.key] = Counted(rollout, result)
+
+    def take(self, number: int, line: bytes) -> Counted | None:
+        """Add the line of this number, as it was written; one that cannot be read is noted, and None is returned."""
+        counted = read_line(number, line)
+        if isinstance(counted, DamagedLine):
+            self.damaged.append(counted)
+            return None
+        self.add(*counted)
+        return counted
 
     def __iter__(self) -> Iterator[Counted]:
         return iter(self.latest.values())
+
+
+def counts_instead(known: tuple[str, object | None], later: tuple[str, object | None]) -> bool:
+    """Whether the later of two tries at one item counts; each is given by its rollout and its error."""
+    return known[0] == later[0] or known[1] is not None or later[1] is None
+
+
+def read_line(number: int, line: bytes) -> Counted | DamagedLine:
+    """A line of `results.jsonl`, or why it cannot be read."""
+    try:
+        return read_counted(parse_json(line))
+    except StrictJSONError as error:
+        return DamagedLine(number, f"it {error}")
+    except ValueError as error:
+        return DamagedLine(number, " ".join(str(error).split()))
 
 
 def read_results(path: Path) -> JobResults:
     """All complete lines of a `results.jsonl`; none if there is no such file."""
     results = JobResults()
     for number, line in whole_lines(path):
-        try:
-            rollout, result = read_counted(parse_json(line))
-        except StrictJSONError as error:
-            results.damaged.append(DamagedLine(number, f"it {error}"))
-        except ValueError as error:
-            results.damaged.append(DamagedLine(number, " ".join(str(error).split())))
-        else:
-            results.add(rollout, result)
+        results.take(number, line)
     return results
 
 
@@ -189,8 +229,9 @@ class Job:
             if is_path:
                 why = "it has no job.json" if folder.is_dir() else "there is no such folder"
                 raise UsageError(f"{folder} is not a job: {why}.", code="no-job")
-            known = ", ".join(list_jobs(jobs_dir)) or "none"
-            raise UsageError(f"{jobs_dir} has no job '{name}'; available: {known}.", code="no-job")
+            known = list_jobs(jobs_dir)
+            message = f"{jobs_dir} has no job '{name}'; available: {_listed(known)}.{did_you_mean(name, known)}"
+            raise UsageError(message, code="no-job")
         return cls(folder)
 
     @property
@@ -244,6 +285,12 @@ class Job:
             return True
         except OSError:
             return False
+
+
+def _listed(names: list[str]) -> str:
+    """The newest names; of many only some."""
+    more = f" and {len(names) - _LISTED} older ones" if len(names) > _LISTED else ""
+    return (", ".join(names[-_LISTED:]) or "none") + more
 
 
 def _damaged(path: Path, reason: str) -> InfrastructureFailure:

@@ -29,7 +29,7 @@ class _Stamped(TypedDict):
     time: str
     type: str
     """`user_message`, `agent_message`, `agent_thought`, `tool_call`, `tool_result`, `usage`, `oracle`, `agent_timeout`,
-    `error`, or a kind of the agent's own."""
+    `verification`, `error`, or a kind of the agent's own."""
 
 
 class Event(_Stamped, total=False):

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
-from benchflow.errors import BenchflowError, Category, InfrastructureFailure, Issue, RuntimeFailure
+from benchflow.errors import BenchflowError, Category, InfrastructureFailure, Issue, PackageError, RuntimeFailure
 from benchflow.rewards.numbers import finite, shown
 from benchflow.rewards.reward_errors import RewardError
 
@@ -292,4 +292,7 @@ def _reason(error: BaseException) -> str:
     if not isinstance(error, BenchflowError) or not text:
         name = type(error).__name__
         text = f"{name}: {text}" if text else name
+    elif isinstance(error, PackageError) and error.file is not None and error.line is not None:
+        where = f"{error.file}:{error.line}"
+        text = text if where in text else f"{where}: {text}"
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."

@@ -212,7 +212,7 @@ async def _prepare(
     env = resolve_variables(environment.env, variables)
     mounts = asset_mounts(view, "agent")
     if base_image not in (None, HOST):
-        await _require_base_image(base_image, backend)
+        await require_base_image(base_image, backend)
     pull = package_pulls(view, backend.pulling, variables)
     composition = await _composition(package, view, backend, base_image, {**variables, **env}, pull)
     image = composition.image if composition is not None else await _image(package, view, backend, base_image, pull)
@@ -301,7 +301,7 @@ async def _composition(
     return composition
 
 
-async def _require_base_image(name: str, backend: SandboxBackend) -> None:
+async def require_base_image(name: str, backend: SandboxBackend) -> None:
     """A substitute that does not exist is wrong usage, whether the package needs one or not."""
     try:
         await backend.resolve(name)

@@ -349,6 +349,17 @@ class Sandbox(ABC):
     @abstractmethod
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None: ...
 
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        """Several files of root, by absolute path."""
+        for path, data in files.items():
+            await self.write_file(path, data)
+
+    async def lays(self, tree: Path) -> bool:
+        """Whether `fork` and `fork_beside` also take this `tree`: a folder of root's that does not change, and that is
+        in the copy from its start, over its files, as `upload` would put it there."""
+        del tree
+        return False
+
     async def stand_in(self, place: str, program: bytes, kept: str) -> None:
         """Put a program in the place of another one, which stays at `kept`, in the same folder."""
         await self.write_file(f"{kept}.new", program, mode=0o755)

@@ -265,7 +265,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     n.Compat: rows(NOTE, "source extra_paths extra spelling instruction"),
     n.Authoring: rows(NOTE, "profiles presets normalized"),
     e.OracleRuns: rows(PROOF, "required_reward artifact", last_job=NOTE),
-    e.VerifierStability: rows(PROOF, "reruns flake_rate report"),
+    e.VerifierStability: rows(PROOF, "reruns flake_rate report depends_on"),
     e.Review: rows(PROOF, "anti_cheat instruction_alignment artifact", reviewer=NOTE),
     e.Example: rows(PROOF, "expected_reward artifact", name=NOTE),
     e.Calibration: rows(
@@ -273,11 +273,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         "no_op_reward_max known_bad_reward_max partial_solution_range report human_or_reference_examples"
         " judge_agreement",
     ),
-    e.JudgeAgreement: rows(
-        NOTE,
-        "sample_count min_pairwise_agreement",
-        required=refused("nothing measures the agreement of judges, so it cannot be required"),
-    ),
+    e.JudgeAgreement: rows(PROOF, "required sample_count min_pairwise_agreement"),
     e.Pin: {
         **rows(PROOF, "path sha256", visibility=only(("evidence_only",), "no phase of a run gets evidence files")),
         **rows(NOTE, "kind mime_type produced_by description"),

@@ -192,6 +192,11 @@ class Copies:
                 self._keep(found, copy)
             return found
 
+    def forget(self, package: TaskPackage) -> None:
+        """Do not keep a package for further attempts; its copy is removed once nobody uses it."""
+        with self._guard:
+            self._kept.pop(_key(package), None)
+
     def _keep(self, package: TaskPackage, copy: Copy) -> None:
         with self._guard:
             self._kept[_key(package)] = package, copy

@@ -26,11 +26,11 @@ from benchflow.sandbox.task_policy import asset_mounts, in_step, network_policy
 from benchflow.task.config.task_config import MAIN_SERVICE
 from benchflow.verifier import live_box as live
 from benchflow.verifier.agent_processes import agent_users, end_agent
-from benchflow.verifier.ground import Ground
+from benchflow.verifier.ground import Ground, common_files
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.perturbation import OTHER_USER, Applied, apply
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
-from benchflow.verifier.shared_box import CLOSED, fork_for_verification, ground_of, survival_rules
+from benchflow.verifier.shared_box import CLOSED, as_built, fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.surviving.path_patterns import fixed_part
 from benchflow.verifier.surviving.survival import Withheld
 
@@ -191,23 +191,51 @@ class BoxMaker:
             async with self._beside_service(service) as sandbox:
                 yield await self._placed(sandbox, extra)
         else:
-            async with self._fork() as (sandbox, ground):
-                yield await self._placed(sandbox, extra, ground)
+            tree = await self._tree_to_lay(extra or {})
+            async with self._fork(tree) as (sandbox, ground):
+                yield await self._placed(sandbox, extra, ground, laid=tree is not None)
+
+    @property
+    def _user(self) -> str:
+        wanted = self.scope.perturbation
+        return OTHER_USER if wanted is not None and wanted.other_user else self.scope.user
+
+    @property
+    def _in_the_open(self) -> bool:
+        """The verifier finds what the agent left, as in Harbor."""
+        return self.scope.isolation.rung == "open"
+
+    async def _tree_to_lay(self, extra: Mapping[str, bytes]) -> Path | None:
+        """The verifier's files, for a fork that has them from its start; None where they are copied into a running box:
+        for another owner than root, and for backends that can only do that."""
+        if not is_root(self._user):
+            return None
+        built = await as_built(self.environment)
+        common = {} if self._in_the_open else common_files(built.stdlibs, built.gems, built.settings)
+        tree = await self._tree({**extra, **common})
+        return tree if await self.sandbox.lays(tree) else None
+
+    async def _tree(self, files: Mapping[str, bytes]) -> Path:
+        tree = made_tree(self.scope, files)
+        return tree if tree is not None else await anyio.to_thread.run_sync(assemble_tree, self.scope, files)
 
     async def _placed(
-        self, sandbox: Sandbox, extra: dict[str, bytes] | None, ground: Ground | None = None, *, live_box: bool = False
+        self,
+        sandbox: Sandbox,
+        extra: dict[str, bytes] | None,
+        ground: Ground | None = None,
+        *,
+        laid: bool = False,
+        live_box: bool = False,
     ) -> Box:
-        """Copy in the verifier's files: from here on hidden fixtures and keys are present."""
+        """Copy in the verifier's files, if the box was not made with them: from here on hidden fixtures and keys are
+        present."""
         config = self.scope.config
-        wanted = self.scope.perturbation
-        user = OTHER_USER if wanted is not None and wanted.other_user else self.scope.user
-        in_the_open = self.scope.isolation.rung == "open"  # the verifier finds what the agent left, as in Harbor
-        ground = None if in_the_open else ground
-        files = {**(extra or {}), **(ground.files if ground is not None and is_root(user) else {})}
-        tree = made_tree(self.scope, files)
-        if tree is None:
-            tree = await anyio.to_thread.run_sync(assemble_tree, self.scope, files)
-        await sandbox.upload(tree, "/", owner=user)
+        user = self._user
+        ground = None if self._in_the_open else ground
+        if not laid:
+            files = {**(extra or {}), **(ground.files if ground is not None and is_root(user) else {})}
+            await sandbox.upload(await self._tree(files), "/", owner=user)
         if not live_box and not is_root(user):
             words = ["/bin/sh", "-c", _OPEN_THE_WAY, "sh", sandbox.spec.workdir]
             await sandbox.exec(words, user="root", cwd="/", timeout=_TIMEOUT_SEC)
@@ -215,7 +243,7 @@ class BoxMaker:
             for place in await ground.lay(sandbox, whole=not is_root(user)):
                 message = f"{place} could not be replaced: a verifier that sets NODE_OPTIONS itself is not protected."
                 self.findings.add(Issue("node-unprotected", "warning", "verifier", message))
-        pinned = git_variables(OWNERS) if in_the_open else pinned_variables(config.pytest_plugins)
+        pinned = git_variables(OWNERS) if self._in_the_open else pinned_variables(config.pytest_plugins)
         pinned |= ground.variables if ground is not None else {}
         env = {**self._machine_settings(sandbox), **pinned, **self.variables.values}
         applied = await self._perturbed(sandbox, user)
@@ -241,10 +269,10 @@ class BoxMaker:
         return {}
 
     @asynccontextmanager
-    async def _fork(self) -> AsyncIterator[tuple[Sandbox, Ground]]:
+    async def _fork(self, tree: Path | None) -> AsyncIterator[tuple[Sandbox, Ground]]:
         await self._end_agent()
         forked, survivors = await fork_for_verification(
-            self.environment, self.sandbox, self.scope, machine=self.machine, beside=self._has_services()
+            self.environment, self.sandbox, self.scope, machine=self.machine, tree=tree, beside=self._has_services()
         )
         self.findings.withhold(survivors.withheld)
         async with stopping(forked):

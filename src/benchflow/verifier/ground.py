@@ -17,6 +17,7 @@ folder of packages of Node; `kept`, the package opted out; `forged`, the agent m
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,20 +80,20 @@ class Ground:
     @property
     def files(self) -> Mapping[str, bytes]:
         """The files that are the same for all boxes of an environment, by path."""
-        return _files(self.stdlibs, self.gems, self.settings)
+        return common_files(self.stdlibs, self.gems, self.settings)
 
     async def lay(self, sandbox: Sandbox, *, whole: bool) -> tuple[str, ...]:
         """Put everything in place, owned by root; `whole` includes the common files. Gives what has no front.
 
         A backend that only shows the machine's programs cannot replace them: then the variable alone gives the hook.
         """
-        for path, data in self.files.items() if whole else ():
-            await sandbox.write_file(path, data)
-        for path, data in self.pristine.items():
-            await sandbox.write_file(f"{GROUND}/pristine{path}", data)
+        files = dict(self.files) if whole else {}
+        files |= {f"{GROUND}/pristine{path}": data for path, data in self.pristine.items()}
         if self.phony:
-            await sandbox.write_file(MAKE_HOOK, phony(self.phony))
-        await sandbox.write_file(f"/node_modules/{self.node_hook}.js", f'require("{NODE_HOOK}");\n'.encode())
+            files[MAKE_HOOK] = phony(self.phony)
+        files[f"/node_modules/{self.node_hook}.js"] = f'require("{NODE_HOOK}");\n'.encode()
+        files[f"{GROUND}/changes"] = self.changes
+        await sandbox.write_files(files)
         option = node_option(self.node_hook, misled=self.misleads_node)
         without: list[str] = []
         for place in self.nodes:
@@ -104,12 +105,12 @@ class Ground:
                 if error.code != "stand-in-failed":
                     raise
                 without.append(place)
-        await sandbox.write_file(f"{GROUND}/changes", self.changes)
         return tuple(without)
 
 
 @functools.cache
-def _files(stdlibs: Sequence[str], gems: Sequence[str], settings: frozenset[str]) -> Mapping[str, bytes]:
+def common_files(stdlibs: Sequence[str], gems: Sequence[str], settings: frozenset[str]) -> Mapping[str, bytes]:
+    """The files of the ground folder that are the same for all boxes of an environment, by path."""
     hook = {f"{GROUND}/python/{file.name}": file.read_bytes() for file in sorted(_HOOK.glob("*.py"))}
     start = hook.pop(f"{GROUND}/python/{_START}")
     hook[NODE_HOOK] = (_HOOK / "node_lookups.cjs").read_bytes()
@@ -160,6 +161,14 @@ def _is_setting(path: str) -> bool:
 
 _UV_FILES: Final = frozenset({".python-version", ".python-versions", ".venv", "pyproject.toml", "uv.lock", "uv.toml"})
 """What uv looks for in the current folder and above it."""
+NO_UV_SETTINGS: Final = {"UV_NO_CONFIG": "1"}
+"""With it uv takes no settings and no version of Python from files, wherever it is started."""
+
+
+def configures_uv(folders: Iterable[Path]) -> bool:
+    """Whether a verifier has settings for uv among its files."""
+    names = _UV_FILES - {".venv", "uv.lock"}
+    return any(name in names for folder in folders for _, _, files in os.walk(folder) for name in files)
 
 
 def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:
@@ -176,7 +185,7 @@ def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, 
     own = added & _UV_FILES
     if not own:
         return {}
-    variables = {"UV_NO_CONFIG": "1"}
+    variables = dict(NO_UV_SETTINGS)
     if not project:
         variables["UV_PROJECT"] = f"{GROUND}/uv"
     elif ".venv" in own:

@@ -112,7 +112,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "uv",
         "`uv.toml`, `.python-version` and settings in `pyproject.toml`, in the current folder and above it.",
         "variable",
-        "`UV_NO_CONFIG`, where the agent added such a file.",
+        "`UV_NO_CONFIG`, where the agent added one, and where neither the environment nor the verifier has one.",
     ),
     Lookup(
         "uv",
@@ -324,7 +324,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     ),
     Lookup(
         "bash",
-        "Profiles, `BASH_ENV`, preloaded libraries, programs earlier on `PATH`.",
+        "Profiles, files for the end of a shell, `BASH_ENV`, preloaded libraries, programs earlier on `PATH`.",
         "as-built",
         "System folders and homes are as built; the verifier's commands have the environment's variables.",
     ),

@@ -23,7 +23,15 @@ from benchflow.sandbox.inside.accounts import UnknownUser, find_account
 from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Limits, NetworkPolicy, Sandbox
 from benchflow.sandbox.task_policy import asset_mounts, network_policy
-from benchflow.verifier.ground import START_OF_GEMS, Ground, changed_settings, describe, uv_variables
+from benchflow.verifier.ground import (
+    NO_UV_SETTINGS,
+    START_OF_GEMS,
+    Ground,
+    changed_settings,
+    configures_uv,
+    describe,
+    uv_variables,
+)
 from benchflow.verifier.scope import LOGS, Scope, paths_of, words_of
 from benchflow.verifier.surviving import libraries, makefiles, node_packages, repositories
 from benchflow.verifier.surviving.libraries import Candidate
@@ -112,6 +120,8 @@ class Survivors:
     added: PathSet = field(default_factory=PathSet)
     project: bool = False
     """Whether the working folder was built with a `pyproject.toml`."""
+    configures_uv: bool = False
+    """Whether the environment or the verifier has settings for uv."""
     actions: frozenset[str] = frozenset()
     """Targets of makefiles of the verifier and of the environment that are not files."""
     phony: frozenset[str] = frozenset()
@@ -143,6 +153,8 @@ class Survivors:
             self.node_packages = node_packages.candidates(changes, left)
             self.future = makefiles.of_the_future(changes, left, time.time())
             self.variables = uv_variables(changes, left, self.rules.workdir, project=self.project)
+            if not self.configures_uv:  # then none that an archive brings counts either
+                self.variables |= NO_UV_SETTINGS
             own = (change.path.rpartition("/")[2] for change in changes if change.kind == "added")
             self.phony = self.actions.intersection(own)
         if self.rules.keep_system or self.elsewhere:
@@ -165,23 +177,29 @@ async def fork_for_verification(
     without_links: tuple[str, ...] = (),
     *,
     machine: Mapping[str, str],
+    tree: Path | None = None,
     beside: bool = False,
 ) -> tuple[Sandbox, Survivors]:
     """A started copy of the agent's sandbox with what may survive, with the verifier's mounts and network.
 
+    A `tree` that the sandbox `lays` is in it from the start.
     It runs `beside` what keeps running and can use it; otherwise services of a composition are copied.
     """
     rules = await survival_rules(environment, sandbox, scope)
     built = await as_built(environment)
     targets = built.actions | makefiles.actions_of(scope.folders)
     made = makefiles.made_by(scope.folders)
-    survivors = Survivors(rules, without_links, project=built.project, actions=targets, made=made)
+    configures = built.configures_uv or configures_uv(scope.folders)
+    survivors = Survivors(
+        rules, without_links, project=built.project, configures_uv=configures, actions=targets, made=made
+    )
     mounts = [mount for mount in asset_mounts(scope.view, "verifier") if mount not in sandbox.spec.mounts]
     network = scope.network(network_policy(scope.view, "verifier"))
     there = {mount.target for mount in sandbox.spec.mounts}
     given = phase_settings("verify", network.mode, machine).mounts
     mounts += [mount for mount in given if mount.target not in there]
     options: Any = {"mounts": mounts, "network": network, "revert": survivors.choose}
+    options |= {"tree": tree} if tree is not None else {}
     forked = await (sandbox.fork_beside(**options, closed=CLOSED) if beside else sandbox.fork(**options))
     try:
         if survivors.repositories or survivors.libraries or survivors.elsewhere:
@@ -292,6 +310,14 @@ walk ""
 look "$WORKDIR"
 xargs -0 sha256sum <"$list" 2>/dev/null | while read -r digest name; do printf 'setting %s\0' "${digest#\\}"; done
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
+uv() {
+  for file in "$1/uv.toml" "$1/.python-version" "$1/.python-versions" "$1/pyproject.toml"; do
+    [ ! -e "$file" ] || printf 'uv\0'
+  done
+}
+uv "$WORKDIR"
+uv /etc/uv
+for folder in /root /home/*; do uv "$folder/.config/uv"; done
 find "$WORKDIR" -maxdepth 4 -type f -size -512 \( -iname '*makefile*' -o -name '*.mk' \) \
   -exec printf 'makefile ' \; -exec cat {} \; -exec printf '\0' \; 2>/dev/null | head -c 4000000
 for folder in $GEMS; do
@@ -362,6 +388,8 @@ class AsBuilt:
     """Names of programs and shared libraries that are looked up."""
     project: bool
     """Whether there is a `pyproject.toml` in the working folder."""
+    configures_uv: bool
+    """Whether there are settings that uv finds in the working folder, the system or a home."""
     accounts: str = field(repr=False)
     """The text of `/etc/passwd`."""
     settings: frozenset[str] = frozenset()
@@ -402,7 +430,16 @@ def _of_this_machine() -> AsBuilt:
     files = [place for pattern in _NODES for place in Path("/").glob(pattern[1:])]
     files += [Path(folder, name) for folder in _PATH for name in ("node", "nodejs")]
     nodes = _nodes(str(place.resolve()) for place in files if place.is_file())
-    return AsBuilt((), tuple(dict.fromkeys(stdlibs)), programs, project=False, accounts=text, gems=named, nodes=nodes)
+    return AsBuilt(
+        tools=(),
+        stdlibs=tuple(dict.fromkeys(stdlibs)),
+        programs=programs,
+        project=False,
+        configures_uv=Path("/etc/uv/uv.toml").exists(),
+        accounts=text,
+        gems=named,
+        nodes=nodes,
+    )
 
 
 def _nodes(found: Iterable[str]) -> tuple[str, ...]:
@@ -437,6 +474,7 @@ async def _search(environment: Environment) -> AsBuilt:
         tuple(stdlibs),
         programs,
         "project" in found,
+        "uv" in found,
         accounts,
         settings,
         gems,

@@ -334,6 +334,8 @@ def _not_applicable(scope: Scope, wanted: Perturbation, strategy: str) -> str | 
         return "the verifier declares that it runs as root"
     if wanted.other_user and scope.isolation.rung == "open":
         return "the verifier runs in the agent's own box"
+    if wanted.other_user and scope.isolation.keeps_system:
+        return "the verifier looks at the whole system, which belongs to root"
     return None
 
 

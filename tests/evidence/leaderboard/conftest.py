@@ -27,6 +27,8 @@ from benchflow.record import (
 )
 from benchflow.record.leaderboard_index import ListedFile
 
+AT = "2026-01-01T00:00:00.500Z"
+"""A moment of the rollouts that `make_result` makes."""
 VERIFIED = VerifierPart("script", "script", Isolation("shared", "default", None), 0, (), (), NotCarriedOver(0, ()))
 
 
@@ -72,7 +74,7 @@ def make_finished(tmp_path, make_result, make_job):
 def write_rollout(places, result, text):
     places.verifier.mkdir(parents=True)
     write_document(places.result, result.to_dict())
-    events = [{"seq": 1, "time": "t", "type": "user_message", "text": text}, {"seq": 2, "time": "t", "type": "usage"}]
+    events = [{"seq": 1, "time": AT, "type": "user_message", "text": text}, {"seq": 2, "time": AT, "type": "usage"}]
     places.trajectory.write_text("".join(json.dumps(event) + "\n" for event in events))
     places.workspace.write_bytes(archive(text))
     if result.reward is not None:

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from benchflow.errors import UsageError
+from benchflow.evidence.leaderboard import board_trajectory
 from benchflow.evidence.leaderboard.board_check import check_board
 from benchflow.evidence.leaderboard.board_export import export_board
 from benchflow.evidence.leaderboard.board_file import open_board
@@ -59,7 +60,9 @@ def test_no_path_of_the_machine_and_no_secret_is_in_a_file(make_finished, export
     job = make_finished(agent=f"acp:{tmp_path}/agent")
     places = job.places.rollout("r0")
     text = f"{tmp_path}/x tok-0123456789 {tmp_path}"
-    places.trajectory.write_text(json.dumps({"seq": 1, "time": "t", "type": "agent_message", "text": text}) + "\n")
+    places.trajectory.write_text(
+        json.dumps({"seq": 1, "time": "2026-01-01T00:00:00Z", "type": "agent_message", "text": text}) + "\n"
+    )
     data = exported(job).read_bytes()
     assert str(tmp_path).encode() not in data
     assert b"tok-0123456789" not in data
@@ -254,16 +257,156 @@ def test_a_part_that_was_taken_out_is_named(make_finished, exported, forged, par
     assert [(code, file) for code, file, _ in problems(path)] == [(code, f"jobs/job/rollouts/{part}")]
 
 
-@pytest.mark.parametrize("name", ["README", "jobs/job/rollouts/r77/trajectory.jsonl", "jobs/other/job.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README",
+        "jobs/job/rollouts/r77/trajectory.jsonl",
+        "jobs/other/job.json",
+        "jobs/job/rollouts/r0/run.sh",
+        "jobs/job/rollouts/r0/environment/entrypoint.log",
+    ],
+)
 def test_a_part_that_was_put_in_is_named(make_finished, exported, forged, name):
-    path = forged(exported(make_finished()), {name: b"x"})
-    assert ("part-added", name, "it belongs to no rollout that counts") in problems(path)
+    found = problems(forged(exported(make_finished()), {name: b"x"}))
+    assert [(code, file) for code, file, _ in found] == [("part-added", name)]
 
 
 def test_an_event_that_was_taken_out_of_a_trajectory_is_named(make_finished, exported, forged, text_of):
     path, name = exported(make_finished()), "jobs/job/rollouts/r0/trajectory.jsonl"
     path = forged(path, {name: edited(text_of(path, name), without(0))})
     assert problems(path) == [("record-edited", name, "event 1 is missing or was added")]
+
+
+FIRST = "jobs/job/rollouts/r0"
+
+
+def in_both(text_of, path, change):
+    """The parts in which the result of the first rollout stands, both changed."""
+    [line, *others] = [json.loads(line) for line in text_of(path, RESULTS).splitlines()]
+    changed = change(line)
+    lines = "".join(json.dumps(each) + "\n" for each in (changed, *others))
+    result = {key: value for key, value in changed.items() if key != "rollout"}
+    return {RESULTS: lines.encode(), f"{FIRST}/result.json": json.dumps(result).encode()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": {"reward": 0.5}}, "its reward is 1.0, and among its rewards it is 0.5"),
+        (
+            {"finished_at": "2025-12-31T00:00:00Z"},
+            "it cannot have run from 2026-01-01T00:00:00Z to 2025-12-31T00:00:00Z",
+        ),
+        ({"started_at": "yesterday"}, "it cannot have run from yesterday to 2026-01-01T00:00:01Z"),
+        ({"timing": {"agent": -1.0}}, "it has a phase that took less than no time"),
+        ({"usage": {"cost_usd": -5.0}}, "it used less than nothing"),
+    ],
+)
+def test_a_result_that_contradicts_itself_is_named(make_finished, exported, forged, text_of, change, message):
+    path = exported(make_finished())
+    path = forged(path, in_both(text_of, path, lambda line: {**line, **change}))
+    assert ("record-edited", f"{FIRST}/result.json", message) in problems(path)
+
+
+def test_a_metric_that_is_edited_contradicts_the_list_of_rewards(make_finished, exported, forged, text_of):
+    path = exported(make_finished())
+    path = forged(path, in_both(text_of, path, lambda line: {**line, "rewards": {"reward": 1.0, "style": 1.0}}))
+    assert problems(path) == [
+        ("record-edited", f"{FIRST}/rewards.jsonl", "its metrics are not those of the result"),
+    ]
+
+
+def test_the_reward_of_a_step_that_is_edited_contradicts_the_list_of_rewards(make_finished, exported, forged, text_of):
+    path, name = exported(make_finished()), f"{FIRST}/rewards.jsonl"
+    terminal = json.loads(text_of(path, name))
+    step = {**terminal, "type": "process", "value": 0.25, "tag": "build", "granularity": "step"}
+    listed = "".join(json.dumps(line) + "\n" for line in (step, terminal)).encode()
+    record = {"name": "build", "status": "scored", "reward": 1.0, "rewards": {"reward": 1.0}, "error": None}
+    parts = in_both(text_of, path, lambda line: {**line, "steps": [record]})
+    message = "its reward of step build is 0.25, and the result has 1.0"
+    assert problems(forged(path, {**parts, name: listed})) == [("record-edited", name, message)]
+
+
+def event(number, kind, **fields):
+    return {"seq": number, "time": "2026-01-01T00:00:00Z", "type": kind, **fields}
+
+
+STARTED = event(1, "agent_started", agent="model", model="m-1")
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([{**STARTED, "time": "2026-01-02T00:00:00Z"}], "event 1 is of 2026-01-02T00:00:00Z, and the rollout ran from"),
+        ([{**STARTED, "time": "2025-01-02T00:00:00Z"}], "event 1 is of 2025-01-02T00:00:00Z, and the rollout ran from"),
+        ([{"seq": 1, "type": "usage"}], "event 1 is of None"),
+        ([event(1, "oracle", return_code=0)], "the oracle worked in it, and the result is of the agent model"),
+        ([{**STARTED, "model": "m-9"}], "it is of the model m-9, and the result of m-1"),
+        ([event(1, "agent_timeout")], "the agent reached its time limit in it, and in the result it did not"),
+        ([STARTED, event(2, "usage", cost_usd=2.0), event(3, "usage", cost_usd=3)], "it adds up to 5 cost_usd"),
+        (
+            [STARTED, event(2, "tool_call"), event(3, "tool_call")],
+            "it adds up to 2 tool_calls, and the result states 1",
+        ),
+        ([{**STARTED, "seq": True}], "event 1 is missing or was added"),
+        ([{**STARTED, "seq": 2}], "event 1 is missing or was added"),
+        ([STARTED, STARTED], "event 2 is missing or was added"),
+        ([{"seq": 1, "time": "2026-01-01T00:00:00Z"}], "event 1 has no type"),
+        ([], "it has no events"),
+    ],
+)
+def test_a_trajectory_that_contradicts_its_result_is_named(make_finished, exported, forged, text_of, events, message):
+    path, name = exported(make_finished()), f"{FIRST}/trajectory.jsonl"
+    parts = in_both(text_of, path, lambda line: {**line, "usage": {"cost_usd": 1.0, "tool_calls": 1}})
+    parts[name] = "".join(json.dumps(each) + "\n" for each in events).encode()
+    [(_, file, found)] = problems(forged(path, parts))
+    assert (file, message in found) == (name, True)
+
+
+def test_an_endless_event_is_refused_before_it_is_held_in_memory(make_finished, exported, forged, monkeypatch):
+    monkeypatch.setattr(board_trajectory, "MAX_LINE", 1000)
+    path = forged(exported(make_finished()), {f"{FIRST}/trajectory.jsonl": b"x" * 2000})
+    assert problems(path) == [
+        ("record-damaged", f"{FIRST}/trajectory.jsonl", "it has a line of more than 1,000 bytes"),
+    ]
+
+
+def test_a_trajectory_of_another_job_is_a_copy(make_finished, exported, forged, text_of):
+    path = exported(make_finished("one"), make_finished("two", model="m-2"))
+    copy = text_of(path, "jobs/one/rollouts/r0/trajectory.jsonl").encode()
+    assert "copied" in codes(forged(path, {"jobs/two/rollouts/r0/trajectory.jsonl": copy}))
+
+
+def test_a_verdict_of_another_version_cannot_be_the_first_one(make_finished, exported, forged, text_of):
+    note = {"verifier_digest": "sha256:v", "package_digest": "sha256:2"}
+    path = exported(make_finished())
+    assert codes(forged(path, in_both(text_of, path, lambda line: {**line, "rescore": note}))) == {"other-package"}
+
+
+def test_an_earlier_verdict_that_was_taken_out_is_missed(make_finished, exported, forged, text_of):
+    note = {"verifier_digest": "v", "package_digest": "sha256:0", "before": {"status": "scored", "reward": 0.0}}
+    path = exported(make_finished())
+    found = problems(forged(path, in_both(text_of, path, lambda line: {**line, "rescore": note})))
+    assert [(code, message) for code, _, message in found] == [
+        ("attempt-missing", "r0 was scored before, and that result is missing")
+    ]
+
+
+def test_tasks_of_one_name_are_counted(make_finished, tmp_path):
+    def third(results):
+        task = replace(results[0].task, ordinal=3)
+        return replace(results[0], task=task, key=work_key(task.id, make_settings(results[0]), 1))
+
+    job = make_finished(rewards={"t/a": [1.0]}, planned=2, more=[third])
+    assert "tasks called t/a are not numbered from 1: 1, 3" in {problem.message for problem in refused([job], tmp_path)}
+
+
+def test_results_of_an_older_version_are_refused(make_finished, exported, forged, text_of):
+    path = exported(make_finished())
+    old = {RESULTS: edited(text_of(path, RESULTS), lambda lines: [{**lines[0], "schema": "x"}, *lines[1:]])}
+    with pytest.raises(ValueError, match="line 1 cannot be read: it is not a document of the schema"):
+        forged(path, old)
 
 
 def test_an_attempt_that_is_a_copy_of_another_is_named(make_finished, exported, forged, text_of):
@@ -318,7 +461,7 @@ def test_results_of_another_version_of_a_package_give_way_with_a_reason(make_fin
 
 
 def make_settings(result):
-    return JobRequest(("tasks",), result.agent.name, result.agent.model, 2).settings().digest()
+    return JobRequest(("tasks",), result.agent.name, result.agent.model).settings().digest()
 
 
 def superseding(job, rollout):

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from benchflow.errors import UsageError
+from benchflow.errors import UnsupportedError, UsageError
 from benchflow.sandbox.local.local_backend import LocalBackend
 from benchflow.sandbox.local.local_sandbox import LocalSandbox
 from benchflow.sandbox.protocol import Change, Limits, Mount, NetworkPolicy, SandboxSpec
@@ -73,6 +73,52 @@ async def test_the_written_layer_is_shared_not_copied(box: LocalSandbox, store: 
     await fork.stop()
 
 
+async def test_a_small_layer_is_copied_with_all_that_makes_it_one(box: LocalSandbox) -> None:
+    await sh(
+        box,
+        "mkdir -p dir; echo one > dir/file; ln dir/file twin; ln -s nowhere link; mkfifo pipe; truncate -s 5G holes;"
+        " echo end >> holes; chmod 2751 dir; touch -d '2001-02-03 04:05:06.789' dir/file; rm -r /etc/apt;"
+        " mkdir /etc/apt",
+        user="root",
+    )
+    look = "stat -c '%n %F %h %s %a %U %y' dir dir/file twin pipe holes; readlink link; tail -c 4 holes; ls -A /etc/apt"
+    before = await sh(box, look, user="root")
+    running = box.link
+    fork = await box.fork()
+    assert box.link is running
+    assert await sh(fork, look, user="root") == before
+    assert int(await sh(fork, "du -k holes | cut -f1")) < 100
+    assert await changed(fork) == await changed(box)
+    await fork.stop()
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(storage_mb=64)], ids=["unlimited", "limited"])
+async def test_a_tree_lies_over_what_a_fork_reverts_and_under_what_it_writes(
+    backend: LocalBackend, tmp_path: Path, limits: Limits
+) -> None:
+    tree = tmp_path / "tree"
+    for name in ("hidden/own", "hidden/inner/own", "usr/share/own"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("tree")
+    (tree / "alias").symlink_to("/hidden")
+    tree.chmod(0o755)
+    async with backend.create(SandboxSpec(limits=limits)) as box:
+        assert await box.lays(tree)
+        await sh(box, "mkdir -p /hidden/inner /alias; echo x | tee /hidden/own /hidden/planted /hidden/inner/p", "root")
+        fork = await box.fork(revert=lambda _: ["/hidden"], tree=tree)
+        assert await sh(fork, "cd /; find hidden alias usr/share/own ! -type d | sort; cat hidden/own") == (
+            "alias\nhidden/inner/own\nhidden/own\nusr/share/own\ntree"
+        )
+        await sh(fork, "echo written > /hidden/own; rm -r /hidden/inner", "root")
+        assert await sh(fork, "cat /hidden/own; ls /hidden") == "written\nown"
+        assert "/hidden/planted" not in await changed(fork)
+        with pytest.raises(UnsupportedError):
+            await fork.fork()
+        await fork.stop()
+        assert (tree / "hidden/own").read_text() == "tree"
+        assert await sh(box, "cat /hidden/own") == "x"
+
+
 @pytest.mark.parametrize("limits", [Limits(), Limits(storage_mb=32, inodes=200)], ids=["unlimited", "limited"])
 async def test_copies_that_are_gone_leave_the_layers_as_they_were(
     backend: LocalBackend, store: Path, limits: Limits
@@ -127,7 +173,7 @@ async def test_a_sandbox_with_running_processes_forks_as_it_stands(box: LocalSan
 
 
 async def test_a_fork_after_its_processes_were_ended_shares_the_layer(box: LocalSandbox, store: Path) -> None:
-    await box.process("echo x > marked; sleep 1000")
+    await box.process("head -c 50000000 /dev/zero > big; echo x > marked; sleep 1000")
     await box.exec("while ! test -s marked; do sleep 0.02; done", timeout=30)
     await box.kill_processes()
     fork = await box.fork()

@@ -256,3 +256,27 @@ def test_any_json_is_judged_and_never_crashes(evidence_folder, name, content):
         content["kind"] = kinds[name]
     (root / f"evidence/{name}.json").write_text(json.dumps(content))
     assert all(issue.message and "\n" not in issue.message for issue in check(root, claims))
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (None, [("evidence-missing", "benchflow.evidence.calibration.judge_agreement")]),
+        ({"sample_count": "ten"}, [("evidence-file-invalid", "judge_agreement")]),
+        ({"sample_count": 9, "pairwise_agreement": 1.0}, [("evidence-disagrees", "judge_agreement.sample_count")]),
+        (
+            {"sample_count": 10, "pairwise_agreement": 0.7},
+            [("evidence-disagrees", "judge_agreement.pairwise_agreement")],
+        ),
+        ({"sample_count": 10, "pairwise_agreement": 0.8}, []),
+    ],
+)
+def test_the_agreement_of_a_judge_is_demanded_where_it_is_required(evidence_folder, measured, expected):
+    root, claims = evidence_folder()
+    wanted = {"required": True, "sample_count": 10, "min_pairwise_agreement": 0.8}
+    claims["calibration"]["judge_agreement"] = wanted
+    if measured is not None:
+        rewrite(root, "evidence/calibration.json", lambda report: report.update(judge_agreement=measured))
+    assert [found for found in errors(root, claims) if "judge_agreement" in found[1]] == expected
+    claims["calibration"]["judge_agreement"] = {**wanted, "required": False}
+    assert [found for found in errors(root, claims) if "judge_agreement" in found[1]] == []

@@ -15,7 +15,7 @@ from benchflow.sandbox.protocol import Sandbox
 if TYPE_CHECKING:
     from benchflow.agents.acp.acp_session import Session
 
-EXTRA: Final = "the extra acp: pip install 'benchcube[acp]'"
+EXTRA: Final = "the extra acp"
 
 
 class AcpAgent(Agent):
@@ -38,15 +38,20 @@ class AcpAgent(Agent):
 
     def check(self, env: Mapping[str, str]) -> None:
         if find_spec("acp") is None:
-            raise UsageError(f"The agent '{self.name}' needs {EXTRA}.", code="extra-missing")
+            raise UsageError(self._missing(), code="extra-missing")
         try:
             self._launch.environment(self.name, env, self._request.environ, self._request.model)
         except AgentFailure as error:
             raise UsageError(str(error), code=error.code) from error
 
+    def _missing(self) -> str:
+        from cube.extras import extra_command
+
+        return f"The agent '{self.name}' needs {EXTRA}: {extra_command('acp')}"
+
     async def start(self, context: AgentContext) -> None:
         if find_spec("acp") is None:
-            raise AgentFailure(f"The agent '{self.name}' needs {EXTRA}.", code="extra-missing")
+            raise AgentFailure(self._missing(), code="extra-missing")
         from benchflow.agents.acp.acp_session import Session
 
         if self._session is not None:

@@ -184,7 +184,7 @@ KIND: Final = AgentKind(
         "both",
         argument="MODEL",
         needs=(
-            "the extra models: pip install 'benchcube[models]'",
+            "the extra models",
             "the key of the model's provider, such as OPENAI_API_KEY",
         ),
     ),

@@ -11,9 +11,12 @@ COMMANDS = {
     "resume": Lazy("benchflow.cli.eval.run:resume_command", "Resume a job that was interrupted."),
     "rescore": Lazy("benchflow.cli.eval.rescore:rescore_command", "Rescore the rollouts of a job."),
     "list": Lazy("benchflow.cli.eval.inspect:list_command", "List the jobs of a folder."),
-    "show": Lazy("benchflow.cli.eval.inspect:show_command", "Show the results of a job."),
+    "show": Lazy("benchflow.cli.eval.showing:show_command", "Show the results of a job, or single rollouts."),
+    "watch": Lazy("benchflow.cli.eval.job_watch:watch_command", "Watch what a running job does now."),
     "export": Lazy("benchflow.cli.eval.export:export_command", "Export the trajectories of a job as ATIF."),
-    "compare": Lazy("benchflow.cli.eval.inspect:compare_command", "Compare two jobs task by task."),
+    "compare": Lazy(
+        "benchflow.cli.eval.inspect:compare_command", "Compare jobs task by task, or as a table of models and agents."
+    ),
 }
 
 

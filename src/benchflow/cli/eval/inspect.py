@@ -1,7 +1,8 @@
-"""Reading jobs: `bench eval list`, `show` and `compare`. None of them changes anything."""
+"""Reading jobs: `bench eval list` and `compare`. None of them changes anything."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,9 +11,9 @@ import click
 from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
-from benchflow.evaluation.compare import compare
-from benchflow.evaluation.report import comparison_lines, number, summary_lines, table
-from benchflow.evaluation.store import DEFAULT_JOBS_DIR, job_argument
+from benchflow.evaluation.compare import Comparison, compare, compare_all
+from benchflow.evaluation.report import comparison_lines, number, table, together_lines
+from benchflow.evaluation.store import DEFAULT_JOBS_DIR
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs
 
@@ -99,51 +100,55 @@ def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
     }
 
 
-@click.command("show")
-@click.argument("job")
-@jobs_dir_option
-@json_option
-def show_command(job: str, jobs_dir: Path, as_json: bool) -> int:
-    """Show the results of a job; JOB is a name below the jobs folder, or a path."""
-    found = readable(Job.find(jobs_dir, job))
-    if found.torn:
-        note(printable(f"The last line of {found.places.results} is incomplete and left out."))
-    summary = job_summary(found)
-    if as_json:
-        emit_json(summary.to_dict())
-        return 0
-    request = found.record.request
-    emit(printable(f"{summary.job}: agent {request.agent}, model {request.model or '–'}"))
-    for line in summary_lines(summary):
-        emit(printable(line))
-    missing = found.record.planned - len(summary.counted)
-    if missing > 0 and not found.running:
-        continuing = "" if found.record.upgraded else f"; to continue: bench eval resume {job_argument(found.folder)}"
-        emit(printable(f"{missing} more planned{continuing}"))
-    emit(f"\nresults are in {found.folder}")
-    return 0
-
-
 @click.command("compare")
-@click.argument("first")
-@click.argument("second")
-@click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if the second job is clearly worse.")
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@click.option("--fail-if-worse", is_flag=True, help="Exit with 1 if a later job is clearly worse than the first.")
 @click.option("--same-digest", is_flag=True, help="Leave out tasks whose content differs between the jobs.")
+@click.option(
+    "--plot", type=PATH, metavar="FILE.svg", help="Also write a figure, of one job too. Needs the extra `plots`."
+)
 @jobs_dir_option
 @json_option
 def compare_command(
-    first: str, second: str, fail_if_worse: bool, same_digest: bool, jobs_dir: Path, as_json: bool
+    names: tuple[str, ...],
+    fail_if_worse: bool,
+    same_digest: bool,
+    plot: Path | None,
+    jobs_dir: Path,
+    as_json: bool,
 ) -> int:
-    """Compare two jobs on the tasks that both have scored; exits with 1 if there are none.
+    """Compare jobs on the tasks that all have scored; exits with 1 if there are none.
 
-    Tasks pair by name. One whose content differs between the jobs is marked `changed`.
+    Two jobs are shown task by task, more as a table of models and agents, each with its paired difference to the
+    first. Tasks pair by name. One whose content differs between the jobs is marked `changed`.
     """
-    jobs = [readable(Job.find(jobs_dir, name)) for name in (first, second)]
-    comparison = compare(first, jobs[0], second, jobs[1], same_digest=same_digest)
-    if as_json:
-        emit_json(comparison.to_dict())
+    jobs = [(name, readable(Job.find(jobs_dir, name))) for name in names]
+    if plot is not None:
+        from benchflow.cli.eval.plots import write_plot
+
+        write_plot(jobs, plot)
+        note(printable(f"Wrote {plot}"))
+        if len(jobs) == 1:
+            return 0
+    if len(jobs) < 2:
+        raise UsageError("Name at least two jobs to compare, or one with --plot FILE.svg.", code="one-job")
+    if len(jobs) == 2:
+        (first, one), (second, two) = jobs
+        comparison = compare(first, one, second, two, same_digest=same_digest)
+        _show(comparison.to_dict, comparison_lines(comparison), as_json=as_json)
+        comparisons: tuple[Comparison, ...] = (comparison,)
     else:
-        for line in comparison_lines(comparison):
-            emit(printable(line))
-    failed = not comparison.tasks or (fail_if_worse and comparison.verdict == "worse")
-    return 1 if failed else 0
+        together = compare_all(jobs, same_digest=same_digest)
+        _show(together.to_dict, together_lines(together), as_json=as_json)
+        comparisons = together.against_first
+    nothing = not any(comparison.tasks for comparison in comparisons)
+    worse = fail_if_worse and any(comparison.verdict == "worse" for comparison in comparisons)
+    return 1 if nothing or worse else 0
+
+
+def _show(document: Callable[[], Any], lines: Iterable[str], *, as_json: bool) -> None:
+    if as_json:
+        emit_json(document())
+        return
+    for line in lines:
+        emit(printable(line))

@@ -12,8 +12,8 @@ import click
 from benchflow.cli.arguments import json_option
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.run import INTERRUPTED, concurrency_option
-from benchflow.cli.eval.watching import Watching, attempt_name, shortened
-from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.cli.eval.watching import Watching, attempt_name, in_short
+from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.rescore import RescoreItem, Rescorer, RescoreReport
 from benchflow.evaluation.store import JobStore, job_argument
@@ -51,7 +51,11 @@ def rescore_command(job: str, concurrency: int, jobs_dir: Path, as_json: bool) -
     if as_json:
         emit_json({"job": summary.job, **report.to_dict(), "summary": summary.to_dict()})
     else:
-        for line in (*summary_lines(summary), "", *_report_lines(report, rescorer.labels_of_rollouts())):
+        for line in (
+            *summary_lines(summary, store.places, width=columns()),
+            "",
+            *_report_lines(report, rescorer.labels_of_rollouts()),
+        ):
             emit(printable(line))
         emit(f"results are in {store.folder}")
     if not report.completed:
@@ -69,7 +73,7 @@ class _Changes(Watching):
     def describe(self, item: WorkItem, result: Result) -> str:
         if not isinstance(item, RescoreItem) or not counts(result):
             reason = result.error.message if result.error is not None else ""
-            return f"keeps its verdict: {shortened(reason)}"
+            return f"keeps its verdict: {in_short(reason)}"
         return f"{_score(item.result)} → {_score(result)}"
 
 
@@ -89,7 +93,7 @@ def _report_lines(report: RescoreReport, names: Mapping[str, str]) -> list[str]:
     for task, parts in sorted(report.changed_packages.items()):
         lines.append(f"{task} has also changed in {', '.join(parts)} since its rollouts")
     lines += [
-        f"{attempt_name(names[item.rollout], item.attempt)} keeps its verdict: {shortened(item.reason)}"
+        f"{attempt_name(names[item.rollout], item.attempt)} keeps its verdict: {in_short(item.reason)}"
         for item in report.not_rescored[:_LISTED]
     ]
     if len(report.not_rescored) > _LISTED:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import click
 
-from benchflow.cli.arguments import isolation_option, json_option, refuse_model
+from benchflow.cli.arguments import complete_paths, isolation_option, json_option, refuse_model, uses_model
 from benchflow.cli.eval.inspect import jobs_dir_option, readable
+from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
-from benchflow.cli.preflight import note_judges, note_markers
+from benchflow.cli.preflight import note_judges, note_markers, require_base_image
 from benchflow.cli.pull_lines import PullLines, pull_option
-from benchflow.cli.terminal import emit, emit_json, note, printable
+from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
+from benchflow.evaluation.compare import compare_all
 from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
-from benchflow.evaluation.report import summary_lines
+from benchflow.evaluation.report import summary_lines, together_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.work import TaskRef, plan_items
-from benchflow.record import JobRequest, labels
+from benchflow.record import Job, JobRequest, Summary, TaskChoice, labels
 from benchflow.task.package import TaskPackage
 
 INTERRUPTED = 130
@@ -45,9 +48,19 @@ building_option = click.option(
 
 
 @click.command("run")
-@click.argument("sources", metavar="PATH...", nargs=-1, required=True)
-@click.option("--agent", required=True, metavar="AGENT", help="Agent to run; see `bench agents`.")
-@click.option("--model", metavar="MODEL", help="Model of the agent.")
+@click.argument("sources", metavar="PATH...", nargs=-1, shell_complete=complete_paths)
+@job_file_option
+@click.option(
+    "--agent", "agents", multiple=True, metavar="AGENT", help="Agent to run; repeat for several. See `bench agents`."
+)
+@click.option("--model", "models", multiple=True, metavar="MODEL", help="Model of the agents; repeat for several.")
+@click.option("--include", multiple=True, metavar="GLOB", help="Run only tasks whose name or path matches; repeatable.")
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", help="Leave out tasks whose name or path matches; repeatable."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Run only the first N tasks.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Run N tasks chosen at random, by --seed.")
+@click.option("--seed", type=int, metavar="S", default=0, show_default=True, help="Seed of --sample.")
 @click.option(
     "--attempts", type=click.IntRange(1, 10_000), metavar="N", default=1, show_default=True, help="Rollouts per task."
 )
@@ -90,8 +103,18 @@ building_option = click.option(
 @click.option("--name", metavar="JOB", help="Name of the job; default: the current time.")
 @jobs_dir_option
 @json_option
+@click.pass_context
 def run_command(
+    ctx: click.Context,
+    /,
     sources: tuple[str, ...],
+    agents: tuple[str, ...],
+    models: tuple[str, ...],
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    limit: int | None,
+    sample: int | None,
+    seed: int,
     concurrency: int,
     build_concurrency: int,
     name: str | None,
@@ -99,17 +122,72 @@ def run_command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Run an agent on many tasks.
+    """Run an agent on many tasks, or several agents and models, each combination as its own job.
 
     PATH is a package, a folder with packages, a bundle or Harbor registry file (FILE, FILE#SPLIT, FILE:PACKAGE,
     FILE@sha256:DIGEST to pin it), or cube:NAME for an installed cube.
     """
-    request = JobRequest(sources=sources, **options)
-    _refuse_unused(request)
-    planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
-    _look_ahead(tasks, request.agent)
-    store = create_job(jobs_dir, name or default_name(), request, tasks)
-    return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
+    if not agents:
+        raise click.UsageError("Missing option '--agent'.", ctx=ctx)
+    if sample is None and seed:
+        raise UsageError("--seed applies to --sample.", code="unused-option")
+    choice = TaskChoice(include, exclude, limit, sample, seed)
+    paths = given_paths(ctx, sources)
+    players = combinations(agents, models)
+    requests = [JobRequest(paths, agent, model, choice=choice, **options) for agent, model in players]
+    for request in requests:
+        _refuse_unused(request)
+    base = name or default_name()
+    named = job_names(base, players)
+    require_base_image(options["base_image"], options["sandbox"], options["pull"])
+    planned = [plan_job(request, on_pull=PullLines(live=False).show) for request in requests]
+    _look_ahead(planned[0][1], requests[0].agent)
+    for each in named:  # all or nothing: the last one must not be refused when the others have run
+        JobStore.require_new(jobs_dir, each)
+    pace = _Pace(concurrency, build_concurrency)
+    codes, summaries = [], []
+    for each, request, (found, tasks) in zip(named, requests, planned, strict=True):
+        if len(requests) > 1:
+            note(printable(f"job {each}: agent {request.agent}, model {request.model or '–'}"))
+        store = create_job(jobs_dir, each, request, tasks)
+        code, summary = _run(store, request, found, tasks, pace, as_json=as_json, alone=len(requests) == 1)
+        codes.append(code)
+        summaries.append(summary)
+        if code == INTERRUPTED:
+            break
+    if len(requests) > 1:
+        _show_together(jobs_dir, named[: len(summaries)], summaries, as_json=as_json)
+    return max(codes)
+
+
+def combinations(agents: tuple[str, ...], models: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """Every agent with every model; an agent that uses none is run once, where another one uses them."""
+    agents, models = tuple(dict.fromkeys(agents)), tuple(dict.fromkeys(models))
+    if not models or not any(uses_model(agent) for agent in agents):
+        return [(agent, model) for agent in agents for model in models or (None,)]
+    return [(agent, model) for agent in agents for model in (models if uses_model(agent) else (None,))]
+
+
+def job_names(base: str, players: list[tuple[str, str | None]]) -> list[str]:
+    """The names of the jobs of a run: the base, followed by who plays where there are several."""
+    if len(players) == 1:
+        return [base]
+    names: list[str] = []
+    for agent, model in players:
+        text = "__".join(part for part in (agent, model) if part)
+        name = f"{base}__{re.sub(r'[^A-Za-z0-9._-]+', '-', text).strip('-.')[:80]}"
+        names.append(name if name not in names else f"{name}__{len(names) + 1}")
+    return names
+
+
+def _show_together(jobs_dir: Path, names: list[str], summaries: list[Summary], *, as_json: bool) -> None:
+    if as_json:
+        emit_json({"jobs": [summary.to_dict() for summary in summaries]})
+        return
+    if len(names) > 1:
+        emit("")
+        for line in together_lines(compare_all([(name, Job.find(jobs_dir, name)) for name in names])):
+            emit(printable(line))
 
 
 @click.command("resume")
@@ -122,8 +200,17 @@ def resume_command(job: str, concurrency: int, build_concurrency: int, jobs_dir:
     """Resume a job: run what is missing, and what a transient failure left unscored."""
     store = readable(JobStore.open(jobs_dir, job))
     request = store.record.request
+    require_base_image(request.base_image, request.sandbox, request.pull)
     planned, tasks = plan_job(request, on_pull=PullLines(live=False).show)
-    return _run(store, request, planned, tasks, concurrency, build_concurrency, as_json=as_json)
+    pace = _Pace(concurrency, build_concurrency)
+    return _run(store, request, planned, tasks, pace, as_json=as_json, alone=True)[0]
+
+
+class _Pace(NamedTuple):
+    """How much happens at a time."""
+
+    rollouts: int
+    builds: int
 
 
 def _refuse_unused(request: JobRequest) -> None:
@@ -156,22 +243,23 @@ def _run(
     request: JobRequest,
     sources: Sources,
     tasks: list[TaskRef],
-    concurrency: int,
-    build_concurrency: int,
+    pace: _Pace,
     *,
     as_json: bool,
-) -> int:
+    alone: bool,
+) -> tuple[int, Summary]:
+    """The exit code of a job and its summary; of several jobs no JSON is printed for each."""
     planned = {item.key for item in plan_items(tasks, request.attempts, request.settings())}
     items = work_left(store, request, tasks)
-    watching = Watching(len(items), labels(task.id for task in tasks))
+    watching = Watching(len(items), labels(task.id for task in tasks), store.folder)
     try:
         completed, summary = anyio.run(
             lambda: run_job(
                 store,
                 sources,
                 items,
-                concurrency=concurrency,
-                build_concurrency=build_concurrency,
+                concurrency=pace.rollouts,
+                build_concurrency=pace.builds,
                 observer=watching,
                 planned=planned,
             )
@@ -180,12 +268,13 @@ def _run(
         watching.close()
         store.close()
     if as_json:
-        emit_json(summary.to_dict())
+        if alone:
+            emit_json(summary.to_dict())
     else:
-        for line in summary_lines(summary):
+        for line in summary_lines(summary, store.places, width=columns()):
             emit(printable(line))
         emit(f"\nresults are in {store.folder}")
     if not completed:
         note(f"Interrupted. To continue: bench eval resume {job_argument(store.folder)}")
-        return INTERRUPTED
-    return 0 if summary.statistics.scored == len(planned) else 1
+        return INTERRUPTED, summary
+    return (0 if summary.statistics.scored == len(planned) else 1), summary

@@ -1,33 +1,47 @@
-"""What people see while a job runs: one live line on a terminal, a plain line per result otherwise."""
+"""What people see while a job runs: on a terminal a live block with the running rollouts, and a line per result."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
-from benchflow.cli.terminal import is_terminal, note, printable, style
+from benchflow.cli.terminal import LiveBlock, is_terminal, note, printable, shortened
 from benchflow.evaluation.engine import Observer
 from benchflow.evaluation.work import WorkItem
 from benchflow.record import Result, TaskId
+from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
 
-_ERASE = "\r\x1b[2K"
-_INTERVAL = 0.1
-_LONGEST = 200
+_INTERVAL: Final = 0.1
+_TICK: Final = 1.0
+_LONGEST: Final = 200
+_WIDE: Final = 160
+_DOING: Final = {"environment": "starting", "agent": "agent", "verify": "verifying"}
 
 
 class Watching(Observer):
-    """Shows running items and results on stderr."""
+    """Shows running items and results on stderr. Where the folder of the job is given, also what each one does."""
 
-    def __init__(self, total: int, labels: Mapping[TaskId, str]) -> None:
+    def __init__(self, total: int, labels: Mapping[TaskId, str], job: Path | None = None) -> None:
         self._total = total
         self._labels = labels
         self._began = time.monotonic()
         self._running = 0
         self._rewards: list[float] = []
         self._unscored = 0
-        self._live = is_terminal(sys.stderr)
         self._drawn_at = 0.0
+        self._block = LiveBlock(sys.stderr) if is_terminal(sys.stderr) else None
+        self._live = LiveRollouts(job) if job is not None and self._block is not None else None
+        self._lines: list[str] = []
+        self._drawing: Final = threading.Lock()
+        """The block is drawn by the engine's thread and by the one that looks at rollouts."""
+        self._closed: Final = threading.Event()
+        if self._live is not None:
+            threading.Thread(target=self._look, args=(self._live,), daemon=True).start()
 
     def started(self, item: WorkItem) -> None:
         del item
@@ -58,10 +72,17 @@ class Watching(Observer):
         self._say(f"{self._name(item)}: {self.describe(item, result)}; again in {delay:g} s")
 
     def close(self) -> None:
-        """Take the live line away."""
-        if self._live:
-            sys.stderr.write(_ERASE)
-            sys.stderr.flush()
+        """Take the live block away."""
+        self._closed.set()
+        if self._block is not None:
+            with self._drawing:
+                self._block.draw([])
+
+    def _look(self, live: LiveRollouts) -> None:
+        """Look at the running rollouts from time to time, beside the job."""
+        while not self._closed.wait(_TICK):
+            self._lines = live_lines(live.look(), None)
+            self._draw(force=True)
 
     def _name(self, item: WorkItem) -> str:
         return attempt_name(self._labels[self.task(item)], item.attempt)
@@ -71,20 +92,22 @@ class Watching(Observer):
         return len(self._rewards) + self._unscored
 
     def _say(self, text: str) -> None:
-        if self._live:
-            sys.stderr.write(_ERASE)
-        note(printable(text))
+        if self._block is None:
+            note(printable(text))
+            return
+        with self._drawing:
+            self._block.above(printable(text))
 
     def _draw(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not self._live or (not force and now - self._drawn_at < _INTERVAL):
+        if self._block is None or (not force and now - self._drawn_at < _INTERVAL):
             return
         self._drawn_at = now
         mean = f"{sum(self._rewards) / len(self._rewards):.3f}" if self._rewards else "–"
-        unscored = style(f"{self._unscored} unscored", "yellow", sys.stderr) if self._unscored else "0 unscored"
-        line = f"{self._running} running · {len(self._rewards)} scored · {unscored} · mean {mean} · {self._eta(now)}"
-        sys.stderr.write(f"{_ERASE}{line}")
-        sys.stderr.flush()
+        counts = f"{self._running} running · {len(self._rewards)} scored · {self._unscored} unscored"
+        with self._drawing:
+            if not self._closed.is_set():
+                self._block.draw([f"{counts} · mean {mean} · {self._eta(now)}", *self._lines])
 
     def _eta(self, now: float) -> str:
         if not self._done:
@@ -98,13 +121,43 @@ def attempt_name(label: str, attempt: int) -> str:
     return f"{label}, attempt {attempt}"
 
 
-def shortened(sentence: str) -> str:
+def in_short(sentence: str) -> str:
     """As much of a reason as fits on a line or two; the record has all of it."""
-    return sentence if len(sentence) <= _LONGEST else sentence[: _LONGEST - 2].rstrip() + " …"
+    return shortened(sentence, _LONGEST)
+
+
+def live_lines(live: Sequence[LiveRollout], width: int | None = None) -> list[str]:
+    """One line for each running rollout: how long, its phase, what it used, its last action."""
+    room = width or _WIDE
+    lines = []
+    for rollout in live:
+        name = attempt_name(rollout.task, rollout.attempt)
+        step = f" {rollout.step}" if rollout.step else ""
+        used = _used(rollout)
+        last = rollout.last if rollout.phase == "agent" else ""
+        parts = [f"{_elapsed(rollout.started_at):>6}", f"{_DOING[rollout.phase]}{step}", name, *used, last]
+        lines.append(shortened(printable("  " + "  ".join(part for part in parts if part)), room))
+    return lines
+
+
+def _used(rollout: LiveRollout) -> list[str]:
+    usage = rollout.usage
+    tokens = sum(usage.get(name, 0) for name in ("input_tokens", "output_tokens")) or usage.get("context_tokens", 0)
+    shown = [f"{tokens / 1000:.1f}k tokens" if tokens >= 1000 else f"{tokens:g} tokens"] if tokens else []
+    return [*shown, f"${usage['cost_usd']:.4f}"] if usage.get("cost_usd") else shown
+
+
+def _elapsed(started_at: str) -> str:
+    try:
+        began = datetime.fromisoformat(started_at)
+        seconds = max((datetime.now(UTC) - began).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return "–"
+    return f"{int(seconds // 60)}:{int(seconds % 60):02}"
 
 
 def _outcome(result: Result) -> str:
     if result.error is not None:
-        return f"unscored ({result.error.category}/{result.error.code}): {shortened(result.error.message)}"
+        return f"unscored ({result.error.category}/{result.error.code}): {in_short(result.error.message)}"
     seconds = result.timing.get("total", sum(result.timing.values()))
     return f"{result.reward:g} ({seconds:.1f} s)"

@@ -16,6 +16,7 @@ COMMANDS = {
     "roundtrip": Lazy(
         "benchflow.cli.tasks.roundtrip:roundtrip", "Test that split packages survive conversion to task.md and back."
     ),
+    "shell": Lazy("benchflow.cli.rollouts.author_shell:shell", "Open a shell in the environment of a package."),
     "digest": Lazy("benchflow.cli.tasks.digest:digest", "Print the digest of packages."),
     "bundle": Lazy("benchflow.cli.tasks.bundle:bundle", "Write packages into one file with one digest."),
     "pin": Lazy("benchflow.cli.tasks.pin:pin", "Write the SHA-256 pins of evidence, task.md and verifier."),

@@ -78,6 +78,7 @@ def audit(
     than the same state without the trick), voided (there is no score because of the trick), or not applicable. Exits
     with 1 if a package is unsound.
     """
+    from benchflow.cli.preflight import require_base_image
     from benchflow.evidence.audit.auditing import load_families
     from benchflow.evidence.trial_stage import StageOptions
     from benchflow.sandbox.pulling import PullSettings
@@ -86,6 +87,7 @@ def audit(
         raise UsageError(f"{output} already exists.", code="output-exists")
     chosen = load_families(families)
     found = find_packages(paths)
+    require_base_image(options["base_image"], options["sandbox"], options["pull"])
     places = concurrency or os.cpu_count() or 1
     at_once = min(places, len(found))
     settings = StageOptions(

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from benchflow.cli.arguments import PATH, json_option, package_paths, sandbox_option
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
+from benchflow.cli.preflight import require_base_image
 from benchflow.cli.progress import Progress
 from benchflow.cli.pull_lines import pull_option
 from benchflow.cli.tasks.bulk import MANY, Groups, finding_of
@@ -95,6 +96,7 @@ def check(
     _require_codes(codes, as_json=as_json)
     found = find_packages(paths)
     if level == LIVE_LEVEL and sandbox is not None:
+        require_base_image(live["base_image"], sandbox, live["pull"])
         checked = _checked_live(found, sandbox, **live)
     else:
         checked = ordered_map(partial(check_found, level=level, sandbox=sandbox), found)

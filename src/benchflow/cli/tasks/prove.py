@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from benchflow.sandbox.pulling import PullPolicy
     from benchflow.task.package import TaskPackage
 
-_HEADINGS: Final = ("PACKAGE", "VERDICT", "RUNG", "ORACLE", "NO-OP", "KNOWN-BAD", "PARTIAL", "FLAKES", "AUDIT", "BOARD")
+_HEADINGS: Final = (
+    "PACKAGE", "VERDICT", "RUNG", "ORACLE", "NO-OP", "KNOWN-BAD", "PARTIAL", "FLAKES", "PERTURBED", "AUDIT", "BOARD",
+)  # fmt: skip
 _KINDS: Final = ("oracle", "no-op", "known-bad", "partial")
+_PERTURBATION: Final = "perturbation"
 _NOTHING: Final = "-"
 
 
@@ -58,7 +61,7 @@ class _Request:
 @click.option("--report-only", is_flag=True, help="Write nothing into the packages.")
 @click.option("--no-audit", is_flag=True, help="Do not try to score without solving (see `bench tasks audit`).")
 @click.option("--declare", is_flag=True, help="Also write the evidence block into task.md.")
-@click.option("--fresh", is_flag=True, help="Run everything again, also what the evidence of a package shows already.")
+@click.option("--fresh", is_flag=True, help="Run everything again, even if the evidence of a package is current.")
 @click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="See `bench sandboxes`.")
 @click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available.")
 @pull_option
@@ -95,6 +98,7 @@ def prove(paths: tuple[Path, ...], as_json: bool, **options: Any) -> int:
 
 
 def _request(options: Mapping[str, Any]) -> _Request:
+    from benchflow.cli.preflight import require_base_image
     from benchflow.evidence.reuse import SHIPPED_CHEATS, Wanted
     from benchflow.plugins import FAMILIES
     from benchflow.task.checks import require_sandbox
@@ -102,6 +106,7 @@ def _request(options: Mapping[str, Any]) -> _Request:
 
     if options["sandbox"] != "auto":
         require_sandbox(options["sandbox"])
+    require_base_image(options["base_image"], options["sandbox"], options["pull"])
     families = None if options["no_audit"] else frozenset({*FAMILIES.names(), SHIPPED_CHEATS})
     return _Request(
         Wanted(options["sandbox"], options["base_image"], options["isolation"], options["reruns"], families),
@@ -300,14 +305,22 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
         if not case["passed"]:
             why = "; ".join(case.get("reasons", ())) or "failed"
             yield f"     {style('failed', 'red')} {case['type']} '{printable(case['name'])}': {printable(why)}"
-    passed = [f"{printable(case['name'])} {_rewards(case)}" for case in entry["cases"] if case["passed"]]
-    if passed:
-        yield f"     passed: {', '.join(passed)}"
+    passed = [case for case in entry["cases"] if case["passed"]]
+    shown = [f"{printable(case['name'])} {_rewards(case)}" for case in passed if case["type"] != _PERTURBATION]
+    if shown:
+        yield f"     passed: {', '.join(shown)}"
     if entry["flake"]:
         flake = entry["flake"]
         yield (
-            f"     verified {flake['runs']} times, {flake['failures']} failed: "
+            f"     verified {counted(flake['runs'], 'time')}, {flake['failures']} failed: "
             f"a flake rate of at most {flake['upper_95']:.1%} (95 %)"
+        )
+    yield from _perturbation_lines(entry, [case["name"] for case in passed if case["type"] == _PERTURBATION])
+    if entry.get("judge_agreement"):
+        agreement = entry["judge_agreement"]
+        yield (
+            f"     {agreement['sample_count']} verdicts of the judge on {counted(agreement['states'], 'state')} "
+            f"agree at {agreement['pairwise_agreement']:.2g}"
         )
     yield from _audit_lines(entry["audit"] or {})
     board = entry["leaderboard"]
@@ -317,6 +330,13 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
     yield from issue_lines((Issue(**issue) for issue in entry["issues"]), entry["path"])
     if entry["written"]:
         yield style(f"     wrote {', '.join(entry['written'])}", "dim")
+
+
+def _perturbation_lines(entry: Mapping[str, Any], same: list[str]) -> Iterator[str]:
+    if same:
+        yield f"     the same verdict with another: {', '.join(same)}"
+    for name, why in (entry.get("not_perturbed") or {}).items():
+        yield style(f"     not perturbed: {name} ({printable(why)})", "dim")
 
 
 def _audit_lines(audit: Mapping[str, Any]) -> Iterator[str]:
@@ -336,6 +356,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     for kind in _KINDS:
         cases = [case for case in entry["cases"] if case["type"] == kind]
         rewards.append(", ".join(dict.fromkeys(_rewards(case) for case in cases)) or _NOTHING)
+    perturbed = [case["passed"] for case in entry["cases"] if case["type"] == _PERTURBATION]
     flake, audit, board = entry["flake"], entry["audit"], entry["leaderboard"]
     broken = sum(family["verdict"] == "broken" for family in audit.get("families", ())) if audit else 0
     return (
@@ -344,6 +365,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
         entry["isolation"]["rung"] if entry["isolation"] else _NOTHING,
         *rewards,
         f"<= {flake['upper_95']:.1%}" if flake else _NOTHING,
+        _NOTHING if not perturbed else f"{perturbed.count(False)} differ" if not all(perturbed) else "same",
         _NOTHING if not audit else f"{broken} broken" if broken else "sound" if audit["sound"] else "voided",
         board["status"] if board else _NOTHING,
     )

@@ -166,7 +166,8 @@ def _rows(package: TaskPackage) -> Iterator[tuple[str, str | None]]:
     yield "steps", ", ".join(step.config.name for step in view.steps)
     yield ("environment", environment.docker_image or ("environment/" if view.environment_dir else "the machine's own"))
     yield "network", environment.network_mode
-    yield ("limits", f"{environment.cpus:g} CPUs, {environment.memory_mb} MB memory, {environment.storage_mb} MB disk")
+    cpus = f"{environment.cpus:g} {'CPU' if environment.cpus == 1 else 'CPUs'}"
+    yield ("limits", f"{cpus}, {environment.memory_mb} MB memory, {environment.storage_mb} MB disk")
     yield "agent timeout", "none" if agent.timeout_sec is None else f"{agent.timeout_sec:g} s"
     document = package.verifier_document
     strategy = f"{document.default_strategy} ({view.strategy})" if document else view.strategy

@@ -15,6 +15,7 @@ from benchflow.plugins import FAMILIES
 from benchflow.record.evidence import TOLERANCE, AuditReport, FamilyReport
 from benchflow.task.checks.worth import check_worth
 from benchflow.task.package import TaskPackage
+from benchflow.verifier.scope import scope_of
 
 CHEATS = "evidence/cheats/"
 
@@ -56,6 +57,8 @@ def bounds_of(package: TaskPackage) -> Bounds:
         "no_op": calibration.no_op_reward_max if calibration is not None else None,
         "known_bad": calibration.known_bad_reward_max if calibration is not None else None,
     }
+    steps: list[str | None] = [step.config.name for step in package.view.steps]
+    declared["most"] = max(scope_of(package.view, step).reward_range.high for step in steps or [None])
     return Bounds(**{name: bound for name, bound in declared.items() if bound is not None})
 
 

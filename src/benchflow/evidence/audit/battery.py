@@ -30,6 +30,7 @@ limit may be an hour."""
 DEADLINE: Final = "deadline"
 UNDECIDED: Final = "Undecided: "
 """How the evidence of a family starts whose attempts could not be run."""
+POINTLESS: Final = "Doing nothing already gets the full reward, which no trick can exceed."
 _OF_THE_MACHINE: Final[frozenset[Category]] = frozenset({"infrastructure", "judge", "cancelled", "unsupported"})
 """Failures that no trick of an agent causes. An agent can break its sandbox, and what the verifier needs."""
 
@@ -41,6 +42,8 @@ class Bounds:
     no_op: float = 0.1
     known_bad: float = 1.0 - 2 * TOLERANCE
     """Anything below full, where the package declares nothing."""
+    most: float = 1.0
+    """The largest reward that its verifiers give."""
 
     def exceeded(self, attempt: Attempt, reward: float, baseline: float | None) -> bool:
         """Whether a reward is more than an attempt may get; `baseline` is that of the state without the trick.
@@ -100,6 +103,11 @@ class Battery:
         attempts = family.attempts(self._seen)
         if isinstance(attempts, NotApplicable):
             return FamilyReport(family.name, "not-applicable", 0, None, attempts.reason)
+        nothing = (await self.baseline()).reward
+        if nothing is not None and nothing >= self._bounds.most - TOLERANCE:
+            attempts = [attempt for attempt in attempts if attempt.bound == "no-op" or attempt.without is not None]
+            if not attempts:
+                return FamilyReport(family.name, "not-applicable", 0, None, POINTLESS, nothing)
         outcomes: list[_Outcome] = []
         for attempt in attempts:
             outcomes.append(await self._try(attempt))

@@ -14,6 +14,7 @@ from benchflow.evaluation.statistics import summarise
 from benchflow.evaluation.summary import sample
 from benchflow.evidence.leaderboard.published_job import PublishedJob
 from benchflow.record import Counted
+from benchflow.record.layout import RESCORES
 from benchflow.record.leaderboard_index import (
     Leaderboard,
     LeftOut,
@@ -27,6 +28,11 @@ from benchflow.record.outcome import Status
 from benchflow.rewards.numbers import shown
 
 WORKSPACE: Final = "workspace.tar.gz"
+PUBLISHED: Final = frozenset({
+    WORKSPACE, RESCORES, "result.json", "trajectory.jsonl", "user_rounds.jsonl", "rewards.jsonl",
+    "agent", "verifier", "artifacts", "steps", "rounds", "branches",
+})  # fmt: skip
+"""What is published of the folder of a rollout: what its verdict rests on, and nothing that describes the machine."""
 _CLOSE: Final = 1e-9
 """Numbers that differ by less are equal: mathematical libraries of machines differ in the last digits."""
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from benchflow.errors import InfrastructureFailure, UsageError
 from benchflow.evidence.leaderboard.board_check import CheckedBoard, check_board
-from benchflow.evidence.leaderboard.board_claims import claims, job_folder, rollout_folder
+from benchflow.evidence.leaderboard.board_claims import PUBLISHED, claims, job_folder, rollout_folder
 from benchflow.evidence.leaderboard.board_file import write_board
 from benchflow.evidence.leaderboard.board_selection import BoardProblem
 from benchflow.evidence.leaderboard.published_job import PublishedJob, parse_job
@@ -29,8 +29,6 @@ from benchflow.record.layout import RESCORES
 from benchflow.record.leaderboard_index import Leaderboard, ListedFile
 
 _PACKED: Final = ".gz"
-_UNPUBLISHED: Final = frozenset({"config.json", "environment"})
-"""Names in a rollout's folder that verification does not need and that describe the machine."""
 _SHALLOW: Final = 3
 """A path of the machine with fewer parts, such as `/app` or `/root`, also occurs inside sandboxes, and says nothing."""
 _CHUNK: Final = 1 << 20
@@ -170,7 +168,7 @@ def _kept(places: RolloutFolder, newest: str | None) -> Iterator[Path]:
 
 
 def _wanted(name: Path, newest: str | None) -> bool:
-    if name.parts[0] in _UNPUBLISHED or name.parts[0].startswith("."):
+    if name.parts[0] not in PUBLISHED:
         return False
     return name.parts[0] != RESCORES or (newest is not None and f"{newest}/".startswith("/".join(name.parts[:2])))
 

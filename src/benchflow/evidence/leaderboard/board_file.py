@@ -56,9 +56,9 @@ class BoardFile:
         for offset in range(0, listed.bytes, _CHUNK):
             yield self.archive.read(place.start + offset, min(_CHUNK, listed.bytes - offset))
 
-    def text(self, path: str) -> bytes | None:
+    def text(self, path: str, most: int = MAX_TEXT_BYTES) -> bytes | None:
         """The content of a part; None if the file has none of that name, or one that is too large to be read."""
-        if path not in self.places or self.places[path][1].bytes > MAX_TEXT_BYTES:
+        if path not in self.places or self.places[path][1].bytes > most:
             return None
         return b"".join(self.chunks(path))
 

@@ -33,6 +33,7 @@ def job_problems(job: PublishedJob, file: str) -> Iterator[BoardProblem]:
     for code, message in (
         *_settings(job, names),
         *_plan(job, names),
+        *_ordinals(job),
         *_tries(job, names),
         *_superseded(job),
         *_environments(job, names),
@@ -78,6 +79,19 @@ def _plan(job: PublishedJob, names: Names) -> Found:
         yield "not-finished", f"the job plans {job.record.planned} rollouts, and its results are of {each}"
 
 
+def _ordinals(job: PublishedJob) -> Found:
+    """Tasks of one name and content are counted, so that none of them stands for others that were left out."""
+    counted: dict[tuple[str, str | None], set[int]] = defaultdict(set)
+    for _, result in job.counted:
+        counted[result.task.name, result.task.content_digest].add(result.task.ordinal)
+    for (name, _), numbers in counted.items():
+        if numbers != set(range(1, len(numbers) + 1)):
+            yield (
+                "attempt-missing",
+                f"tasks called {name} are not numbered from 1: {', '.join(map(str, sorted(numbers)))}",
+            )
+
+
 def _tries(job: PublishedJob, names: Names) -> Found:
     """One try counts for each item, and the others failed for reasons that are not the agent's."""
     by_key: dict[WorkKey, dict[str, list[Counted]]] = defaultdict(lambda: defaultdict(list))
@@ -104,12 +118,17 @@ def _tries(job: PublishedJob, names: Names) -> Found:
 
 def _verdicts(verdicts: Sequence[Counted]) -> Found:
     """A rollout may be scored again by the same package if that changes nothing, or if a judge was not available."""
-    for (rollout, before), (_, after) in pairwise(verdicts):
-        note = after.notes.rescore
-        if note is None:
-            yield "attempt-added", f"{rollout} has two results"
-        elif note.package_digest not in (None, after.task.digest):
+    for rollout, result in verdicts:
+        note = result.notes.rescore
+        if note is not None and note.package_digest not in (None, result.task.digest):
             yield "other-package", f"{rollout} was scored again by another version of its package"
+    first = verdicts[0]
+    note = first.result.notes.rescore
+    if note is not None and note.before is not None and note.before.status == "scored":
+        yield "attempt-missing", f"{first.rollout} was scored before, and that result is missing"
+    for (rollout, before), (_, after) in pairwise(verdicts):
+        if after.notes.rescore is None:
+            yield "attempt-added", f"{rollout} has two results"
         elif before.error is not None and before.error.category not in REPEATABLE:
             yield "best-of-n", f"{rollout} was scored again after its verifier had failed ({before.error.code})"
         elif before.error is None and not same_score(before, after):

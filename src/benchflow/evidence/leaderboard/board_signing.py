@@ -59,7 +59,9 @@ def _library() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        message = "Signatures need the extra 'sign': pip install 'benchcube[sign]'"
+        from cube.extras import extra_command
+
+        message = f"Signatures need the extra 'sign': {extra_command('sign')}"
         raise UsageError(message, code="extra-missing") from error
     return serialization, ed25519
 

@@ -11,6 +11,7 @@ from benchflow.files.redaction import MARK
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record import Counted, JobRecord, JobResults, Result, always_wins
 from benchflow.record.job import read_counted
+from benchflow.record.result import RESULT_SCHEMA
 
 REPEATABLE: Final = frozenset({"infrastructure", "sandbox", "environment", "judge", "cancelled"})
 """Failures after which a try may be repeated: nothing that the agent did decides whether they happen."""
@@ -73,9 +74,16 @@ class PublishedJob:
             "on a substituted image": sum(result.sandbox.fidelity == "substituted" for result in counted),
             "ended by a time limit": sum(result.agent.timed_out for result in counted),
             "unscored": sum(result.error is not None for result in counted),
+            "without a kept workspace": sum(_has_no_workspace(result) for result in counted),
             "repeated or superseded": sum(1 for _ in self.left_out()),
         }
         yield from (f"rollouts {what}: {count}" for what, count in counts.items() if count)
+
+
+def _has_no_workspace(result: Result) -> bool:
+    """Whether nobody can compute the verdict on a rollout again."""
+    note = result.notes.workspace
+    return result.error is None and (note is None or not note.kept)
 
 
 def _place(counted: Counted) -> tuple[Any, ...]:
@@ -99,7 +107,10 @@ def parse_job(job: bytes, results: bytes, settings_digest: str) -> PublishedJob:
         raise ValueError("results.jsonl ends in an incomplete line")
     for number, line in enumerate(whole, 1):
         try:
-            lines.append(read_counted(parse_json(line)))
+            document = parse_json(line)
+            if isinstance(document, dict) and document.get("schema") != RESULT_SCHEMA:
+                raise ValueError(f"it is not a document of the schema {RESULT_SCHEMA}")
+            lines.append(read_counted(document))
         except StrictJSONError as error:
             raise ValueError(f"results.jsonl, line {number} {error}") from error
         except ValueError as error:

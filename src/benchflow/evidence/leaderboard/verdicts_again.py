@@ -6,10 +6,9 @@ reason, and never taken as confirmed.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -19,12 +18,21 @@ import anyio.to_thread
 
 from benchflow.errors import BenchflowError
 from benchflow.evaluation.packages import PackageRunner
-from benchflow.evidence.leaderboard.board_claims import folder_of, rollout_folder
+from benchflow.evidence.leaderboard.board_claims import folder_of, job_folder, rollout_folder
 from benchflow.evidence.leaderboard.board_file import BoardFile
 from benchflow.evidence.leaderboard.board_selection import BoardProblem
+from benchflow.evidence.leaderboard.board_trajectory import events
+from benchflow.evidence.leaderboard.package_agreement import (
+    isolation_problem,
+    metric_difference,
+    parts_of_strategies,
+    score_problem,
+    strategy_problem,
+    tools_problem,
+)
 from benchflow.evidence.leaderboard.published_job import PublishedJob, is_whole
 from benchflow.files.scratch import scratch
-from benchflow.record import Counted, JobRequest, RescoreNote, Result, RolloutFolder
+from benchflow.record import Counted, JobRequest, RescoreNote, Result, RolloutFolder, TaskId
 from benchflow.rollout.drivers.replay import NotRescoredError, counts
 from benchflow.rollout.policies import judges
 from benchflow.task.package import VERIFIER_PART, TaskPackage, package_parts
@@ -32,8 +40,11 @@ from benchflow.task.package import VERIFIER_PART, TaskPackage, package_parts
 _DECIDED_ELSEWHERE: Final = {
     "assessor": "an assessor decided it during the exchange",
     "leaderboard-submission": "an external scorer decided it",
+    "ors-episode": "its rewards were given during the episode",
 }
-_CLOSE: Final = 1e-9
+NO_SCORE: Final = "it has no score"
+_LISTED: Final = 5
+"""Packages without results that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,12 @@ class VerdictReport:
     not_recomputed: list[NotRecomputed] = field(default_factory=list)
     problems: list[BoardProblem] = field(default_factory=list)
 
+    def unconfirmed(self) -> Iterator[BoardProblem]:
+        """Each verdict that was not confirmed, as a problem; what has no score claims nothing."""
+        for one in self.not_recomputed:
+            if one.reason != NO_SCORE:
+                yield BoardProblem("verdict-unconfirmed", rollout_folder(one.job, one.rollout), one.reason)
+
 
 @dataclass(frozen=True, slots=True)
 class _Item:
@@ -66,13 +83,16 @@ class _Item:
     def folder(self) -> str:
         return rollout_folder(self.job.record.name, self.counted.rollout)
 
+    def given(self, sandbox: str | None) -> JobRequest:
+        """The request of the job, here."""
+        request = self.job.record.request
+        return replace(request, sources=(), directory="", sandbox=sandbox or request.sandbox)
+
     def request(self, sandbox: str | None) -> JobRequest:
         """The request under which the verifier sees what it saw then."""
-        given, verifier = self.job.record.request, self.counted.result.verifier
-        isolation = given.isolation
-        if verifier is not None and verifier.isolation.chosen_by == "proof":
-            isolation = verifier.isolation.rung
-        return replace(given, sources=(), directory="", sandbox=sandbox or given.sandbox, isolation=isolation)
+        given, verifier = self.given(sandbox), self.counted.result.verifier
+        by_proof = verifier is not None and verifier.isolation.chosen_by == "proof"
+        return replace(given, isolation=verifier.isolation.rung) if verifier is not None and by_proof else given
 
 
 class VerdictCheck:
@@ -88,26 +108,57 @@ class VerdictCheck:
         for path in file.places:
             self._parts[folder_of(path)].append(path)
         tasks = PackageRunner(packages, JobRequest((), "nop")).packages()
-        self._known: Final = {(task.name, task.id.content_digest): task for task in tasks}
-        self._names: Final = {task.name for task in tasks}
+        self._known: Final = {task.id: task for task in tasks}
+        for job in jobs:
+            self._missing(job)
         found = [self._item(job, counted) for job in jobs for counted in job.counted]
         self.items: Final = [item for item in found if item is not None]
 
+    def _missing(self, job: PublishedJob) -> None:
+        """A job that leaves out the tasks that went badly was selected."""
+        done = {result.task.id for _, result in job.counted}
+        left = sorted(task.label() for task in self._known.keys() - done)
+        if left and self._known.keys() & done:
+            more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+            message = (
+                f"{len(left)} of the {len(self._known)} packages have no result: {', '.join(left[:_LISTED])}{more}"
+            )
+            self.report.problems.append(
+                BoardProblem("task-missing", f"{job_folder(job.record.name)}/results.jsonl", message)
+            )
+
     def _item(self, job: PublishedJob, counted: Counted) -> _Item | None:
-        task = counted.result.task
-        known = self._known.get((task.name, task.content_digest))
+        result, file = counted.result, rollout_folder(job.record.name, counted.rollout)
+        known = self._known.get(result.task.id)
         if known is None:
-            file = rollout_folder(job.record.name, counted.rollout)
-            there = task.name in self._names
-            message = f"the package {task.name} has another content digest here" if there else f"{task.name} is missing"
-            self.report.problems.append(BoardProblem("other-package" if there else "package-missing", file, message))
+            code, message = self._unknown(result.task.id)
+            self.report.problems.append(BoardProblem(code, file, message))
             return None
         package: TaskPackage = known.payload
-        reason = _why_not(job, counted.result, package)
-        if reason is None:
-            return _Item(job, counted, package)
-        self._leave(job, counted, reason)
-        return None
+        reason = _why_not(job, result, package)
+        if reason is not None:
+            self._leave(job, counted, reason)
+            return None
+        problem = strategy_problem(result, package.view) or self._tools_problem(file, package)
+        if problem is not None:
+            self.report.problems.append(BoardProblem("record-edited", file, problem))
+            return None
+        return _Item(job, counted, package)
+
+    def _unknown(self, task: TaskId) -> tuple[str, str]:
+        """The code and the message for a task that is not among the packages."""
+        alike = [known for known in self._known if known.name == task.name]
+        if any(known.content_digest == task.content_digest for known in alike):
+            return "other-package", f"it is of {task.label()}, and there are fewer packages of that name here"
+        if alike:
+            return "other-package", f"the package {task.name} has another content digest here"
+        return "package-missing", f"{task.name} is missing"
+
+    def _tools_problem(self, folder: str, package: TaskPackage) -> str | None:
+        path = f"{folder}/trajectory.jsonl"
+        if package.view.namespace.agent_policy is None or path not in self._file.places:
+            return None
+        return tools_problem(events(self._file.chunks(path)), package.view)
 
     def _leave(self, job: PublishedJob, counted: Counted, reason: str) -> None:
         rollout, result = counted
@@ -119,11 +170,13 @@ class VerdictCheck:
         runners: dict[JobRequest, PackageRunner] = {}
         limit = anyio.CapacityLimiter(concurrency)
 
+        def runner(request: JobRequest) -> PackageRunner:
+            return runners.setdefault(request, PackageRunner((), request))
+
         async def score(item: _Item) -> None:
-            request = item.request(self._sandbox)
-            runner = runners.setdefault(request, PackageRunner((), request))
             async with limit:
-                await self._score(item, runner)
+                if await self._is_comparable(item, runner(item.given(self._sandbox))):
+                    await self._score(item, runner(item.request(self._sandbox)))
             done()
 
         try:
@@ -131,11 +184,28 @@ class VerdictCheck:
                 for item in self.items:
                     group.start_soon(score, item)
         finally:
-            for runner in runners.values():
-                await runner.close()
+            for one in runners.values():
+                await one.close()
         self.report.problems.sort(key=str)
         self.report.not_recomputed.sort(key=lambda one: (one.job, one.rollout))
         return self.report
+
+    async def _is_comparable(self, item: _Item, runner: PackageRunner) -> bool:
+        """Whether the verifier saw then what it may see, and its verdict can be computed from what was kept."""
+        result, view = item.counted.result, item.package.view
+        try:
+            problem = isolation_problem(result, view, await runner.isolation(item.package))
+        except BenchflowError as error:
+            self._leave(item.job, item.counted, f"its isolation cannot be determined here: {error}")
+            return False
+        if problem is not None:
+            self.report.problems.append(BoardProblem("isolation-wrong", item.folder, problem))
+            return False
+        reason = "the verifier used services that the agent had started" if result.rung == "services" else None
+        reason = reason or _decided_by(item.package)
+        if reason is not None:
+            self._leave(item.job, item.counted, reason)
+        return reason is None
 
     async def _score(self, item: _Item, runner: PackageRunner) -> None:
         recorded = item.counted.result
@@ -150,15 +220,17 @@ class VerdictCheck:
         if not counts(again):
             reason = again.error.message if again.error is not None else "it could not be scored"
             self._leave(item.job, item.counted, reason)
-        elif _same(recorded.reward, again.reward):
-            self.report.confirmed += 1
-        elif recorded.rung == "open":
-            reason = "it was verified in the agent's own box, whose processes are gone; scored again it differs"
-            self._leave(item.job, item.counted, reason)
+            return
+        problem, other = score_problem(recorded, again), metric_difference(recorded, again)
+        if problem is not None and recorded.rung == "open":
+            other = "it was verified in the agent's own box, whose processes are gone; scored again it differs"
+            problem = None
+        if problem is not None:
+            self.report.problems.append(BoardProblem("verdict-wrong", item.folder, problem))
+        elif other is not None:
+            self._leave(item.job, item.counted, other)
         else:
-            here = again.reward if again.error is None else f"no score ({again.error.code})"
-            message = f"its verdict is {recorded.reward}, and its workspace gives {here}"
-            self.report.problems.append(BoardProblem("verdict-wrong", item.folder, message))
+            self.report.confirmed += 1
 
     def _extract(self, base: str, folder: Path) -> None:
         for path in self._parts[base]:
@@ -169,24 +241,23 @@ class VerdictCheck:
 
 
 def _why_not(job: PublishedJob, result: Result, package: TaskPackage) -> str | None:
-    """Why a verdict cannot be computed again, as far as that is known before trying."""
-    if result.reward is None or result.verifier is None:
-        return "it has no score"
+    """Why nothing can be said about a result, as far as that is known before trying."""
+    if result.reward is None:
+        return NO_SCORE
     if not is_whole(job.record.request.base_image):
         return "its base image is a path of the machine it was made on"
-    if not package.valid:
-        return "the package is not valid here"
-    if result.verifier.strategy in _DECIDED_ELSEWHERE:
-        return _DECIDED_ELSEWHERE[result.verifier.strategy]
-    if result.rung == "services":
-        return "the verifier used services that the agent had started"
-    steps: list[str | None] = [step.config.name for step in package.view.steps]
+    return None if package.valid else "the package is not valid here"
+
+
+def _decided_by(package: TaskPackage) -> str | None:
+    """Who besides the workspace decides verdicts of a package, in words."""
+    view = package.view
+    elsewhere = next((kind for kind in parts_of_strategies(view) if kind in _DECIDED_ELSEWHERE), None)
+    if elsewhere is not None:
+        return _DECIDED_ELSEWHERE[elsewhere]
+    steps: list[str | None] = [step.config.name for step in view.steps]
     try:
-        models = judges(package.view, os.environ, steps or [None])
+        models = judges(view, os.environ, steps or [None])
     except BenchflowError as error:
         return str(error)
     return f"a judge model decided it ({models[0].name})" if models else None
-
-
-def _same(one: float | None, other: float | None) -> bool:
-    return one is not None and other is not None and math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_CLOSE)

@@ -59,6 +59,7 @@ class AgentDriver(Driver):
                 artifacts = await self._freeze(plan)
             self._audit()
         with draft.timed("verify"), attributed("verifier", "verify"):
+            context.trajectory("verification", step=name)
             place = context.folder.step(name).verifier
             checked = await context.verifier.verify(place, rollout=context.folder.path, step=name)
         if name is not None:

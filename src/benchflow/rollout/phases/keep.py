@@ -27,12 +27,10 @@ from benchflow.files.path_set import PathSet
 from benchflow.files.redaction import Redactor, redact_folder
 from benchflow.files.scratch import scratch
 from benchflow.record import Workspace
+from benchflow.record.reading.kept_workspace import FILES, MANIFEST, SCHEMA
 from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.sandbox.protocol import OF_THE_FILE, Change, Rights, Sandbox
 
-MANIFEST: Final = "workspace.json"
-FILES: Final = "files"
-SCHEMA: Final = "benchcube.workspace.v1"
 MAX_BYTES: Final = 256 << 20
 MAX_ENTRIES: Final = 50_000
 _TREE: Final = 5

@@ -5,25 +5,32 @@ The archive is read as data that may be damaged: names stay below the folder the
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
 import tarfile
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import anyio.to_thread
 
 from benchflow.errors import InfrastructureFailure, SandboxFailure
 from benchflow.files.scratch import scratch
-from benchflow.rollout.phases.keep import FILES, MANIFEST, MAX_BYTES, MAX_ENTRIES, SCHEMA, STAT, is_plain
+from benchflow.record.reading.kept_workspace import FILES, MANIFEST, SCHEMA
+from benchflow.rollout.phases.keep import MAX_BYTES, MAX_ENTRIES, STAT, is_plain
 from benchflow.sandbox.protocol import Rights, Sandbox
 
 _TIMEOUT_SEC: Final = 120.0
 _LONGEST_MANIFEST: Final = 64 << 20
+_DAMAGES: Final = (
+    tarfile.TarError, zlib.error, OSError, EOFError, ValueError, LookupError, TypeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What reading an archive raises that is not as `keep` writes it."""
 
 
 @dataclass(slots=True)
@@ -58,7 +65,7 @@ async def restore_workspace(sandbox: Sandbox, archive: Path) -> None:
         root.mkdir()
         try:
             staged = await anyio.to_thread.run_sync(_unpack, archive, root)
-        except (tarfile.TarError, OSError, EOFError, ValueError, KeyError) as error:
+        except _DAMAGES as error:
             message = f"The kept workspace {archive} is damaged: {error}."
             raise InfrastructureFailure(message, code="workspace-damaged") from error
         await _each(sandbox, ["rm", "-rf"], staged.deleted)
@@ -87,7 +94,7 @@ async def _each(sandbox: Sandbox, command: Sequence[str], paths: Sequence[str]) 
 def _unpack(archive: Path, root: Path) -> _Staged:
     staged = _Staged()
     entries = size = 0
-    with tarfile.open(archive, "r:gz") as tar:
+    with gzip.open(archive) as stream, tarfile.open(fileobj=cast("IO[bytes]", _Bounded(stream)), mode="r:") as tar:
         staged.deleted = [_path(item) for item in _manifest(tar)["deleted"]]
         for member in tar:
             entries += 1
@@ -99,6 +106,20 @@ def _unpack(archive: Path, root: Path) -> _Staged:
     for folder, time in staged.times.items():
         os.utime(folder, (time, time))
     return staged
+
+
+class _Bounded:
+    """A stream of which nothing large is read at once: headers in an archive may announce any size."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream: Final = stream
+        self.seek: Final = stream.seek
+        self.tell: Final = stream.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _LONGEST_MANIFEST:
+            raise ValueError(f"it has a header of {size:,} bytes")
+        return self._stream.read(size)
 
 
 def _manifest(tar: tarfile.TarFile) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def _without_zstd(stream: BinaryIO) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
-        message = "The archive is compressed with zstd, which needs the package zstandard: install benchcube[zstd]."
+        from cube.extras import extra_command
+
+        message = f"The archive is compressed with zstd, which needs the extra 'zstd': {extra_command('zstd')}"
         raise EnvironmentFailure(message, code="archive-invalid") from None
     reader: BinaryIO = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
     return reader

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -39,13 +40,16 @@ class ComposedSandbox(LocalSandbox):
         *,
         layers: tuple[Layer, ...] = (),
         revert: Revert | None = None,
+        tree: Path | None = None,
         after: anyio.Event | None = None,
         service_layers: Mapping[str, tuple[Layer, ...]] | None = None,
     ) -> None:
         """`service_layers` is what a fork takes over of each service."""
         names = tuple(composition.names)
         self._holder = LocalSandbox(backend, SandboxSpec(user="root", workdir="/", network=spec.network))
-        super().__init__(backend, spec, layers=layers, revert=revert, after=after, network_of=self._holder, names=names)
+        super().__init__(
+            backend, spec, layers=layers, revert=revert, tree=tree, after=after, network_of=self._holder, names=names
+        )
         self._composition = composition
         self._listens = any(part.service.listens for part in composition.parts)
         """Whether a service could be reached from `main`."""
@@ -118,7 +122,12 @@ class ComposedSandbox(LocalSandbox):
         return await self._holder.dial(port)
 
     async def fork(
-        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        tree: Path | None = None,
     ) -> ComposedSandbox:
         """A copy of all services; each is restarted on a copy of its files."""
         policy = network or self._holder.policy
@@ -128,7 +137,14 @@ class ComposedSandbox(LocalSandbox):
             layers = await self._freeze(group, ended)
             kept = {name: await service.copy_files() for name, service in self._services.items()}
             child = ComposedSandbox(
-                self._backend, spec, self._composition, layers=layers, revert=revert, after=ended, service_layers=kept
+                self._backend,
+                spec,
+                self._composition,
+                layers=layers,
+                revert=revert,
+                tree=tree,
+                after=ended,
+                service_layers=kept,
             )
             await child.start()
         return child

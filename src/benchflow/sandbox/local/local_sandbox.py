@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from benchflow.errors import EnvironmentFailure, SandboxFailure
+from benchflow.errors import EnvironmentFailure, SandboxFailure, UnsupportedError
 from benchflow.sandbox.inside.accounts import AGENT
 from benchflow.sandbox.inside.offers import Offer
 from benchflow.sandbox.local import cgroups
@@ -65,14 +65,16 @@ class LocalSandbox(Sandbox):
         upper: Path | None = None,
         prepared: bool = True,
         revert: Revert | None = None,
+        tree: Path | None = None,
         after: anyio.Event | None = None,
         network_of: LocalSandbox | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
         """`layers` are on top of the environment and belong to this sandbox. `upper` is a folder of the caller's that
         takes what is written, as a layer. Without `prepared` the environment is used unchanged. `revert`
-        chooses what of `layers` is hidden. `after` is set once the layers are no longer mounted for writing.
-        `network_of` is a running sandbox whose network this one is in too, with `names` for its loopback address.
+        chooses what of `layers` is hidden, and `tree` is laid over the rest. `after` is set once the layers are no
+        longer mounted for writing. `network_of` is a running sandbox whose network this one is in too, with `names` for
+        its loopback address.
         """
         self.id = secrets.token_hex(6)
         self.spec = spec
@@ -81,6 +83,7 @@ class LocalSandbox(Sandbox):
         self._upper = upper
         self._prepared = prepared
         self._revert = revert
+        self._tree = tree
         self._after = after
         self._files: Files | None = None
         self.groups = cgroups.Groups()
@@ -119,7 +122,9 @@ class LocalSandbox(Sandbox):
         runtime = await self._backend.runtime()
         environment = await self._backend.environment(self.spec, self.user, prepared=self._prepared)
         inherited = len(self._layers) if self._revert is not None else 0
-        self._files = Files(runtime, environment, self.spec.limits, done=self._layers, inherited=inherited)
+        self._files = Files(
+            runtime, environment, self.spec.limits, done=self._layers, inherited=inherited, tree=self._tree
+        )
         self._layers = ()
         try:
             self._restrain(runtime.owner.name)
@@ -250,10 +255,15 @@ class LocalSandbox(Sandbox):
     async def write_file(self, path: str, data: bytes, *, owner: str | None = None, mode: int = 0o644) -> None:
         await transfer.write_file(await self._quiet_link(), path, data, owner, mode)
 
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        await transfer.write_files(await self._quiet_link(), files)
+
+    async def lays(self, tree: Path) -> bool:
+        return _on_one_device(tree, (await self._backend.runtime()).store.root)
+
     async def stand_in(self, place: str, program: bytes, kept: str) -> None:
         link = await self._quiet_link()
-        await transfer.write_file(link, f"{kept}.new", program, None, 0o755)
-        await link.call({"op": "stand-in", "place": place, "source": f"{kept}.new", "kept": kept})
+        await link.call({"op": "stand-in", "place": place, "program": program.decode("latin-1"), "kept": kept})
 
     async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30, max_files: int = 100_000) -> None:
         await transfer.download(await self._quiet_link(), source, target, max_bytes, max_files)
@@ -297,12 +307,17 @@ class LocalSandbox(Sandbox):
         return await transfer.dial(await self._quiet_link(), Offer("tcp", "127.0.0.1", port))
 
     async def fork(
-        self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
+        self,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: NetworkPolicy | None = None,
+        revert: Revert | None = None,
+        tree: Path | None = None,
     ) -> LocalSandbox:
-        return await self._fork_files(mounts, network, revert)
+        return await self._fork_files(mounts, network, revert, tree)
 
     async def _fork_files(
-        self, mounts: Sequence[Mount], network: NetworkPolicy | None, revert: Revert | None
+        self, mounts: Sequence[Mount], network: NetworkPolicy | None, revert: Revert | None, tree: Path | None
     ) -> LocalSandbox:
         """A copy with a network of its own."""
         spec = replace(self.spec, mounts=(*self.spec.mounts, *mounts), network=network or self.policy)
@@ -315,6 +330,7 @@ class LocalSandbox(Sandbox):
                 layers=layers,
                 prepared=self._prepared,
                 revert=revert,
+                tree=tree,
                 after=ended,
                 names=self._names,
             )
@@ -336,10 +352,11 @@ class LocalSandbox(Sandbox):
         mounts: Sequence[Mount] = (),
         network: NetworkPolicy | None = None,
         revert: Revert | None = None,
+        tree: Path | None = None,
         closed: Sequence[str] = (),
     ) -> LocalSandbox:
         offers, unusable = await self._offers()
-        child = await self._fork_files(mounts, network, revert)
+        child = await self._fork_files(mounts, network, revert, tree)
         try:
             await child._receive(offers, unusable, closed, self._reach)
         except BaseException:
@@ -384,10 +401,13 @@ class LocalSandbox(Sandbox):
     async def _freeze(self, group: TaskGroup, ended: anyio.Event) -> tuple[Layer, ...]:
         """The current layers, for another sandbox to build on once `ended` is set.
 
-        Where no process is left inside, the written layer is shared, and this sandbox rests until someone needs it:
-        `_come_up_again` puts a new layer on top. Otherwise the processes are paused while the written layer is copied.
+        Where no process is left inside, a small written layer is copied; a larger one is shared, and this sandbox rests
+        until someone needs it: `_come_up_again` puts a new layer on top. Otherwise the processes are paused while the
+        written layer is copied.
         """
         files = self._open_files()
+        if self._tree is not None:
+            raise UnsupportedError("A copy with a folder laid over its files cannot be copied itself.", path="fork")
         if self._resting:
             ended.set()
             return share(files.done)
@@ -395,6 +415,10 @@ class LocalSandbox(Sandbox):
         if files.kept or (self._stilled != self._asked and await _processes_live(link)):
             ended.set()
             return await self._copy_still(files, link)
+        light = await files.copy_if_light(_copy_name())
+        if light is not None:
+            ended.set()
+            return light
         # An overlay cannot get another layer while it is mounted, so the supervisor ends with its mount and a new one
         # starts on demand. Copying the written layer instead would cost as much as the agent has written.
         self._link = None
@@ -421,7 +445,7 @@ class LocalSandbox(Sandbox):
     async def _copy_still(self, files: Files, link: Link) -> tuple[Layer, ...]:
         await link.call({"op": "pause", "stop": True})
         try:
-            return await files.copy_current(f"copy-{secrets.token_hex(6)}")
+            return await files.copy_current(_copy_name())
         finally:
             with anyio.CancelScope(shield=True):
                 await link.call({"op": "pause", "stop": False})
@@ -454,6 +478,15 @@ class LocalSandbox(Sandbox):
         if self._layers:  # never started
             layers, self._layers = self._layers, ()
             release(await self._backend.runtime(), layers)
+
+
+def _on_one_device(tree: Path, store: Path) -> bool:
+    """Whether a folder is on the file system of the store, the only one that is known to show its owners shifted."""
+    return tree.stat().st_dev == store.stat().st_dev
+
+
+def _copy_name() -> str:
+    return f"copy-{secrets.token_hex(6)}"
 
 
 async def _processes_live(link: Link) -> bool:

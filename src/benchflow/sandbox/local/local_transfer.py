@@ -14,7 +14,7 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -67,6 +67,19 @@ async def write_file(link: Link, path: str, data: bytes, owner: str | None, mode
         ) from error
     finally:
         os.close(created)
+
+
+async def write_files(link: Link, files: Mapping[str, bytes]) -> None:
+    """New files of root with these bytes, in one request."""
+    data = os.memfd_create("files", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(data, "wb", closefd=False) as file:
+            file.writelines(files.values())
+        os.lseek(data, 0, os.SEEK_SET)
+        sizes = [(path, len(content)) for path, content in files.items()]
+        await link.call({"op": "create-files", "files": sizes}, (data,))
+    finally:
+        os.close(data)
 
 
 async def read_file(link: Link, path: str, max_bytes: int) -> bytes:

@@ -39,7 +39,7 @@ _PROXY_LINES: Final = re.compile(rb"^(?:proxy|https-proxy|noproxy)[ \t]*=.*\n(?:
 _URL: Final = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s\"',;]+", re.IGNORECASE)
 """The look-behind keeps the search linear: bundles of certificates are long rows of such letters."""
 _FRESH_SEC: Final = 10.0
-"""A rollout needs them about ten times. A setting that is changed meanwhile counts for the next rollouts."""
+"""A rollout asks about ten times; a setting that changes meanwhile is seen by the next rollouts."""
 
 
 @dataclass(frozen=True, slots=True)

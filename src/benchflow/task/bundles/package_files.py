@@ -71,7 +71,30 @@ def named_file(text: str) -> NamedFile:
     gone = _PINNED.fullmatch(text)
     if gone is not None:
         return _with_rest(gone["file"], gone["digest"], gone["rest"])
-    raise UsageError(f"{text}: no such folder or file", code="no-such-path")
+    like = _like(text)
+    hint = f". Did you mean '{like}'?" if like is not None else ""
+    raise UsageError(f"{text}: no such folder or file{hint}", code="no-such-path")
+
+
+def _like(text: str) -> Path | None:
+    """A path that exists and is spelled almost like this one: the first part that is missing is looked for."""
+    from difflib import get_close_matches
+
+    path = Path(text)
+    missing = [part for part in (path, *path.parents) if not part.exists()]
+    if not missing:
+        return None
+    first = missing[-1]
+    try:
+        beside = sorted(entry.name for entry in first.parent.iterdir() if not entry.name.startswith("."))
+    except OSError:
+        return None
+    for close in get_close_matches(first.name, beside):
+        found = first.with_name(close)
+        whole = found / path.relative_to(first)
+        if whole.exists():
+            return whole
+    return None
 
 
 def _with_suffix(file: str, suffix: str) -> NamedFile:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import Issue
-from benchflow.task.config.evidence_config import Calibration, OracleRuns, Review, VerifierStability
+from benchflow.task.config.evidence_config import Calibration, JudgeAgreement, OracleRuns, Review, VerifierStability
 
 MAX_EVIDENCE_BYTES: Final = 4 << 20
 TOLERANCE: Final = 1e-9
@@ -165,9 +165,32 @@ def check_calibration(reader: EvidenceReader, claim: Calibration, path: str) -> 
     if not isinstance(cases, list) or not cases:
         reader.wrong(claim.report, "cases", f"{claim.report}: cases must be a list with one record per case")
         return
+    if claim.judge_agreement is not None and claim.judge_agreement.required:
+        _check_agreement(reader, claim.judge_agreement, claim.report, found.get("judge_agreement"), path)
     seen = {_check_case(reader, claim, claim.report, index, case) for index, case in enumerate(cases)}
     for missing in (kind for kind in CALIBRATION_TYPES if kind not in seen):
         reader.disagrees(claim.report, "cases", f"{claim.report}: there is no case of type {missing}")
+
+
+def _check_agreement(reader: EvidenceReader, claim: JudgeAgreement, name: str, found: Any, path: str) -> None:
+    """The agreement of the judge that a package requires was measured, on enough verdicts, and is high enough."""
+    where = f"{path}.judge_agreement"
+    if not isinstance(found, Mapping):
+        missing = f"{name} has no judge_agreement, which {where} requires; `bench tasks prove` measures it"
+        reader.report("evidence-missing", where, missing)
+        return
+    samples, measured = found.get("sample_count"), unit_number(found.get("pairwise_agreement"))
+    if type(samples) is not int or measured is None:
+        need = "needs a sample_count and a pairwise_agreement from 0 to 1"
+        reader.wrong(name, "judge_agreement", f"{name}: judge_agreement {need}")
+        return
+    if claim.sample_count is not None and samples < claim.sample_count:
+        few = f"{samples} verdicts of the judge were compared, but {claim.sample_count} are declared"
+        reader.disagrees(name, "judge_agreement.sample_count", f"{name}: {few}")
+    least = claim.min_pairwise_agreement
+    if least is not None and measured < least - TOLERANCE:
+        low = f"the verdicts of the judge agree at {measured:g}, but {least:g} is declared"
+        reader.disagrees(name, "judge_agreement.pairwise_agreement", f"{name}: {low}")
 
 
 def _check_case(reader: EvidenceReader, claim: Calibration, name: str, index: int, case: Any) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchflow.errors import Issue
 from benchflow.task.filemap import FileEntry, FileMap
@@ -43,7 +43,7 @@ _NODE_LOADS: Final = re.compile(
 _MODULE: Final = re.compile(r"\b([A-Za-z_]\w*)\.py\b")
 _IMPORT: Final = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _SHELL: Final = (".sh", ".bash")
-_SUFFIXES: Final = (*_SHELL, ".py", ".js", ".mjs", ".ts")
+_CODE: Final = (".py", ".js", ".mjs", ".ts")
 _PLAIN_LINE: Final = 24
 """Shorter lines of a solution are alike by chance."""
 _MOST_OF_IT: Final = 0.6
@@ -57,6 +57,27 @@ def check_worth(package: TaskPackage) -> Iterator[Issue]:
     yield from _check_prompt(package, oracle)
     yield from _check_tests(package, verifier)
     yield from _check_nested(files)
+
+
+class Download(NamedTuple):
+    """Where a test downloads something, and by which words."""
+
+    file: str
+    line: int
+    word: str
+
+
+def download_of_tests(package: TaskPackage) -> Download | None:
+    """The first download in a shell script of the verifier."""
+    return _download(_parts(package.files, 0))
+
+
+def _download(verifier: dict[str, FileEntry]) -> Download | None:
+    for path, entry in verifier.items():
+        found = _DOWNLOAD.search(entry.data) if entry.data is not None and path.endswith(_SHELL) else None
+        if found is not None:
+            return Download(path, _line(found.string, found.start(1)), found[1].decode())
+    return None
 
 
 def _parts(files: FileMap, which: int) -> dict[str, FileEntry]:
@@ -109,21 +130,16 @@ def _check_prompt(package: TaskPackage, oracle: dict[str, FileEntry]) -> Iterato
 
 def _check_tests(package: TaskPackage, verifier: dict[str, FileEntry]) -> Iterator[Issue]:
     """Tests that need the network, or that run the agent's code in their own process."""
-    downloads = loads = None
+    loads = None
     own = {path.rsplit("/", 1)[-1].removesuffix(".py") for path in verifier if path.endswith(".py")}
     named = set(_MODULE.findall(package.instruction or "")) - own
     for path, entry in verifier.items():
-        data = entry.data
-        if data is None or not path.endswith(_SUFFIXES):
-            continue
-        if not path.endswith(_SHELL):
-            loads = loads or _loaded(path, data, named)
-        elif downloads is None and (found := _DOWNLOAD.search(data)) is not None:
-            downloads = path, data, found.start(1), found[1]
-    if downloads is not None:
-        path, data, place, word = downloads
-        message = f"{path} downloads ('{word.decode()}'): scoring needs the network, and fails without it"
-        yield Issue("tests-download", "warning", "", message, path, _line(data, place))
+        if loads is None and path.endswith(_CODE) and entry.data is not None:
+            loads = _loaded(path, entry.data, named)
+    download = _download(verifier)
+    if download is not None:
+        message = f"{download.file} downloads ('{download.word}'): scoring needs the network, and fails without it"
+        yield Issue("tests-download", "warning", "", message, download.file, download.line)
     if loads is not None:
         path, data, place, word = loads
         message = (

@@ -28,6 +28,8 @@ ARTIFACT_KINDS: Final = (
     "reference_result",
 )
 CASE_TYPES: Final = ("verifier", "oracle", "no-op", "known-bad", "partial", "reference")
+PERTURBATIONS: Final = ("time-zone", "locale", "clock", "seed", "processors", "network", "user")
+"""What a verdict must not depend on, unless the package declares it."""
 MAX_RERUNS: Final = 20
 EVIDENCE_VISIBILITIES: Final = ("agent", "hidden_verifier", "hidden_oracle", "evidence_only")
 
@@ -59,6 +61,8 @@ class VerifierStability(Record):
     reruns: int | None = field(integer(least=0), default=None)
     flake_rate: float | None = field(number(), default=None)
     report: str | None = field(relative_path, default=None)
+    depends_on: tuple[str, ...] = field(listing(kinds.choice(*PERTURBATIONS)), default=())
+    """The perturbations under which the verdict may change."""
 
 
 class Review(Record):
@@ -79,7 +83,7 @@ class Example(Record):
 
 
 class JudgeAgreement(Record):
-    """How far a judge and people must agree; a plain number is `min_pairwise_agreement`."""
+    """How far the verdicts of a judge on one state must agree; a plain number is `min_pairwise_agreement`."""
 
     required: bool = field(flag, default=False)
     sample_count: int | None = field(integer(least=0), default=None)

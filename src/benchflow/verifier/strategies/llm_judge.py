@@ -168,8 +168,16 @@ def _grade(item: Criterion, answer: dict[str, Any]) -> RewardItem:
 def _scored(run: Run, rubric: Rubric, model: str, items: dict[str, RewardItem], transcript: Transcript) -> Scored:
     reward = rubric.combine(items)
     criteria = [
-        {"name": item.name, "score": item.score, "raw": item.raw, "clamped": item.clamped, "reason": item.reason}
-        for item in items.values()
+        {
+            "name": item.name,
+            "description": criterion.description,
+            "weight": criterion.weight,
+            "score": item.score,
+            "raw": item.raw,
+            "clamped": item.clamped,
+            "reason": item.reason,
+        }
+        for criterion, item in ((criterion, items[criterion.id]) for criterion in rubric.criteria)
     ]
     aggregate = {"reward": reward, "method": rubric.policy.effective_method}
     source = {"source": "llm-judge", "strategy": run.name, "model": model}

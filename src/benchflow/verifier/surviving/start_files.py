@@ -67,7 +67,8 @@ NAME_SERVICES: Final = (
 """Where the C library, its modules and programs of the system ask for the addresses of hosts, for accounts and for
 services of the system, if a socket is there."""
 _SYSTEM_START: Final = re.compile(
-    r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|bash\.bashrc|bashrc|zshenv|inputrc"
+    r"/etc/(ld\.so\.(preload|cache|conf)|ld-musl-[^/]*|environment|profile|(bash|csh|ksh)\.[^/]*|bashrc|mkshrc|inputrc"
+    r"|z(shenv|shrc|profile|login|logout)"  # shells, at their end too
     r"|nsswitch\.conf|gitconfig|ssl/openssl\.cnf|pki/tls/openssl\.cnf|security/pam_env\.conf|pip\.conf|npmrc|gemrc"
     r"|sudoers|sudo\.conf|wgetrc|psqlrc|php(/.*)?|ssh/ssh_config(\.d(/.*)?)?|pam\.d/(su|su-l|sudo|sudo-i|runuser|runuser-l|other|common-(auth|account|session).*)"
     r"|login\.defs|default/su|os-release|lsb-release|magic(\..*)?"
@@ -90,9 +91,7 @@ _HOME_START: Final = re.compile(
 _TO_HOME_START: Final = re.compile(r"|\.(m2|gradle|bundle|julia|cargo|config|cache|local(/(share|lib(/[^/]+){0,2}))?)")
 
 
-_PROGRAM_SETTING: Final = re.compile(
-    r"([a-z][\w+-]*?)-?[\d.]*?(\.(conf|cfg|ini|cnf|toml|ya?ml|json|xml|config)|rc|_config)"
-)
+_PROGRAM_SETTING: Final = re.compile(r"([a-z][\w+-]*?)-?[\d.]*?(\.[\w.+-]+|rc|_config)")
 _PROGRAM_FOLDER: Final = re.compile(r"([a-z][\w+-]*?)-?[\d.]*?(\.conf)?(\.d)?")
 _OF_THE_MACHINE: Final = frozenset({"cron", "init", "network", "networks", "systemd"})
 """Folders of `/etc` that say what a machine does, and that no program of a verifier reads at its start."""

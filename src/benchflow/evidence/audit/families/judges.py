@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -10,6 +11,13 @@ from benchflow.evidence.audit.families.forging import is_code
 from benchflow.evidence.audit.families.outputs import writing
 from benchflow.task.verifier.declared_strategies import Strategy
 
+_ASKS_A_MODEL: Final = re.compile(
+    r"\b(?:OPENAI|ANTHROPIC|GEMINI|GOOGLE|MISTRAL|OPENROUTER|AZURE|LLM|JUDGE)\w*_(?:API_)?KEY\b"
+    r"|^\s*(?:import|from)\s+(?:openai|anthropic|litellm|google\.genai|google\.generativeai|mistralai)\b"
+    r"|/v1/(?:chat/completions|messages|responses)\b",
+    re.MULTILINE,
+)
+"""In tests that call a model by themselves."""
 JUDGES: Final = frozenset({"agent-judge", "assessor", "llm-judge"})
 _PLAIN: Final = "This file is empty.\n"
 _ORDER: Final = """\
@@ -48,7 +56,8 @@ def is_judged(seen: Seen) -> bool:
     package = seen.package
     if package.view.config.verifier.type == "llm-judge":
         return True
-    return any(strategy.type in JUDGES for strategy in _strategies(seen))
+    declared = any(strategy.type in JUDGES for strategy in _strategies(seen))
+    return declared or any(_ASKS_A_MODEL.search(text) for text in seen.verifier.values())
 
 
 def _strategies(seen: Seen) -> Iterator[Strategy]:

@@ -89,15 +89,28 @@ def _blocked(seen: Seen) -> Sequence[Attempt]:
     )
 
 
+_COUNTED: Final = re.compile(
+    r"\$\{?(\w*(?:reward|score|result|status|passed|failed|failures|errors|exit_code)\w*)", re.IGNORECASE
+)
+"""Variables of a shell in which verdicts are counted."""
+_ASKED_FOR: Final = re.compile(
+    r"\$\{(\w+):?[-=]|\b(?:environ(?:\.get)?|getenv)\s*[\[(]\s*['\"](\w+)|process\.env(?:\.|\[['\"])(\w+)"
+)
+"""Variables that a program takes from the process that starts it."""
+_BAD_IF_SET: Final = re.compile(r"(?i)fail|error|status|exit")
+_NOT_A_VERDICT: Final = re.compile(
+    r"(?i)(path|home|user|pwd|lang|term|tmp|temp|tz|proxy|key|token|secret|.*_?(dir|folder|url|uri|host|port|file|root|path))$"
+)
+"""Places and addresses: with another value the verifier only fails."""
+
+
 def _variables(seen: Seen) -> Sequence[Attempt] | NotApplicable:
-    names = [
-        *dict.fromkeys(
-            re.findall(r"\$\{?([A-Z][A-Z0-9_]*(?:REWARD|SCORE|RESULT)[A-Z0-9_]*)", "\n".join(seen.verifier.values()))
-        )
-    ]
+    texts = "\n".join(seen.verifier.values())
+    found = [*_COUNTED.findall(texts), *(name for match in _ASKED_FOR.findall(texts) for name in match if name)]
+    names = [name for name in dict.fromkeys(found) if not _NOT_A_VERDICT.fullmatch(name) and not name.isdecimal()]
     if not names:
         return NotApplicable("The verifier names no variable for a reward.")
-    setting = "\n".join(f"export {name}=1" for name in names[:_MOST])
+    setting = "\n".join(f"export {name}={0 if _BAD_IF_SET.search(name) else 1}" for name in names[:_MOST])
     files = (
         "/etc/profile",
         "/etc/bash.bashrc",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import subprocess
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from benchflow.sandbox.inside import syscalls as sc
 from benchflow.sandbox.inside.layer_seal import is_whole, seal
 from benchflow.sandbox.inside.removal import remove_tree
 from benchflow.sandbox.local.beside import difference, host_profile, reversion, volumes
+from benchflow.sandbox.local.beside.light_copy import copy_light
 from benchflow.sandbox.local.inside import messages, rootfs
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Task = Callable[[messages.Message, "Zygote"], messages.Message]
 
 _LAST_WORDS: Final = 200
+_MOST_PATHS: Final = 100
+"""How many places are looked at to find out how much work there is."""
 _WORTH_CLEARING: Final = 16 << 20
 """The image of a volume keeps the size it once had."""
 
@@ -110,6 +114,11 @@ def copy(message: messages.Message, zygote: Zygote) -> messages.Message:
     return {}
 
 
+def copy_if_light(message: messages.Message, zygote: Zygote) -> messages.Message:
+    """The same, if the layer is small; whether it was."""
+    return {"copied": copy_light(zygote.plain(message["source"]), zygote.plain(message["target"]))}
+
+
 def changes(message: messages.Message, zygote: Zygote) -> messages.Message:
     """The differences of one or more stacks, each a list of written and one of environment layers."""
     records: list[difference.Record] = []
@@ -170,6 +179,7 @@ TASKS: Final[Mapping[str, Task]] = {
     "renew": renew,
     "use-of-volume": use_of_volume,
     "copy": copy,
+    "copy-if-light": copy_if_light,
     "changes": changes,
     "revert": revert,
     "compose-host": compose_host,
@@ -181,7 +191,7 @@ TASKS: Final[Mapping[str, Task]] = {
 def trees_of(message: messages.Message, zygote: Zygote) -> list[str] | None:
     """The trees whose size says how long a task takes; None where it takes long for other reasons."""
     match message["op"]:
-        case "use-of-volume" | "check-layer":
+        case "use-of-volume" | "check-layer" | "copy-if-light":
             return []
         case "clear-volume":
             return [f"{rootfs.VOLUMES}/{message['name']}"]
@@ -189,5 +199,18 @@ def trees_of(message: messages.Message, zygote: Zygote) -> list[str] | None:
             return [zygote.plain(location) for location in message["locations"]]
         case "changes":
             return [zygote.plain(location) for stack in message["stacks"] for location in stack["written"]]
+        case "revert":
+            return _reverted(message, zygote)
         case _:
             return None
+
+
+def _reverted(message: messages.Message, zygote: Zygote) -> list[str] | None:
+    """What a reversion may have to copy: the environment's entries at the paths."""
+    places = [
+        zygote.plain(location) + path
+        for stack in message["stacks"]
+        for location in stack["environment"]
+        for path in itertools.islice(stack["paths"], _MOST_PATHS + 1)
+    ]
+    return places if len(places) <= _MOST_PATHS else None

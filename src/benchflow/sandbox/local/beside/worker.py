@@ -11,6 +11,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from benchflow.sandbox.inside import syscalls as sc
@@ -67,9 +68,13 @@ def _work(task: Task, message: messages.Message, zygote: Zygote, reply: socket.s
 
 
 def _weight(path: str) -> int:
-    """How much work a tree is, as far as it matters."""
-    weight = 0
-    waiting = [path]
+    """How much work a tree or a file is, as far as it matters."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return 0
+    weight = 1 + info.st_blocks // _BLOCKS
+    waiting = [path] if stat.S_ISDIR(info.st_mode) else []
     while waiting and weight <= _SMALL:
         try:
             with os.scandir(waiting.pop()) as entries:

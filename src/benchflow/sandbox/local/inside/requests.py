@@ -19,6 +19,7 @@ from benchflow.sandbox.local.inside import children, messages, process_tree
 if TYPE_CHECKING:
     from benchflow.sandbox.local.inside.supervisor import Supervisor
 
+_NEW: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 Handler = Callable[["Supervisor", messages.Message, socket.socket, list[int]], bool]
 
 
@@ -89,25 +90,51 @@ def _answer_folder(path: str, reply: socket.socket, *, parcel_wanted: bool) -> N
 def create_file(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
     """Return a descriptor of a new, empty file that replaces whatever is at the path."""
     del fds
-    *parents, name = beneath.parts_of(message["path"]) or [""]
+    owner = children.owner_of(message["owner"], supervisor.plan)
+    fd = _created(message["path"], owner, message["mode"] & 0o777)
+    try:
+        messages.send(reply, {}, (fd,))
+    finally:
+        os.close(fd)
+    return False
+
+
+def create_files(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
+    """Write new files of root, each with as many bytes of the descriptor as the message says."""
+    del supervisor
+    for path, size in message["files"]:
+        fd = _created(path, (0, 0), 0o644)
+        try:
+            if tree_stream.copy_bytes(fds[0], fd, size) != size:
+                raise tree_stream.Refused("The copy ended early.")
+        finally:
+            os.close(fd)
+    messages.send(reply, {})
+    return False
+
+
+def _created(path: str, owner: tuple[int, int], mode: int) -> int:
+    """A descriptor of a new, empty file that replaces whatever is at the path."""
+    *parents, name = beneath.parts_of(path) or [""]
     if not name:
         raise tree_stream.Refused("'/' is not a file.")
-    uid, gid = children.owner_of(message["owner"], supervisor.plan)
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     folder = fd = -1
     try:
         folder = beneath.claim_directory(root, "/" + "/".join(parents), replace_last=False)
         beneath.remove_unless(folder, name, beneath.nothing)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(name, flags, 0o600, dir_fd=folder)
-        os.fchown(fd, uid, gid)
-        os.fchmod(fd, message["mode"] & 0o777)
-        messages.send(reply, {}, (fd,))
+        fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+        os.fchown(fd, *owner)
+        os.fchmod(fd, mode)
+    except BaseException:
+        if fd >= 0:
+            os.close(fd)
+        raise
     finally:
-        for opened in (root, folder, fd):
+        for opened in (root, folder):
             if opened >= 0:
                 os.close(opened)
-    return False
+    return fd
 
 
 def kill(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
@@ -239,9 +266,15 @@ def stand_in(supervisor: Supervisor, message: messages.Message, reply: socket.so
     """Mount a program over another one, which stays at a path of its own: programs are large, and nothing is copied."""
     del supervisor, fds
     place, kept = message["place"], message["kept"]
-    os.close(os.open(kept, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o755))
+    program = f"{kept}.new"
+    for path, data in ((kept, b""), (program, message["program"].encode("latin-1"))):
+        fd = os.open(path, _NEW, 0o755)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
     sc.bind_alone(place, kept)
-    sc.bind_alone(message["source"], place)
+    sc.bind_alone(program, place)
     messages.send(reply, {})
     return False
 
@@ -252,6 +285,7 @@ OPERATIONS: Final[Mapping[str, Handler]] = {
     "send-tree": send_tree,
     "open": open_file,
     "create": create_file,
+    "create-files": create_files,
     "kill": kill,
     "kill-all": kill_all,
     "survey": survey,

@@ -183,6 +183,10 @@ class Files:
     """How many of the lowest `done` layers others wrote: they do not count for the limits here."""
     _finished: Layer | None = None
     """The topmost of `done` where this sandbox wrote it last."""
+    tree: Path | None = None
+    """A folder of the caller's that lies over everything but what is written."""
+    _reverted: str = ""
+    """The layer below that folder that hides what is reverted: in the written one it would hide the folder too."""
     _number: int = field(default=0)
 
     async def open(self, name: str, upper: Path | None = None) -> tuple[Overlay, ...]:
@@ -191,7 +195,8 @@ class Files:
         if self._finished is not None and self._finished.users == 1:
             base = await self._go_on(self._finished, works)
         elif self.limits.storage_mb is not None or self.limits.inodes is not None:
-            uppers = [f"u{target.rstrip('/')}" for target in self.environment.targets]
+            tops = ("u", "r") if self.tree is not None else ("u",)
+            uppers = [f"{top}{target.rstrip('/')}" for top in tops for target in self.environment.targets]
             self.kind = Kind(*await self._room(), (*uppers, *works))
             volume = await self.runtime.spares.take(self.kind)
             self.current = Layer(f"volume:{volume.name}/u", volume.folder, volume)
@@ -199,6 +204,7 @@ class Files:
         else:
             base = self._make_folders(name, works, upper)
         self._finished = None
+        self._reverted = f"{base}/r" if self.tree is not None else ""
         self.kept = upper is not None
         top = self._current().location
         return tuple(
@@ -207,8 +213,11 @@ class Files:
         )
 
     def _lowers(self, target: str) -> list[str]:
-        done = [f"{layer.location}{target.rstrip('/')}" for layer in self.done]
-        return done + self.environment.lowers(target, self.runtime.store)
+        place = target.rstrip("/")
+        laid = [f"{self.tree}{place}"] if self.tree is not None and (self.tree / place[1:]).is_dir() else []
+        reverted = [f"{self._reverted}{place}"] if self._reverted else []
+        done = [f"{layer.location}{place}" for layer in self.done]
+        return [*laid, *reverted, *done, *self.environment.lowers(target, self.runtime.store)]
 
     def _make_folders(self, name: str, works: list[str], upper: Path | None) -> str:
         """A folder of the store to write to, or a layer in `upper`; gives the location of the work folders."""
@@ -220,6 +229,8 @@ class Files:
         self.current = Layer(store.location(top), folder)
         for target in self.environment.targets:
             (top / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            if self.tree is not None:
+                store.path(f"{folder}/r{target.rstrip('/')}").mkdir(parents=True, exist_ok=True)
         for work in works:
             store.path(f"{folder}/{work}").mkdir()
         return folder
@@ -265,12 +276,25 @@ class Files:
 
     async def copy_current(self, name: str) -> tuple[Layer, ...]:
         """A copy of the written layer on top of shared ones, for someone else to build on."""
-        layer = self._current()
-        folder = self.runtime.owner.location(name)
-        self.runtime.store.path(folder).mkdir()
-        copied = Layer(f"{folder}/u", folder)
-        await self.runtime.launcher.task({"op": "copy", "source": layer.location, "target": copied.location})
+        light = await self.copy_if_light(name)
+        if light is not None:
+            return light
+        copied = self._copied(name)
+        message = {"op": "copy", "source": self._current().location, "target": copied.location}
+        await self.runtime.launcher.task(message)
         return (copied, *share(self.done))
+
+    async def copy_if_light(self, name: str) -> tuple[Layer, ...] | None:
+        """The same, if the written layer is small; None if it is not."""
+        copied = self._copied(name)
+        message = {"op": "copy-if-light", "source": self._current().location, "target": copied.location}
+        answer = await self.runtime.launcher.task(message)
+        return (copied, *share(self.done)) if answer["copied"] else None
+
+    def _copied(self, name: str) -> Layer:
+        folder = self.runtime.owner.location(name)
+        self.runtime.store.path(folder).mkdir(exist_ok=True)
+        return Layer(f"{folder}/u", folder)
 
     async def revert(self, paths: Iterable[str]) -> None:
         """Make `paths` look as in the environment; the layer to write to is open and nothing runs on it yet."""
@@ -281,7 +305,7 @@ class Files:
             below.setdefault(target, []).append(path[len(target.rstrip("/")) :])
         stacks = [
             {
-                "upper": f"{self._current().location}{target.rstrip('/')}",
+                "upper": f"{self._reverted or self._current().location}{target.rstrip('/')}",
                 "written": [f"{layer.location}{target.rstrip('/')}" for layer in self.done],
                 "environment": self.environment.lowers(target, self.runtime.store),
                 "paths": found,
@@ -294,7 +318,8 @@ class Files:
     async def changes(self, *, finished: bool = False) -> list[Record]:
         """Every difference to the environment; of `finished` layers only."""
         current = (self.current,) if self.current and not finished else ()
-        written = [layer.location for layer in (*current, *self.done)]
+        reverted = (self._reverted,) if self._reverted and not finished else ()
+        written = [*(layer.location for layer in current), *reverted, *(layer.location for layer in self.done)]
         targets = self.environment.targets
         stacks: list[dict[str, Any]] = [
             {

@@ -1,0 +1,1 @@
+"""What readers derive from records: steps of a trajectory, why a reward is not full, what running rollouts do."""

@@ -1,0 +1,1 @@
+"""One module per page: records in, the values of its template out."""

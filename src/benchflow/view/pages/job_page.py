@@ -1,0 +1,98 @@
+"""One job: its summary with intervals, facets, and the table of its rollouts."""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from benchflow.evaluation.store import job_argument
+from benchflow.view.addresses import Fields, address
+from benchflow.view.facets import Query, histogram
+from benchflow.view.job_index import Row
+from benchflow.view.known_jobs import JobHead, KnownJob
+from benchflow.view.viewer import Live, Viewer
+
+PER_PAGE: Final = 100
+MOST_EXPORTED: Final = 20_000
+
+
+def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
+    """The page of a job."""
+    job = viewer.jobs.get(name)
+    head = job.head
+    chooser = job.chooser(head)
+    known = chooser.known
+    query = Query.of(fields)
+    chosen = chooser.choose(query)
+    per_page = MOST_EXPORTED if viewer.exported else PER_PAGE
+    pages = max(1, -(-len(chosen.rows) // per_page))
+    page = min(fields.number("page", 1, least=1), pages)
+    asked = query.fields()
+    state = job.state(head, len(known.rows))
+    several_agents = len({(row.agent, row.model) for row in known.rows}) > 1
+    costs = "cost_usd" in known.statistics.usage
+
+    def rollout_url(row: Row) -> str:
+        if viewer.exported:
+            return f"#{row.rollout}"
+        return address("job", name, "rollout", row.rollout, **asked)
+
+    return viewer.page(
+        "job.html",
+        name,
+        [("Jobs", "/"), (name, None)],
+        live=Live(address("live", "job", name), live_version(job, head), state),
+        page_class="wide",
+        name=name,
+        head=head,
+        state=state,
+        damaged=known.damaged,
+        superseded=known.superseded,
+        statistics=known.statistics,
+        left=head.planned - len(known.rows),
+        can_resume=job.harbor is None and not head.note,
+        resume=job_argument(job.folder),
+        bins=histogram(known.rows),
+        facets=chosen.facets,
+        query=query,
+        found=len(chosen.rows),
+        rows=chosen.rows[(page - 1) * per_page : page * per_page],
+        labels=known.labels,
+        why=job.why,
+        running=job.running(state),
+        running_url=lambda rollout: address("job", name, "rollout", rollout),
+        several_agents=several_agents,
+        costs=costs,
+        columns=_columns(several_agents=several_agents, costs=costs),
+        page=page,
+        pages=pages,
+        base_url=address("job", name),
+        clear_url=address("job", name, sort=asked["sort"]),
+        page_url=lambda number: address("job", name, **asked, page=number),
+        facet_url=lambda facet, value: address("job", name, **query.with_value(facet, value).fields()),
+        sort_url=lambda sort: address("job", name, **query.sorted_by(sort).fields()),
+        rollout_url=rollout_url,
+        others=[other for other in viewer.jobs.names() if other != name][:200],
+    )
+
+
+def live_version(job: KnownJob, head: JobHead) -> str:
+    """Differs whenever the page of a job would."""
+    rows = job.rows(head)
+    state = job.state(head, len(rows.rows))
+    now = "".join(f"-{one.rollout}.{one.phase}.{one.events}" for one in job.running(state))
+    return f"{rows.version}-{state}-{crc32(now.encode(errors='replace')):x}"
+
+
+def _columns(*, several_agents: bool, costs: bool) -> list[tuple[str, str, str]]:
+    """The columns of the table: what they sort by, their title, their class."""
+    return [
+        ("reward", "Reward", ""),
+        ("task", "Task", ""),
+        ("attempt", "Attempt", "right"),
+        *([("agent", "Agent", "")] if several_agents else []),
+        ("rung", "Isolation", ""),
+        ("time", "Time", "right"),
+        *([("cost", "Cost", "right")] if costs else []),
+        ("", "Notes", ""),
+    ]

@@ -1,0 +1,2 @@
+. "$ROOT/tests/docs/shared/greet.sh"
+bench eval run tasks --agent oracle --name first

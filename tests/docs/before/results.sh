@@ -1,0 +1,3 @@
+. "$ROOT/tests/docs/shared/greet.sh"
+bench eval run tasks --agent oracle --name first
+bench eval run tasks --agent oracle --name solved

@@ -1,0 +1,3 @@
+. "$ROOT/tests/docs/shared/greet.sh"
+mkdir work
+echo hello > work/greeting.txt

@@ -1,0 +1,177 @@
+"""Jobs for tests of readers: written with the writers of the project, without running anything."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchflow.evaluation.store import JobStore
+from benchflow.files.redaction import Redactor
+from benchflow.record import (
+    AgentPart,
+    BranchOption,
+    BranchRecord,
+    ErrorRecord,
+    Isolation,
+    JobRecord,
+    JobRequest,
+    NoOutcome,
+    NotCarriedOver,
+    Notes,
+    Result,
+    SandboxPart,
+    Score,
+    TaskPart,
+    Trajectory,
+    VerifierPart,
+    WorkKey,
+)
+
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+"""Text that does something wherever it is taken for HTML."""
+BROKEN = ErrorRecord("infrastructure", "model-unreachable", "agent", f"It did not answer {HOSTILE}")
+BRANCHES = (
+    BranchRecord(
+        id="1",
+        parent="main",
+        round=1,
+        request=f"Remove it? {HOSTILE}",
+        option=BranchOption("allow", "allow_once"),
+        outcome=NoOutcome("taken"),
+    ),
+    BranchRecord(
+        id="2",
+        parent="main",
+        round=1,
+        request="Remove it?",
+        option=BranchOption("reject", "reject_once"),
+        outcome=Score(0.5, {"reward": 0.5}),
+    ),
+)
+
+
+def made_result(
+    task: str, attempt: int = 1, outcome: Score | ErrorRecord | float = 1.0, *, path: str = "", **changes: Any
+) -> Result:
+    """A result with everything that pages show."""
+    ended = Score(outcome, {"reward": outcome, "tests": outcome}) if isinstance(outcome, float) else outcome
+    isolation = Isolation("shared", "default", None)
+    made = Result(
+        task=TaskPart(task, path or f"packages/{task}", "sha256:1", "sha256:2"),
+        agent=AgentPart("model", "acme/large", 0, timed_out=False),
+        sandbox=SandboxPart("local", "host", "exact"),
+        attempt=attempt,
+        outcome=ended,
+        verifier=VerifierPart("script", "tests", isolation, 0, (), (), NotCarriedOver(0, ())),
+        timing={"environment": 0.5, "agent": 20.0, "verify": 1.5, "total": 22.0},
+        usage={"input_tokens": 1200, "output_tokens": 80, "cost_usd": 0.02},
+        key=WorkKey(f"{task}-{attempt}"),
+        started_at="2026-11-16T09:12:41.120Z",
+        finished_at="2026-11-16T09:14:02.020Z",
+    )
+    return replace(made, **changes)
+
+
+def open_job(jobs: Path, name: str, planned: int, **request: Any) -> JobStore:
+    """A job that is running as long as it is not closed."""
+    asked = JobRequest(("packages",), "model", "acme/large", attempts=2, **request)
+    return JobStore.create(jobs, JobRecord(name, asked, planned, "2026-11-16T09:12:40.000Z"))
+
+
+def add_rollout(
+    store: JobStore,
+    name: str,
+    result: Result | None,
+    *,
+    said: Iterable[tuple[str, Mapping[str, Any]]] = (),
+    files: Mapping[str, bytes] | None = None,
+    workspace: Mapping[str, bytes] | None = None,
+) -> Path:
+    """A rollout with its folder; without a result it is running."""
+    folder = store.places.rollouts / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"task": {"name": name}, "attempt": 1, "agent": "model"}))
+    with Trajectory(folder / "trajectory.jsonl", Redactor({})) as events:
+        for kind, fields in said:
+            events(kind, **fields)
+    for path, content in (files or {}).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    if workspace is not None:
+        with tarfile.open(folder / "workspace.tar.gz", "w:gz") as archive:
+            _pack(archive, "workspace.json", b'{"schema": "benchcube.workspace.v1", "deleted": ["/app/gone.txt"]}')
+            for path, content in workspace.items():
+                _pack(archive, f"files{path}", content)
+    if result is not None:
+        (folder / "result.json").write_text(json.dumps(result.to_dict()))
+        store.append(result, name)
+    return folder
+
+
+def _pack(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def conversation(text: str = "I look first.") -> list[tuple[str, Mapping[str, Any]]]:
+    """What an agent with one tool writes."""
+    return [
+        ("user_message", {"text": f"Fix the *parser*. {HOSTILE}"}),
+        (
+            "agent_thought",
+            {"text": f"A thought about it. {HOSTILE} [a](javascript:alert(1)) ![b](http://192.0.2.1/b.png)"},
+        ),
+        ("agent_message", {"text": f"{text} {HOSTILE}"}),
+        ("tool_call", {"tool": f"bash{HOSTILE}", "tool_call_id": "1", "arguments": {"command": f"ls {HOSTILE}"}}),
+        ("tool_result", {"tool_call_id": "1", "output": f"\x1b[31mred\x1b[0m \u202e{HOSTILE}"}),
+        ("agent_message", {"text": "A long story. " + "word " * 2_000}),
+        ("usage", {"usage": {"input_tokens": 1200, "output_tokens": 80, "cost_usd": 0.02}}),
+    ]
+
+
+def rich_job(jobs: Path, name: str, *, directory: str = "", package: str = "") -> Path:
+    """A finished job with a full, a partial, an unscored and a branched rollout, and hostile text everywhere."""
+    store = open_job(jobs, name, 4, directory=directory)
+    notes = Notes(branches=BRANCHES)
+    branched = made_result("tree", 1, 0.5, notes=notes)
+    path = package or "packages/parser"
+    files = {
+        "verifier/test-stdout.txt": f"FAILED test_a.py::test_forms - ValueError {HOSTILE}\n1 failed".encode(),
+        f"artifacts/{HOSTILE.replace('/', '-')[:80]}.html": HOSTILE.encode(),
+        "artifacts/shot.png": b"\x89PNG\r\n\x1a\n" + b"\0" * 20,
+        "artifacts/page.svg": b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
+        "rewards.jsonl": (
+            json.dumps(
+                {
+                    "ts": "2026-11-16T09:14:02Z",
+                    "type": "process",
+                    "source": "verifier_rubric",
+                    "value": 0.6,
+                    "tag": f"forms {HOSTILE}",
+                    "space": "output",
+                    "granularity": "step",
+                    "meta": {"reason": f"3 of 5 {HOSTILE}"},
+                }
+            )
+            + "\n"
+        ).encode(),
+    }
+    workspace = {"/app/parser.py": f"def parse():\n    return 2  # {HOSTILE}\n".encode()}
+    add_rollout(store, "parser__1__a", made_result("parser", 1, 1.0, path=path), said=conversation("First try."))
+    partial = made_result("parser", 2, 0.6, path=path)
+    add_rollout(store, "parser__2__b", partial, said=conversation(), files=files, workspace=workspace)
+    add_rollout(store, "words__1__c", made_result("words", 1, BROKEN, verifier=None))
+    folder = add_rollout(store, "tree__1__d", branched, said=conversation())
+    rounds = [
+        {"round": 1, "scene": "plan", "role": "planner", "prompt": HOSTILE, "rewards": {"reward": 0.25}},
+        {"round": 2, "scene": "build", "role": "coder", "prompt": "Go on", "rewards": {"reward": 0.5}},
+    ]
+    (folder / "user_rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
+    store.close()
+    return store.folder

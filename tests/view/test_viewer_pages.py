@@ -1,0 +1,230 @@
+"""The viewer's answers, without a browser: who is refused, what bad input gets, what other tools wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from benchflow.record.reading.trajectory_steps import MAX_LINE
+from benchflow.rollout.atif import export_atif
+from benchflow.view.facets import Chooser, Query
+from benchflow.view.job_index import ResultsFile
+from benchflow.view.page_rendering import STATIC
+from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
+
+Client = Callable[[Path], TestClient]
+SECRET = "not for the browser"
+
+
+def test_only_reading_and_only_for_the_names_of_this_machine(jobs: Path, client: Client) -> None:
+    viewer = client(jobs)
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert viewer.request(method, "/").status_code == 405
+    assert viewer.head("/").status_code == 200
+    for host in ("127.0.0.1:8282", "localhost", "[::1]:80", "LOCALHOST:1"):
+        assert viewer.get("/", headers={"host": host}).status_code == 200
+    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8282", ""):
+        assert viewer.get("/", headers={"host": host}).status_code == 421
+    other_site = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "script"}
+    assert viewer.get("/static/viewer.js", headers=other_site).status_code == 403
+    policy = viewer.get("/").headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+
+
+def test_files_are_downloads_unless_they_are_images_and_never_outside_the_rollout(jobs: Path, client: Client) -> None:
+    folder = rich_job(jobs, "first") / "rollouts/parser__2__b"
+    (jobs / "secret.txt").write_text(SECRET)
+    (folder / "artifacts/link.txt").symlink_to(jobs / "secret.txt")
+    (folder / "linked").symlink_to(jobs)
+    os.mkfifo(folder / "artifacts/pipe")
+    viewer = client(jobs)
+
+    def get(path: str, view: str = "") -> tuple[int, str, str]:
+        answer = viewer.get("/job/first/rollout/parser__2__b/file", params={"path": path, "view": view})
+        assert SECRET not in answer.text
+        return (
+            answer.status_code,
+            answer.headers["content-type"],
+            answer.headers.get("content-disposition", "").partition(";")[0],
+        )
+
+    assert get("artifacts/shot.png", "1") == (200, "image/png", "inline")
+    assert get("artifacts/page.svg") == (200, "application/octet-stream", "attachment")
+    assert get("artifacts/page.svg", "1")[1:] == ("text/html; charset=utf-8", "")  # read as text
+    outside = ("../../job.json", "/etc/passwd", "artifacts/../result.json", "artifacts/link.txt", "linked/secret.txt")
+    for path in (*outside, "artifacts/pipe", "artifacts", "", "a\0b", "nothing"):
+        assert get(path)[0] == 404, path
+        assert get(path, "1")[0] == 404, path
+    for path in ("/job/..", "/job/%2e%2e/", "/job/first/rollout/..", "/job/first/rollout/%2E%2E%2F%2E%2E"):
+        assert SECRET not in viewer.get(path).text
+
+
+def test_names_of_any_bytes_are_opened(jobs: Path, client: Client) -> None:
+    odd = os.fsdecode(b'od\xff"<b>&?#%41 \xc3\xa9')
+    store = open_job(jobs, "plain", 1)
+    add_rollout(store, "a b__1__%41", made_result(f"task/{HOSTILE}"), said=conversation())
+    store.close()
+    store.folder.rename(jobs / odd)
+    viewer = client(jobs)
+    page = viewer.get("/")
+    link = page.text.split('href="/job/', 1)[1].split('"', 1)[0]
+    job = viewer.get(f"/job/{link}")
+    assert job.status_code == 200
+    assert HOSTILE not in job.text
+    rollout = job.text.split("/rollout/", 1)[1].split('"', 1)[0]
+    assert viewer.get(f"/job/{link}/rollout/{rollout}").status_code == 200
+
+
+def test_torn_damaged_and_huge_trajectories_are_shown_as_far_as_they_go(jobs: Path, client: Client) -> None:
+    store = open_job(jobs, "bad", 1)
+    folder = add_rollout(store, "a__1__x", made_result("a"), said=conversation("Whole."))
+    store.close()
+    with (folder / "trajectory.jsonl").open("ab") as stream:
+        stream.write(b"not json\n" + b'{"type": 3}\n' + b'{"seq":9,"time":"","type":"agent_message","text":"')
+        stream.write(b"x" * (MAX_LINE + 10) + b'"}\n{"seq":10,"type":"agent_message","text":"half of it')
+    with (jobs / "bad/results.jsonl").open("ab") as stream:
+        stream.write(b"garbage\n{torn")
+    viewer = client(jobs)
+    page = viewer.get("/job/bad/rollout/a__1__x")
+    assert page.status_code == 200
+    assert "Whole." in page.text
+    assert "is damaged" in page.text
+    assert "was not read" in page.text
+    assert "half of it" not in page.text
+    assert "Line 2 of the results is damaged" in viewer.get("/job/bad").text
+
+
+def test_what_is_gone_or_wrong_gets_one_sentence(jobs: Path, client: Client) -> None:
+    (jobs / "empty").mkdir()
+    (jobs / "broken").mkdir()
+    (jobs / "broken/job.json").write_text("{")
+    rich_job(jobs, "first")
+    viewer = client(jobs)
+    assert "broken" in viewer.get("/").text
+    assert "cannot be read" in viewer.get("/job/broken").text
+    for path in (
+        "/job/none",
+        "/job/empty",
+        "/job/first/rollout/none",
+        "/job/first/task?name=none",
+        "/job/first/package?task=parser",
+        "/job/first/rollout/words__1__c/part?at=0-1&part=7",
+        "/compare?job=first",
+        "/nothing",
+    ):
+        answer = viewer.get(path)
+        assert answer.status_code == 404, path
+        assert "empty-title" in answer.text
+    for path in (
+        "/job/first?page=999999&sort=nothing&status=none&q=%00",
+        "/job/first/rollout/parser__2__b?at=99-9&tab=x",
+    ):
+        assert viewer.get(path).status_code == 200
+    nowhere = client(jobs / "empty").get("/")
+    assert "bench eval run" in nowhere.text
+
+
+def test_a_thousand_jobs_are_listed_by_pages(jobs: Path, client: Client) -> None:
+    for number in range(1_000):
+        folder = jobs / f"job-{number:04}"
+        folder.mkdir()
+        (folder / "job.json").write_text('{"schema": "benchcube.job.v1", "name": "x", "sources": [], "agent": "nop"}')
+    page = client(jobs).get("/?page=20").text
+    assert "1,000 jobs" in page
+    assert page.count("data-row") == 50
+    assert "version 0.1" in page
+
+
+def test_jobs_of_harbor_and_trajectories_of_others_open_read_only(jobs: Path, tmp_path: Path, client: Client) -> None:
+    ours = rich_job(jobs, "first") / "rollouts/parser__2__b"
+    atif = tmp_path / "trajectory.json"
+    atif.write_text(json.dumps(export_atif(ours)))
+    trial = jobs / "2026-11-16__09-12-40" / "hello__abc1234"
+    (trial / "agent").mkdir(parents=True)
+    (trial / "agent/trajectory.json").write_text(atif.read_text())
+    (trial / "verifier").mkdir()
+    (trial / "verifier/test-stdout.txt").write_text("2 passed")
+    times = {"started_at": "2026-11-16T09:12:40Z", "finished_at": "2026-11-16T09:13:10Z"}
+    result = {
+        "id": "1",
+        "task_name": "acme/hello",
+        "trial_name": trial.name,
+        "task_checksum": "c",
+        "agent_info": {"name": "claude-code", "version": "2", "model_info": {"name": "large"}},
+        "agent_result": {"n_input_tokens": 10, "n_output_tokens": 5, "cost_usd": 0.5},
+        "verifier_result": {"rewards": {"reward": 0.75}},
+        "exception_info": None,
+        "agent_execution": times,
+        **times,
+    }
+    (trial / "result.json").write_text(json.dumps(result))
+    failed = jobs / "2026-11-16__09-12-40" / "hello__def5678"
+    failed.mkdir()
+    exception = {"exception_type": "VerifierTimeoutError", "exception_message": "60 s"}
+    (failed / "result.json").write_text(
+        json.dumps({**result, "id": "2", "verifier_result": None, "exception_info": exception})
+    )
+    (trial.parent / "config.json").write_text(json.dumps({"agents": [{"name": "claude-code"}]}))
+    (trial.parent / "result.json").write_text(json.dumps({"n_total_trials": 2, "stats": {}, **times}))
+    before = sorted(str(path) for path in jobs.rglob("*"))
+    for viewer in (client(jobs), client(trial.parent)):
+        job = viewer.get(f"/job/{trial.parent.name}").text
+        assert "written by Harbor" in job
+        assert "0.75" in job
+        assert "verifier · VerifierTimeoutError" in job
+        rollout = viewer.get(f"/job/{trial.parent.name}/rollout/{trial.name}").text
+        assert "I look first." in rollout
+        assert "2 passed" in viewer.get(f"/job/{trial.parent.name}/rollout/{trial.name}?tab=verifier").text
+    alone = client(atif)
+    assert "I look first." in alone.get("/").text
+    assert alone.get("/part?at=0-2&part=0").status_code == 200
+    assert sorted(str(path) for path in jobs.rglob("*")) == before
+
+
+def test_facets_count_what_one_more_value_would_show(jobs: Path) -> None:
+    store = open_job(jobs, "many", 60)
+    for number in range(60):
+        outcome = [1.0, 0.5, 0.0][number % 3]
+        store.append(made_result(f"task-{number % 7}", number + 1, outcome), f"r__{number}__x")
+    store.close()
+    chooser = Chooser(ResultsFile(store.places.results).refresh())
+    query = Query({"reward": ("full", "zero"), "task": ("task-3",)})
+    chosen = chooser.choose(query)
+    full = {row.rollout for row in chooser.known.rows if row.task.name == "task-3" and row.reward in (1.0, 0.0)}
+    assert {row.rollout for row in chosen.rows} == full
+    counts = {value.value: value.count for facet in chosen.facets if facet.name == "reward" for value in facet.values}
+    for value, count in counts.items():
+        assert count == len(chooser.choose(Query({"reward": (value,), "task": ("task-3",)})).rows)
+    best = chooser.choose(Query(sort="reward", descending=True)).rows
+    assert [row.reward for row in best] == sorted((row.reward for row in best), reverse=True)
+
+
+def test_rows_follow_a_log_that_grows_is_repaired_or_replaced(jobs: Path) -> None:
+    store = open_job(jobs, "log", 3)
+    followed = ResultsFile(store.places.results)
+    assert followed.refresh().rows == ()
+    store.append(made_result("a"), "a__1__x")
+    first = followed.refresh()
+    assert followed.refresh() is first
+    with store.places.results.open("ab") as stream:
+        stream.write(b'{"torn')
+    assert [row.rollout for row in followed.refresh().rows] == ["a__1__x"]
+    store.close()
+    lines = store.places.results.read_bytes().splitlines(keepends=True)
+    store.places.results.unlink()
+    store.places.results.write_bytes(lines[0].replace(b"a__1__x", b"b__1__y"))
+    again = followed.refresh()
+    assert [row.rollout for row in again.rows] == ["b__1__y"]
+    assert again.version != first.version
+
+
+def test_the_files_of_the_viewer_are_small() -> None:
+    files = {path.name: path.stat().st_size for path in STATIC.iterdir()}
+    assert sum(files.values()) <= 150_000
+    assert len((STATIC / "viewer.js").read_text().splitlines()) < 300
+    assert "htmx.LICENSE" in files
