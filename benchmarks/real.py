@@ -185,7 +185,7 @@ def run_set(chosen: Sequence[Candidate], jobs: Path, until: float, arguments: ar
 def run(agent: str, packages: Sequence[Candidate], jobs: Path, arguments: argparse.Namespace) -> None:
     """Run one agent on these packages, as one more job in the folder."""
     name = f"{agent}-{len(list(jobs.glob(f'{agent}-*'))):04}"
-    options = ["--agent", agent, "--no-workspaces", "--concurrency", str(arguments.concurrency)]
+    options = ["--agent", agent, "--sandbox", "local", "--no-workspaces", "--concurrency", str(arguments.concurrency)]
     options += ["--name", name, "--jobs-dir", str(jobs), *arguments.option]
     paths = [str(each.path) for each in packages]
     subprocess.run([*BENCH, "eval", "run", *paths, *options], stdout=subprocess.DEVNULL, check=False)

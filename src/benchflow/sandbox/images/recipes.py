@@ -27,15 +27,15 @@ OnProgress = Callable[[str], None]
 """Is given what is done now, in a few words, whenever that changes."""
 _BUILD: Final = (
     "autoconf", "build-essential", "bzip2", "curl", "file", "git", "gnupg", "libbz2-dev", "libffi-dev", "liblzma-dev",
-    "libsqlite3-dev", "libssl-dev", "openssh-client", "patch", "pkg-config", "procps", "unzip", "wget", "xz-utils",
-    "zlib1g-dev",
+    "libsqlite3-dev", "libssl-dev", "openssh-client", "patch", "pkg-config", "procps", "python3", "unzip", "wget",
+    "xz-utils", "zlib1g-dev",
 )  # fmt: skip
-"""What images for builds have."""
+"""What images for builds have; they have Python for their version control, and tests rely on it."""
 _PYTHON: Final = (
-    *_BUILD, "python-is-python3", "python3", "python3-dev", "python3-pip", "python3-setuptools", "python3-venv",
+    *_BUILD, "python-is-python3", "python3-dev", "python3-pip", "python3-setuptools", "python3-venv",
     "python3-wheel",
 )  # fmt: skip
-_NODE: Final = (*_BUILD, "nodejs", "npm", "python3")
+_NODE: Final = (*_BUILD, "nodejs", "npm")
 _PUBLIC: Final = {
     "debian": (
         "deb {archive} {suite} main\ndeb {archive} {suite}-updates main\ndeb {archive}-security {suite}-security main\n"
@@ -236,9 +236,9 @@ def finish(root: Path, suite: str, recipe: Recipe | None = None) -> None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).symlink_to(f"/{found.relative_to(root)}")
     if recipe is not None and recipe.shared is not None:
-        for folder in (root / recipe.shared, root / recipe.shared / "bin"):
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o777)
+        for place in (root / recipe.shared, root / recipe.shared / "bin"):
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o777)
     for mark in root.glob(_MARK):
         mark.unlink()
     for program in _PROGRAMS:
