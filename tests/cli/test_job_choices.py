@@ -74,18 +74,19 @@ def test_a_job_file_is_refused_with_its_line(tmp_path, name, text, said):
     assert not (tmp_path / "jobs").exists()
 
 
+@pytest.mark.sandbox
 def test_a_job_file_gives_the_options_and_the_command_line_replaces_them(tmp_path):
     for name in ("a", "b", "c"):
         (tmp_path / "tasks" / name / "verifier").mkdir(parents=True)
         (tmp_path / "tasks" / name / "task.md").write_text(f"---\ntask: {{name: acme/{name}}}\n---\nGo.\n")
         (tmp_path / "tasks" / name / "verifier" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
-    options = (
-        'paths = ["tasks"]\nagent = ["oracle", "nop"]\nsandbox = "memory"\nexclude = ["c"]\nattempts = 7\nname = "n"\n'
-    )
+    options = 'paths = ["tasks"]\nagent = ["script:a.sh", "nop"]\nsandbox = "local"\nexclude = ["c"]\n'
+    options += 'attempts = 7\nname = "n"\n'
     (tmp_path / "job.toml").write_text(options)
+    (tmp_path / "a.sh").write_text("true\n")
     done = bench("eval", "run", "--config", "job.toml", "--attempts", "1", "--json", cwd=tmp_path)
     found = json.loads(done.stdout)["jobs"]
-    assert [(job["job"], job["total"], job["tasks"]) for job in found] == [("n__oracle", 2, 2), ("n__nop", 2, 2)]
+    assert [(job["job"], job["total"], job["tasks"]) for job in found] == [("n__script-a.sh", 2, 2), ("n__nop", 2, 2)]
     record = Job(tmp_path / "jobs" / "n__nop").record
     assert (record.request.attempts, record.request.choice.exclude, record.planned) == (1, ("c",), 2)
     again = bench("eval", "run", "--config", "job.toml", cwd=tmp_path)

@@ -30,7 +30,7 @@ async def test_an_agent_that_solves_the_task_scores(run, make_package, tmp_path,
     assert {"plan", "environment", "agent", "verify", "total"} <= set(document["timing"])
     assert (out / "verifier" / "reward.txt").read_text().strip() == "1.0"
     assert len((out / "result.json").read_bytes()) <= 4096
-    assert [event["type"] for event in events()] == ["user_message", "agent_message"]
+    assert [event["type"] for event in events()] == ["user_message", "agent_message", "verification"]
     assert json.loads((out / "config.json").read_text())["plan"]["mode"] == "single-shot"
     assert json.loads((out / "rewards.jsonl").read_text())["type"] == "terminal"
 

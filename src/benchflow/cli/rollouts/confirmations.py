@@ -46,7 +46,10 @@ def confirmation_handler(
         raise UsageError(message, code="no-terminal")
 
     async def ask(request: PermissionRequest) -> str | None:
+        import termios
+
         with paused():
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before does not answer
             for line in request_lines(agent, request):
                 note(line)
             return await _answer(request)
@@ -71,12 +74,9 @@ def request_lines(agent: str, request: PermissionRequest) -> list[str]:
 
 
 async def _answer(request: PermissionRequest) -> str | None:
-    import termios
-
     import anyio
 
     descriptor = sys.stdin.fileno()
-    termios.tcflush(descriptor, termios.TCIFLUSH)  # what was typed before the question does not answer it
     with anyio.move_on_after(ANSWER_SEC):
         while True:
             await anyio.wait_readable(descriptor)
