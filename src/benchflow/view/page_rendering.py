@@ -46,6 +46,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,  # an upgrade under a running viewer must not mix its templates with older code
         finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,

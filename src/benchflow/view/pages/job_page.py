@@ -59,6 +59,7 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         rows=chosen.rows[(page - 1) * per_page : page * per_page],
         labels=known.labels,
         why=job.why,
+        substitutes=sum(row.fidelity == "substituted" for row in known.rows),
         running=job.running(state),
         running_url=lambda rollout: address("job", name, "rollout", rollout),
         several_agents=several_agents,
