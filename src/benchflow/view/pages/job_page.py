@@ -6,10 +6,10 @@ from typing import Final
 from zlib import crc32
 
 from benchflow.evaluation.store import job_argument
-from benchflow.view.addresses import Fields, address
 from benchflow.view.facets import Query, histogram
 from benchflow.view.job_index import Row
 from benchflow.view.known_jobs import JobHead, KnownJob
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.viewer import Live, Viewer
 
 PER_PAGE: Final = 100

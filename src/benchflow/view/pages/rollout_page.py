@@ -12,10 +12,18 @@ from benchflow.record.reading.atif_events import read_atif
 from benchflow.record.reading.harbor_job import TRAJECTORY, harbor_result
 from benchflow.record.reading.rollout_story import RolloutStory, read_story
 from benchflow.record.reading.trajectory_steps import Step, steps_of, steps_page
-from benchflow.view.addresses import Fields, address
-from benchflow.view.conversation import SHOWABLE, Asked, Shown, arguments_text, page_of_file, page_of_steps, place_of
+from benchflow.view.conversation_pages import (
+    SHOWABLE,
+    Asked,
+    Shown,
+    arguments_text,
+    page_of_file,
+    page_of_steps,
+    place_of,
+)
 from benchflow.view.facets import Query
 from benchflow.view.known_jobs import KnownJob, Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.pages.changes_page import changes_of
 from benchflow.view.viewer import Live, Viewer
 

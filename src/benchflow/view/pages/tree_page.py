@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchflow.record import BranchRecord, Result, read_lines
-from benchflow.view.addresses import address
 from benchflow.view.known_jobs import Missing
+from benchflow.view.page_addresses import address
 from benchflow.view.pages.rollout_page import OpenRollout
 from benchflow.view.plain_text import one_line
 from benchflow.view.viewer import Viewer
