@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from benchflow.view.html_export import export_html
 from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
-from view.conftest import served
+from served_viewer import served
 
 expect.set_options(timeout=60_000)
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]

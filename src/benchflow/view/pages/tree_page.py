@@ -49,7 +49,7 @@ def tree_page(viewer: Viewer, job_name: str, name: str) -> str:
     """The page with the tree of a rollout."""
     job = viewer.jobs.get(job_name)
     rollout = OpenRollout(viewer, job, name)
-    story = rollout.story()
+    story = job.story(name)
     if story.result is None:
         raise Missing("The rollout has no result yet.", "Its tree is shown when it has ended.")
     rounds = list(_rounds(read_lines(rollout.folder.user_rounds)))
