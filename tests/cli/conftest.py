@@ -1,7 +1,11 @@
 """The real command as a process, and small packages to run it on."""
 
 import os
+import pty
+import select
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,3 +101,39 @@ def snapshot() -> Callable[[Path], dict[str, bytes | None]]:
         }
 
     return take
+
+
+@pytest.fixture
+def in_terminal(tmp_path):
+    """Run `bench` in a terminal; gives its exit code and what it showed. `keys` are typed when `until` was shown."""
+
+    def run(arguments, *, environ=None, keys=b"", until=b"", columns=80):
+        process, terminal = pty.fork()
+        if process == 0:
+            try:
+                os.chdir(tmp_path)
+                os.environ.update({"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", **(environ or {})})
+                os.execv(sys.executable, [*loaded_commands.BENCH, *map(str, arguments)])
+            finally:
+                os._exit(127)
+        shown, deadline = b"", time.monotonic() + 120
+        try:
+            while time.monotonic() < deadline:
+                if not select.select([terminal], [], [], 1)[0]:
+                    continue
+                try:
+                    chunk = os.read(terminal, 65536)
+                except OSError:  # the last process has closed it
+                    break
+                if not chunk:
+                    break
+                shown += chunk
+                if keys and until in shown:
+                    os.write(terminal, keys)
+                    keys = b""
+        finally:
+            os.close(terminal)
+            _, status = os.waitpid(process, 0)
+        return os.waitstatus_to_exitcode(status), shown.decode(errors="replace")
+
+    return run

@@ -1,12 +1,9 @@
 """`bench eval show` and `watch` of rollouts, as users call them."""
 
 import json
-import os
-import pty
 import re
-import select
+import shutil
 import subprocess
-import sys
 import time
 
 import pytest
@@ -116,8 +113,6 @@ def test_a_rollout_with_damaged_files_is_shown_as_far_as_it_goes(job, tmp_path, 
 
 
 def test_a_rollout_whose_folder_is_gone_still_shows_its_result(job, tmp_path):
-    import shutil
-
     shutil.rmtree(job / "rollouts")
     shown = bench("eval", "show", "one", "--rollout", "r2", cwd=tmp_path)
     assert (shown.returncode, "the agent exited with code 3" in shown.stdout) == (0, True)
@@ -132,58 +127,27 @@ def test_watching_a_job_that_does_not_run_shows_its_results_and_ends(job, tmp_pa
     assert (look["running"], look["planned"], look["done"], look["unscored"], look["rollouts"]) == (False, 6, 4, 1, [])
 
 
-def in_terminal(arguments, folder, *, environ=None, keys=b"", until=b"", columns=80):
-    """What a command shows on a terminal of this width; `keys` are typed when `until` was shown."""
-    process, terminal = pty.fork()
-    if process == 0:
-        try:
-            os.chdir(folder)
-            os.environ.update({"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", **(environ or {})})
-            os.execv(sys.executable, [*BENCH, *map(str, arguments)])
-        finally:
-            os._exit(127)
-    shown, deadline = b"", time.monotonic() + 120
-    try:
-        while time.monotonic() < deadline:
-            if not select.select([terminal], [], [], 1)[0]:
-                continue
-            try:
-                chunk = os.read(terminal, 65536)
-            except OSError:  # the last process has closed it
-                break
-            if not chunk:
-                break
-            shown += chunk
-            if keys and until in shown:
-                os.write(terminal, keys)
-                keys = b""
-    finally:
-        os.close(terminal)
-        _, status = os.waitpid(process, 0)
-    return os.waitstatus_to_exitcode(status), shown.decode(errors="replace")
-
-
-def test_a_rollout_is_shown_in_the_users_pager(job, tmp_path):
+def test_a_rollout_is_shown_in_the_users_pager(job, tmp_path, in_terminal):
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\necho PAGED; exec cat\n")
     pager.chmod(0o755)
-    code, shown = in_terminal(["eval", "show", "one", "--failed"], tmp_path, environ={"PAGER": str(pager)})
+    code, shown = in_terminal(["eval", "show", "one", "--failed"], environ={"PAGER": str(pager)})
     assert (code, "PAGED" in shown, "test_x" in shown) == (0, True, True)
-    code, shown = in_terminal(["eval", "show", "one", "--failed"], tmp_path, environ={"PAGER": "no-such-pager"})
+    code, shown = in_terminal(["eval", "show", "one", "--failed"], environ={"PAGER": "no-such-pager"})
     assert (code, "test_x" in shown) == (0, True)
 
 
-def test_leaving_the_pager_early_is_no_failure(job, tmp_path):
+def test_leaving_the_pager_early_is_no_failure(job, tmp_path, in_terminal):
     with Trajectory(job / "rollouts" / "r1" / "trajectory.jsonl", NO_SECRETS) as events:
         for _ in range(3000):
             events("agent_message", text="x" * 1000)
-    code, shown = in_terminal(["eval", "show", "one", "--rollout", "r1"], tmp_path, environ={"PAGER": "head -3"})
+    code, shown = in_terminal(["eval", "show", "one", "--rollout", "r1"], environ={"PAGER": "head -3"})
     assert (code, "Traceback" in shown) == (0, False)
 
 
 @pytest.mark.parametrize("columns", [40, 200])
-def test_tables_fit_the_terminal_as_far_as_they_can(job, tmp_path, columns):
-    code, shown = in_terminal(["eval", "show", "one"], tmp_path, columns=columns)
+def test_tables_fit_the_terminal_as_far_as_they_can(job, tmp_path, in_terminal, columns):
+    code, shown = in_terminal(["eval", "show", "one"], columns=columns)
     row = next(line for line in shown.splitlines() if line.startswith("acme/test"))
     assert (code, len(row) <= max(columns, 70)) == (0, True)
 

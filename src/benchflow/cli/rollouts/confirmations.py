@@ -46,7 +46,10 @@ def confirmation_handler(
         raise UsageError(message, code="no-terminal")
 
     async def ask(request: PermissionRequest) -> str | None:
+        import termios
+
         with paused():
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before does not answer
             for line in request_lines(agent, request):
                 note(line)
             return await _answer(request)

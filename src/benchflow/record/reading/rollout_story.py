@@ -36,7 +36,8 @@ _DETAILS: Final = "reward-details.json"
 _MAX_DOCUMENT: Final = 8 << 20
 _MAX_FILES: Final = 2_000
 _MAX_PARTS: Final = 1_000
-_STOPS: Final = ("end_turn", "completed", "")
+_ENDS: Final = ("end_turn", "exited", "done", "")
+"""How an agent stops by itself, which explains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,8 @@ def why_not_full(
     if (result.reward or 0.0) >= FULL:
         return ()
     found = [*_of_agent(result)]
+    if verdict is not None and verifier is None:
+        verifier = tuple(_verifier_outputs(verdict, verdict, result))
     if verdict is not None:
         found += [_test_reason(test) for test in failing_tests(verdict, result, verifier)[:1]]
         found += _of_parts(reward_parts(verdict) if parts is None else parts)
@@ -171,7 +174,7 @@ def why_not_full(
         if check.reward is not None and check.reward > (reward or 0.0):
             text = f"the verifier did not see all changes; at '{check.rung}' the same work scores {check.reward:g}"
             found.append(Reason("withheld", text))
-    return tuple(found) or (Reason("reward", f"the verifier gave {result.reward:g}"),)
+    return tuple(found) or (Reason("reward", f"the verifier gave {result.reward:g}{_last_words(verifier or ())}"),)
 
 
 def failing_tests(
@@ -232,10 +235,16 @@ def _of_agent(result: Result) -> Iterator[Reason]:
         yield Reason("agent-timeout", "the agent reached its time limit")
     elif agent.exit_code:
         yield Reason("agent-exit", f"the agent exited with code {agent.exit_code}")
-    elif agent.stop_reason not in (None, *_STOPS):
+    elif agent.stop_reason not in (None, *_ENDS):
         yield Reason("stopped", f"the agent stopped: {agent.stop_reason}")
     for limit in result.notes.limits_reached:
         yield Reason("limit", f"the agent reached the sandbox's limit of {limit}")
+
+
+def _last_words(outputs: tuple[Output, ...]) -> str:
+    """The last line that a verifier printed, to complete a sentence."""
+    lines = [line.strip() for output in outputs for line in output.text.splitlines() if line.strip()]
+    return f" and printed: {lines[-1]}" if lines else ""
 
 
 def _test_reason(test: FailingTest) -> Reason:
