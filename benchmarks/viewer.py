@@ -1,7 +1,7 @@
 """The viewer on large inputs: a trajectory of 1 GB, a job of 100,000 rollouts, the first paint of one of 3,000.
 
 The viewer is a process of its own, as `bench view` starts it. Each figure has the wall time of a request and the CPU
-time that the viewer spent on it, which does not depend on what else the machine does; memory is the peak of the process.
+time that the viewer spent on it, which depends less on what else the machine does; memory is the peak of the process.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
-"""What the tests of the viewer share: a folder of jobs, the viewer on a real socket, and one browser a session."""
+"""What the tests of the viewer share: folders of jobs, and a viewer of some of them."""
 
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from benchflow.view.view_app import open_viewer, viewer_app
-from benchflow.view.view_server import listen, url_of
 from made_jobs import rich_job
+from served_viewer import served
 
 EXAMPLES = Path(__file__).parents[2] / "examples/packages"
-Served = Callable[[Path], str]
 
 
 @pytest.fixture
@@ -31,29 +27,6 @@ def jobs(tmp_path: Path) -> Path:
 def client() -> Callable[[Path], TestClient]:
     """A client of the viewer of a folder, without a socket."""
     return lambda folder: TestClient(viewer_app(open_viewer(folder)), base_url="http://127.0.0.1")
-
-
-@contextmanager
-def served(folder: Path, port: int = 0) -> Iterator[str]:
-    """The viewer of a folder on a socket of its own; its address without the last slash."""
-    listener = listen("127.0.0.1", port)
-    config = uvicorn.Config(viewer_app(open_viewer(folder)), log_level="warning", lifespan="off", ws="none", http="h11")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        yield url_of(listener).rstrip("/")
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
-        listener.close()
-
-
-@pytest.fixture
-def serving() -> Iterator[Served]:
-    """Serves folders until the test is over."""
-    with ExitStack() as stack:
-        yield lambda folder: stack.enter_context(served(folder))
 
 
 @pytest.fixture(scope="session")

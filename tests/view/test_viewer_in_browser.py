@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from benchflow.view.html_export import export_html
 from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
-from view.conftest import served
+from served_viewer import served
 
 expect.set_options(timeout=60_000)
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -93,8 +93,8 @@ def test_every_page_shows_hostile_text_as_text_and_asks_nobody_else(watched: Wat
         expect(page.get_by_role("heading", level=1), name).to_contain_text(title)
         assert page.locator("#page script, #page img[onerror], #page a[href^='javascript']").count() == 0, name
         unnamed = page.locator("button, a, input:not([type=hidden]), select").evaluate_all(
-            "all => all.filter(e => !(e.innerText || e.ariaLabel || e.title || e.labels?.length || e.textContent).toString().trim())"
-            ".map(e => e.outerHTML)"
+            """all => all.filter(e => ![e.innerText, e.textContent, e.ariaLabel, e.title, e.labels?.[0]?.innerText]
+                 .some(name => name?.trim())).map(e => e.outerHTML)"""
         )
         assert unnamed == [], name
         page.set_viewport_size({"width": 390, "height": 800})

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 COMMANDS = {
     "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
-    "view": Lazy("benchflow.cli.view:view", "Look at jobs in a browser."),
+    "view": Lazy("benchflow.cli.rollouts.view_command:view", "Look at jobs in a browser."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "leaderboard": Lazy(
         "benchflow.cli.leaderboard_files:leaderboard", "Publish results as one file, and check such files."

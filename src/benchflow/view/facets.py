@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchflow.view.addresses import Fields
 from benchflow.view.job_index import Row, Rows
+from benchflow.view.page_addresses import Fields
 
 FACETS: Final[Mapping[str, Callable[[Row], str]]] = {
     "status": lambda row: "unscored" if row.reward is None else "scored",

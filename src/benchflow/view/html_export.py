@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from benchflow.errors import UsageError
 from benchflow.files.atomic import write_atomic
-from benchflow.view.addresses import Fields
 from benchflow.view.known_jobs import KnownJobs, Missing
+from benchflow.view.page_addresses import Fields
 from benchflow.view.page_rendering import STATIC
 from benchflow.view.pages.job_page import job_page
 from benchflow.view.pages.rollout_page import rollout_page

@@ -17,9 +17,9 @@ from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.compare import Results
 from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder
 from benchflow.record.job import is_folder_name
-from benchflow.record.reading.harbor_job import HarborJob, is_harbor_job
+from benchflow.record.reading.harbor_job import HarborJob, harbor_result, is_harbor_job
 from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
-from benchflow.record.reading.rollout_story import read_result, why_not_full
+from benchflow.record.reading.rollout_story import RolloutStory, read_result, read_story, why_not_full
 from benchflow.view.facets import Chooser
 from benchflow.view.job_index import ResultsFile, Row, Rows, row_of
 from benchflow.view.plain_text import one_line
@@ -167,6 +167,17 @@ class KnownJob:
         if folder.path.is_symlink() or not folder.path.is_dir():
             raise Missing(f"The folder of the rollout {name} does not exist.", "It may have been removed or moved.")
         return folder
+
+    def story(self, name: str) -> RolloutStory:
+        """A rollout as a reader wants it; raises `Missing`."""
+        folder = self.rollout(name)
+        result = None
+        if self.harbor is not None:
+            try:
+                result = harbor_result(folder.path)
+            except (OSError, ValueError) as error:
+                raise Missing(f"The result of {name} cannot be read: {error}.") from error
+        return read_story(folder.path, result)
 
 
 class KnownJobs:

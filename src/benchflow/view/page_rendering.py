@@ -14,7 +14,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from benchflow.view.addresses import address, encoded_query
+from benchflow.view.page_addresses import address, encoded_query
 from benchflow.view.plain_text import cut, markdown, one_line, visible
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -46,6 +46,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,  # an upgrade under a running viewer must not mix its templates with older code
         finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp
 
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.record.reading.atif_events import read_atif
-from benchflow.view.addresses import Fields, segments
 from benchflow.view.http_guard import HttpGuard
 from benchflow.view.known_jobs import KnownJobs, Missing
+from benchflow.view.page_addresses import Fields, segments
 from benchflow.view.page_rendering import STATIC
 from benchflow.view.pages.atif_page import atif_page, atif_part_page
 from benchflow.view.pages.compare_page import compare_page

@@ -1,1 +1,1 @@
-"""What commands say about one rollout, what they ask during it, and a shell where it would run."""
+"""Looking at rollouts, in the terminal and in a browser; what is asked during one, and a shell where it would run."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from benchflow.record.reading.atif_events import read_atif
 from benchflow.record.reading.trajectory_steps import steps_of
-from benchflow.view.addresses import Fields, address
-from benchflow.view.conversation import SHOWABLE, Asked, arguments_text, page_of_steps, place_of
+from benchflow.view.conversation_pages import SHOWABLE, Asked, arguments_text, page_of_steps, place_of
 from benchflow.view.known_jobs import Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.pages.rollout_page import FOLDED
 from benchflow.view.viewer import Viewer
 

@@ -11,9 +11,9 @@ from typing import Final
 from benchflow.evaluation.compare import Comparison, compare
 from benchflow.evaluation.statistics import average
 from benchflow.record import Statistics, TaskId, labels, pair
-from benchflow.view.addresses import Fields, address
 from benchflow.view.job_index import Row, Rows
 from benchflow.view.known_jobs import JobHead, Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.viewer import Viewer
 
 LEAST, MOST = 2, 4

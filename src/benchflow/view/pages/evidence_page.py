@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchflow.record.evidence import CaseReport, Expected, FamilyReport, ProofReport, read_proof_report
-from benchflow.view.addresses import Fields, address
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.pages.package_page import FoundPackage, find_package
 from benchflow.view.viewer import Viewer
 

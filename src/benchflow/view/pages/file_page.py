@@ -15,8 +15,8 @@ from starlette.responses import Response, StreamingResponse
 
 from benchflow.files.bounded import RefusedFileError, open_below
 from benchflow.record.reading.rollout_story import read_output
-from benchflow.view.addresses import Fields, address
 from benchflow.view.known_jobs import Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.viewer import Viewer
 
 _SIGNATURES: Final = (

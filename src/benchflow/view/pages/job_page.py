@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
 from benchflow.evaluation.store import job_argument
-from benchflow.view.addresses import Fields, address
+from benchflow.record.reading.rollout_story import RolloutStory
 from benchflow.view.facets import Query, histogram
 from benchflow.view.job_index import Row
-from benchflow.view.known_jobs import JobHead, KnownJob
+from benchflow.view.known_jobs import JobHead, KnownJob, Missing
+from benchflow.view.page_addresses import Fields, address, quoted
 from benchflow.view.viewer import Live, Viewer
 
 PER_PAGE: Final = 100
 MOST_EXPORTED: Final = 20_000
+MOST_STORIES: Final = 200
+"""Rollouts that an exported file explains."""
 
 
 def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
@@ -32,9 +37,11 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
     several_agents = len({(row.agent, row.model) for row in known.rows}) > 1
     costs = "cost_usd" in known.statistics.usage
 
+    exported = _stories(job, chosen.rows) if viewer.exported else {}
+
     def rollout_url(row: Row) -> str:
         if viewer.exported:
-            return f"#{row.rollout}"
+            return f"#{quoted(row.rollout)}" if row.rollout in exported else ""
         return address("job", name, "rollout", row.rollout, **asked)
 
     return viewer.page(
@@ -59,6 +66,8 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         rows=chosen.rows[(page - 1) * per_page : page * per_page],
         labels=known.labels,
         why=job.why,
+        stories=exported,
+        substitutes=sum(row.fidelity == "substituted" for row in known.rows),
         running=job.running(state),
         running_url=lambda rollout: address("job", name, "rollout", rollout),
         several_agents=several_agents,
@@ -74,6 +83,17 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         rollout_url=rollout_url,
         others=[other for other in viewer.jobs.names() if other != name][:200],
     )
+
+
+def _stories(job: KnownJob, rows: Iterable[Row]) -> dict[str, RolloutStory]:
+    """The rollouts that an exported file explains: those without the full reward first, up to a number."""
+    found: dict[str, RolloutStory] = {}
+    for row in sorted(rows, key=lambda row: row.outcome == "full"):
+        if len(found) == MOST_STORIES:
+            break
+        with suppress(Missing):
+            found[row.rollout] = job.story(row.rollout)
+    return found
 
 
 def live_version(job: KnownJob, head: JobHead) -> str:

@@ -7,8 +7,8 @@ from typing import Final
 from zlib import crc32
 
 from benchflow.record import Statistics
-from benchflow.view.addresses import Fields, address
 from benchflow.view.known_jobs import JobHead, KnownJob, Missing, State
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.viewer import Live, Viewer
 
 PER_PAGE: Final = 50

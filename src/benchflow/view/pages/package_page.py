@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import BenchflowError, Issue
 from benchflow.record import TaskId
-from benchflow.view.addresses import Fields, address
 from benchflow.view.known_jobs import KnownJob, Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.viewer import Viewer
 
 if TYPE_CHECKING:

@@ -9,13 +9,21 @@ from typing import Any, Final
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record import Result
 from benchflow.record.reading.atif_events import read_atif
-from benchflow.record.reading.harbor_job import TRAJECTORY, harbor_result
-from benchflow.record.reading.rollout_story import RolloutStory, read_story
+from benchflow.record.reading.harbor_job import TRAJECTORY
+from benchflow.record.reading.rollout_story import RolloutStory
 from benchflow.record.reading.trajectory_steps import Step, steps_of, steps_page
-from benchflow.view.addresses import Fields, address
-from benchflow.view.conversation import SHOWABLE, Asked, Shown, arguments_text, page_of_file, page_of_steps, place_of
+from benchflow.view.conversation_pages import (
+    SHOWABLE,
+    Asked,
+    Shown,
+    arguments_text,
+    page_of_file,
+    page_of_steps,
+    place_of,
+)
 from benchflow.view.facets import Query
 from benchflow.view.known_jobs import KnownJob, Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.pages.changes_page import changes_of
 from benchflow.view.viewer import Live, Viewer
 
@@ -52,15 +60,6 @@ class OpenRollout:
         self.name: Final = name
         self.folder: Final = job.rollout(name)
         self._foreign: list[Step] | None = None
-
-    def story(self) -> RolloutStory:
-        result: Result | None = None
-        if self.job.harbor is not None:
-            try:
-                result = harbor_result(self.folder.path)
-            except (OSError, ValueError) as error:
-                raise Missing(f"The result of {self.name} cannot be read: {error}.") from error
-        return read_story(self.folder.path, result)
 
     @property
     def foreign_steps(self) -> list[Step] | None:
@@ -109,7 +108,7 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
     """The page of a rollout."""
     job = viewer.jobs.get(job_name)
     rollout = OpenRollout(viewer, job, name)
-    story = rollout.story()
+    story = job.story(name)
     query = Query.of(fields)
     tab = fields.one("tab", "conversation")
     tab = tab if tab in TABS else "conversation"

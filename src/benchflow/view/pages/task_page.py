@@ -7,9 +7,9 @@ from typing import Final
 
 from benchflow.evaluation.statistics import summarise
 from benchflow.record import Statistics
-from benchflow.view.addresses import Fields, address
 from benchflow.view.job_index import Row
 from benchflow.view.known_jobs import JobHead, Missing
+from benchflow.view.page_addresses import Fields, address
 from benchflow.view.viewer import Viewer
 
 MOST_JOBS: Final = 40

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchflow.record import BranchRecord, Result, read_lines
-from benchflow.view.addresses import address
 from benchflow.view.known_jobs import Missing
+from benchflow.view.page_addresses import address
 from benchflow.view.pages.rollout_page import OpenRollout
 from benchflow.view.plain_text import one_line
 from benchflow.view.viewer import Viewer
@@ -49,7 +49,7 @@ def tree_page(viewer: Viewer, job_name: str, name: str) -> str:
     """The page with the tree of a rollout."""
     job = viewer.jobs.get(job_name)
     rollout = OpenRollout(viewer, job, name)
-    story = rollout.story()
+    story = job.story(name)
     if story.result is None:
         raise Missing("The rollout has no result yet.", "Its tree is shown when it has ended.")
     rounds = list(_rounds(read_lines(rollout.folder.user_rounds)))

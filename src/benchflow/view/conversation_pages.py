@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchflow.record.reading.trajectory_steps import PAGE, Part, Step, StepIndex, read_steps
-from benchflow.view.addresses import Fields
+from benchflow.view.page_addresses import Fields
 
 SHOWABLE: Final = {"thoughts": "Thoughts", "tools": "Tools", "messages": "Messages"}
 _FILTERED_BY: Final = {
