@@ -96,10 +96,11 @@ def _where(name: str, links: Sequence[str]) -> str:
 
 
 def _alternatives() -> list[str]:
-    """The links that choose one of several programs, and the names that lead to them."""
+    """The links that choose one of several programs or libraries, and the names that lead to them."""
     named = [
         entry.path
-        for entry in os.scandir("/usr/bin")
+        for folder in (Path("/usr/bin"), *Path("/usr/lib").glob("*-linux-gnu"))
+        for entry in os.scandir(folder)
         if entry.is_symlink() and str(Path(entry.path).readlink()).startswith("/etc/alternatives/")
     ]
     return [*named, *(entry.path for entry in os.scandir("/etc/alternatives")), "/etc/alternatives"]
