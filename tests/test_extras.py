@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -78,7 +79,7 @@ def test_an_extra_names_only_what_the_source_imports(extra):
 @pytest.mark.xdist_group("extras")
 @pytest.mark.parametrize("extra", sorted(MODULES))
 def test_an_extra_installs_at_its_lowest_versions_and_imports(extra, tmp_path):
-    uv = shutil.which("uv")
+    uv = shutil.which("uv", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     assert uv is not None, "uv makes the environment of this test: pip install uv"
     python = tmp_path / "env" / "bin" / "python"
     made = subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "env"], check=False)
