@@ -44,8 +44,9 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Closed with this module: while it is open, its event loop keeps tests of other modules from running theirs."""
     chromium = shutil.which("chromium")
     assert chromium is not None, "the tests of the viewer need chromium; scripts/system-packages installs it"
     with sync_playwright() as playwright:
