@@ -55,22 +55,26 @@ def imported() -> Iterator[str]:
                 yield node.module.partition(".")[0]
 
 
-def distributions(modules: set[str]) -> dict[str, set[str]]:
-    """The distributions that provide the modules which are not of Python or this project."""
+@pytest.fixture(scope="module")
+def distributions() -> dict[str, set[str]]:
+    """The distributions that provide what the source imports and is not of Python or this project, by module."""
     known = packages_distributions()
-    outside = modules - sys.stdlib_module_names - {"cube", "benchflow"}
+    outside = set(imported()) - sys.stdlib_module_names - {"cube", "benchflow"}
     return {module: {name.lower().replace("_", "-") for name in known.get(module, [])} for module in outside}
 
 
-def test_what_the_source_imports_is_a_dependency_or_in_an_extra():
+@pytest.mark.xdist_group("imports")
+def test_what_the_source_imports_is_a_dependency_or_in_an_extra(distributions):
     declared = names(PROJECT["dependencies"]).union(*(names(EXTRAS[extra]) for extra in EXTRAS.keys() - TOOLS))
-    found = distributions(set(imported()))
-    assert {module: of for module, of in found.items() if not (of | PART_OF.get(module, set())) & declared} == {}
+    assert {
+        module: of for module, of in distributions.items() if not (of | PART_OF.get(module, set())) & declared
+    } == {}
 
 
+@pytest.mark.xdist_group("imports")
 @pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - TOOLS))
-def test_an_extra_names_only_what_the_source_imports(extra):
-    used = set().union(*distributions(set(imported())).values())
+def test_an_extra_names_only_what_the_source_imports(extra, distributions):
+    used = set().union(*distributions.values())
     assert names(EXTRAS[extra]) - used - USED_BY_OTHERS.get(extra, set()) == set()
     assert extra in MODULES, "say what must be importable with it"
 
