@@ -94,7 +94,8 @@ def test_an_invalid_package_ends_with_1_and_a_record(bench, package):
         (["gpu"], "gpus"),
     ],
 )
-def test_what_is_refused_changes_nothing(invoke, package, tmp_path, arguments, said):
+def test_what_is_refused_changes_nothing(invoke, package, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.setenv("BENCHCUBE_STORE", str(tmp_path / "store"))
     package()
     (tmp_path / "gpu").mkdir()
     (tmp_path / "gpu" / "task.md").write_text("---\ntask: {name: acme/g}\nenvironment: {gpus: 1}\n---\nGo.\n")
@@ -104,6 +105,7 @@ def test_what_is_refused_changes_nothing(invoke, package, tmp_path, arguments, s
     assert (code, out) == (2, "")
     assert said in err
     assert not (tmp_path / "jobs").exists()
+    assert not (tmp_path / "store").exists()
 
 
 def test_an_interrupt_ends_everything_and_leaves_a_record(package, tmp_path):

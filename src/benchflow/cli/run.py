@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchflow.agents.protocol import PermissionHandler
     from benchflow.record import Result
     from benchflow.rollout.config import RolloutConfig
+    from benchflow.sandbox.protocol import SandboxBackend
     from benchflow.task.package import TaskPackage
 
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
@@ -65,19 +66,34 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     Creates a folder below --out with the record, the trajectory and the verifier's output. Exits with 0 if the rollout
     was scored (whatever the reward), with 1 if it was not, and with 2 if it was refused before launch.
     """
+    import anyio
+
     from benchflow.cli.rollouts.confirmations import confirmation_handler
     from benchflow.cli.rollouts.rollout_view import result_lines
     from benchflow.cli.tasks.selection import one_package
+    from benchflow.record import always_wins
+    from benchflow.sandbox.factory import start_ahead
+    from benchflow.sandbox.pulling import PullSettings
     from benchflow.task.package import load_package
 
     refuse_model(options["agent"], options["model"])
     _require_place(out)
     found = one_package(package)
     loaded = load_package(found.path)
-    note_markers(loaded, found.shown, options["agent"])
-    line = PhaseLine()
-    asked = confirmation_handler(loaded, options["agent"], line.paused)
-    result, folder = _run(loaded, _config(loaded, found.shown, options, asked), out, line)
+    pull = PullSettings(options["pull"], on_progress=PullLines().show, ask_again_sec=None)
+    started = None
+    if always_wins(options["agent"]):  # others may be refused, or take so long that the start does not matter
+        started = start_ahead(loaded, options["sandbox"], base_image=options["base_image"], pull=pull)
+    try:
+        note_markers(loaded, found.shown, options["agent"])
+        line = PhaseLine()
+        asked = confirmation_handler(loaded, options["agent"], line.paused)
+        config = _config(loaded, found.shown, {**options, "pull": pull}, asked)
+        result, folder = _run(loaded, config, out, line, started)
+    except BaseException:
+        if started is not None:
+            anyio.run(started.close)
+        raise
     if as_json:
         emit_json({**result.to_dict(), "rollout": folder.name})
     else:
@@ -99,7 +115,6 @@ def _config(
 ) -> RolloutConfig:
     from benchflow.agents.protocol import AgentLimits
     from benchflow.rollout.config import RolloutConfig
-    from benchflow.sandbox.pulling import PullSettings
 
     return RolloutConfig(
         task=package,
@@ -107,7 +122,7 @@ def _config(
         model=options["model"],
         sandbox=options["sandbox"],
         base_image=options["base_image"],
-        pull=PullSettings(options["pull"], on_progress=PullLines().show, ask_again_sec=None),
+        pull=options["pull"],
         isolation=options["isolation"],
         prompts=options["prompts"] or None,
         timeout_sec=options["timeout"],
@@ -119,7 +134,9 @@ def _config(
     )
 
 
-def _run(package: TaskPackage, config: RolloutConfig, out: Path, line: PhaseLine) -> tuple[Result, Path]:
+def _run(
+    package: TaskPackage, config: RolloutConfig, out: Path, line: PhaseLine, started: SandboxBackend | None
+) -> tuple[Result, Path]:
     """The result and its folder; a refusal before launch is raised, and nothing is written."""
     import anyio
 
@@ -128,7 +145,8 @@ def _run(package: TaskPackage, config: RolloutConfig, out: Path, line: PhaseLine
 
     folder = out / rollout_name(package.name, config.attempt)
     with line.watching(folder):
-        result = anyio.run(lambda: Rollout(config, folder, on_phase=line.show).run(raise_refusals=True))
+        rollout = Rollout(config, folder, on_phase=line.show, started=started)
+        result = anyio.run(lambda: rollout.run(raise_refusals=True))
     return result, folder
 
 

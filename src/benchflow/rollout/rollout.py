@@ -75,8 +75,12 @@ class Rollout:
         *,
         on_phase: OnPhase | None = None,
         make_verifier: MakeVerifier = Verifier,
+        started: SandboxBackend | None = None,
     ) -> None:
-        """`folder` is created when there is something to write; `on_phase` is called when a phase begins."""
+        """`folder` is created when there is something to write; `on_phase` is called when a phase begins.
+
+        `started` is the backend that `config.sandbox` names, started ahead; it ends with the rollout.
+        """
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
@@ -85,8 +89,8 @@ class Rollout:
         self._draft = _draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
         self._make_verifier: Final = make_verifier
-        self._early: SandboxBackend | None = None
-        """A backend that a proof needed, until the rollout takes it over."""
+        self._early: SandboxBackend | None = started
+        """A backend that was started ahead or that a proof needed, until the rollout takes it over."""
         self._chosen: Chosen = {}
         self._began = 0.0
 
@@ -126,9 +130,9 @@ class Rollout:
                 self._on_phase("proof")
             backend = config.sandbox
             if isinstance(backend, str):
-                backend = self._early = await choose_backend(
-                    package, backend, base_image=config.base_image, pull=config.pull
-                )
+                if self._early is None:
+                    self._early = await choose_backend(package, backend, base_image=config.base_image, pull=config.pull)
+                backend = self._early
             chosen = await proven_isolation(package, backend, config, self._machine)
         self._chosen = chosen
 

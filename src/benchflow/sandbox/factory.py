@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from benchflow.errors import BenchflowError, EnvironmentFailure, InfrastructureFailure, Issue, PackageError, UsageError
 from benchflow.record import Fidelity, Isolation
-from benchflow.sandbox.backends import ENGINES, load_backend, status_of
+from benchflow.sandbox.backends import ENGINES, LOCAL, load_backend, status_of
 from benchflow.sandbox.machine_settings.laid import phase_settings
 from benchflow.sandbox.protocol import Composition, Healthcheck, Image, Limits, SandboxBackend, SandboxSpec
 from benchflow.sandbox.pulling import PullSettings
@@ -157,6 +157,27 @@ async def choose_backend(
     backend = await _backend(package, sandbox, base_image)
     if pull is not None:
         backend.pulling = pull
+    return backend
+
+
+def start_ahead(
+    package: TaskPackage, sandbox: str, *, base_image: str | None, pull: PullSettings | None
+) -> SandboxBackend | None:
+    """The backend that `choose_backend` would choose, with its helper process starting; None where that needs a look at
+    engines or a plugin, or where it does not support the package. The start takes as long as loading the modules of a
+    rollout, and needs none of them."""
+    if not package.valid or sandbox not in (AUTO, LOCAL.name):
+        return None
+    if sandbox == AUTO and needs_image(package) and base_image is None:
+        return None
+    if validate_task_runtime_support(package, sandbox=LOCAL.name):
+        return None
+    from benchflow.sandbox.local.local_backend import LocalBackend
+
+    backend = LocalBackend()
+    if pull is not None:
+        backend.pulling = pull
+    backend.start_ahead()
     return backend
 
 

@@ -120,12 +120,12 @@ async def settle(
 async def settle_downloads(
     found: Verification, full: float, pristine: Callable[[], Awaitable[Pristine]], *, required: bool
 ) -> Verification:
-    """A verification with a reward below `full`, if the verifier did not reach all that it asked for outside.
+    """A verification in which the verifier did not reach all that it asked for outside, if its reward is below `full`.
 
     Code of the agent that a test runs can ask for addresses that do not exist. So only what the verifier fails to
     reach on the pristine environment too, where no code of the agent is, leaves the work unscored.
     """
-    if not isinstance(found.verdict, Scored) or found.verdict.reward >= full or not found.unreached:
+    if not isinstance(found.verdict, Scored) or found.verdict.reward >= full:
         return found
     if required and (common := _common(found, await pristine())):
         return replace(found, verdict=_network_failed(common))

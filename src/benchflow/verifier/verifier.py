@@ -166,12 +166,13 @@ class Verifier:
             return found
         if self._blames and blame.may_be_of_the_state(found.verdict):
             found = await blame.settle(found, attempt, pristine)
-        found = await blame.settle_downloads(
-            found,
-            scope.reward_range.high,
-            lambda: pristine(found.unreached),
-            required=scope.requires_downloads,
-        )
+        if found.unreached:
+            found = await blame.settle_downloads(
+                found,
+                scope.reward_range.high,
+                lambda: pristine(found.unreached),
+                required=scope.requires_downloads,
+            )
         try:
             if found.verdict != first.verdict:
                 _replace_reward(output, found.verdict)

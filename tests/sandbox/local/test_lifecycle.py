@@ -324,3 +324,24 @@ async def test_what_is_known_of_another_machine_counts_for_nothing(
     assert status.usable
     assert "network.allowlist" not in status.capabilities
     assert (tmp_path / "store" / "machine.json").read_text() == content
+
+
+async def test_a_helper_that_was_started_ahead_serves_sandboxes(tmp_path: Path, identity: Identity) -> None:
+    backend = LocalBackend(tmp_path, identity=identity)
+    backend.start_ahead()
+    try:
+        async with backend.create(SandboxSpec()) as sandbox:
+            assert (await sandbox.exec(["true"], timeout=60)).ok
+            assert len([path for path in tmp_path.glob("owners/*") if path.is_dir()]) == 1
+    finally:
+        await backend.close()
+    assert list(tmp_path.glob("owners/*")) == []
+
+
+async def test_a_backend_that_is_closed_while_its_helper_starts_leaves_nothing(
+    tmp_path: Path, identity: Identity
+) -> None:
+    backend = LocalBackend(tmp_path, identity=identity)
+    backend.start_ahead()
+    await backend.close()
+    assert list(tmp_path.glob("owners/*")) == []

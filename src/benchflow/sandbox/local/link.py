@@ -30,6 +30,7 @@ _BOOT: Final = (
     "import sys; sys.path.append(sys.argv.pop()); from benchflow.sandbox.local.beside.zygote import main; main()"
 )
 _PACKAGES: Final = str(Path(__file__).parents[3])
+_END_SEC: Final = 60.0
 HELPER_GONE: Final = "The helper process of the local sandbox is gone."
 _GONE: Final = "The sandbox is not running."
 
@@ -130,10 +131,11 @@ class Launcher:
         self._requests.close()
         if self._worker is not None:
             self._worker.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        if self._process.poll() is None:
+            ended = os.pidfd_open(self._process.pid)  # `wait` with a limit would look every 50 ms
+            if not _has_ended(ended, _END_SEC):
+                self._process.kill()
+            os.close(ended)
             self._process.wait()
 
 
@@ -238,12 +240,17 @@ class Link:
             os.close(process)
 
 
+def _has_ended(process: int, seconds: float) -> bool:
+    """Whether the process of a descriptor ends within a time."""
+    waiting = select.poll()
+    waiting.register(process, select.POLLIN)
+    return bool(waiting.poll(1000 * seconds))
+
+
 def _end(process: int) -> None:
     try:
         signal.pidfd_send_signal(process, signal.SIGKILL)
-        waiting = select.poll()
-        waiting.register(process, select.POLLIN)
-        waiting.poll(10_000)
+        _has_ended(process, 10)
     except ProcessLookupError:
         pass
     finally:

@@ -105,6 +105,10 @@ class LocalBackend(SandboxBackend):
         self._whole: set[str] = set()
         """Layers that were checked."""
         self._probed: Probe | None = None
+        self._leftovers: list[Owner] = []
+        """Of drivers that have ended, and still to be removed."""
+        self._ahead: threading.Thread | None = None
+        """Starts the helper process before it is needed."""
 
     @cached_property
     def machine(self) -> Machine:
@@ -120,31 +124,42 @@ class LocalBackend(SandboxBackend):
     async def runtime(self) -> Runtime:
         """The running helper, with leftovers of drivers that died removed. One that was ended gets a successor."""
         if self._launcher is None or self._launcher.gone:
-            leftovers = await anyio.to_thread.run_sync(self._open)
+            await anyio.to_thread.run_sync(self._open)
+        if self._leftovers:
+            leftovers, self._leftovers = self._leftovers, []
             await self._collect(leftovers)
         launcher, owner, spares = self._launcher, self._owner, self._spares
         if launcher is None or owner is None or spares is None:
             raise EnvironmentFailure("The local sandbox backend was closed while a sandbox was starting.")
         return Runtime(self.store, owner, launcher, spares)
 
-    def _open(self) -> list[Owner]:
+    def start_ahead(self) -> None:
+        """Start the helper process while the caller does something else; the first sandbox waits for the rest of it."""
+        self._ahead = threading.Thread(target=self._open_ahead)
+        self._ahead.start()
+
+    def _open_ahead(self) -> None:
+        with contextlib.suppress(BenchflowError, OSError):  # the first sandbox tries it again, and reports it
+            self._open()
+
+    def _open(self) -> None:
         with self._lock:
             if self._launcher is not None and not self._launcher.gone:
-                return []
+                return
             self._let_go()
             self.store.prepare()
-            leftovers = self.store.abandoned()
+            self._leftovers = self.store.abandoned()
             owner = self.store.claim()
             groups = [hierarchy.folder for hierarchy in self.machine.hierarchies]
             try:
-                self._launcher = open_launcher(self.store, owner, self._identity, groups)
+                launcher = open_launcher(self.store, owner, self._identity, groups)
             except BaseException:
                 (self.store.owners / owner.name).rmdir()
                 self.store.forget(owner)
                 raise
             self._owner = owner
-            self._spares = Spares(self._launcher, self.store, owner)
-            return leftovers
+            self._spares = Spares(launcher, self.store, owner)
+            self._launcher = launcher  # last: whoever sees it takes the others without the lock
 
     async def _collect(self, leftovers: list[Owner]) -> None:
         """Remove what ended drivers left behind; a free lock proves that its driver has ended."""
@@ -308,6 +323,8 @@ class LocalBackend(SandboxBackend):
         await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.join()
         with self._lock:
             self._let_go()
             self.store.use.close()

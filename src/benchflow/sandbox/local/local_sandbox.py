@@ -25,8 +25,6 @@ from benchflow.sandbox.local.commands import LocalProcess, run_command, task_gro
 from benchflow.sandbox.local.inside.messages import Attachment, Overlay, Plan
 from benchflow.sandbox.local.layers.layer_stack import Files, Layer, release, share
 from benchflow.sandbox.local.link import Link
-from benchflow.sandbox.network.attempt_log import Attempt, unreached
-from benchflow.sandbox.network.egress_plan import plan_egress
 from benchflow.sandbox.protocol import (
     DEFAULT_PIDS,
     Change,
@@ -45,6 +43,7 @@ from benchflow.sandbox.protocol import (
 )
 
 if TYPE_CHECKING:
+    from benchflow.sandbox.inside.egress_gateway import EgressPlan
     from benchflow.sandbox.local.local_backend import LocalBackend
     from benchflow.sandbox.network.egress import Egress
     from benchflow.sandbox.network.forwarding import Dial, Forwarding
@@ -289,12 +288,11 @@ class LocalSandbox(Sandbox):
         return ("processes",) if self.groups.forks_refused() else ()
 
     async def failed_requests(self) -> tuple[FailedRequest, ...]:
-        uplink = (self._network_of or self)._uplink
-        return unreached(uplink.attempts, uplink.silent)
+        return (self._network_of or self)._uplink.unreached()
 
     def unreached_addresses(self) -> tuple[FailedRequest, ...]:
         """All that was asked for and not reached, addresses without a name too: for commands that only download."""
-        return unreached((self._network_of or self)._uplink.attempts, numeric=True)
+        return (self._network_of or self)._uplink.unreached(numeric=True)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         link = await self._quiet_link()
@@ -502,40 +500,43 @@ def _as_changes(records: Iterable[Record]) -> list[Change]:
 
 
 class Uplink:
-    """What a network policy needs while the sandbox runs."""
+    """What a network policy needs while the sandbox runs. What serves a network is loaded when there is one."""
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
-        self._plan = plan_egress(policy)
+        self._plan: EgressPlan | None = None
         self._egress: Egress | None = None
+        if policy.mode != "none":
+            from benchflow.sandbox.network.egress_plan import plan_egress
+
+            self._plan = plan_egress(policy)
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Variables for every command."""
-        return self._plan.environment or {}
+        return (self._plan.environment if self._plan is not None else None) or {}
 
     @property
     def resolv_conf(self) -> str:
-        return self._plan.resolv_conf
+        return self._plan.resolv_conf if self._plan is not None else ""
 
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        """The newest attempts to get out, oldest first."""
-        return self._egress.attempts if self._egress is not None else ()
+    def unreached(self, *, numeric: bool = False) -> tuple[FailedRequest, ...]:
+        """What was asked for and not reached; `numeric` adds addresses without a name and leaves out what is silent."""
+        if self._egress is None:
+            return ()
+        from benchflow.sandbox.network.attempt_log import unreached
 
-    @property
-    def silent(self) -> frozenset[tuple[str, int | None]]:
-        """Hosts and ports that were asked and have not answered."""
-        return self._egress.silent if self._egress is not None else frozenset()
+        return unreached(self._egress.attempts, () if numeric else self._egress.silent, numeric=numeric)
 
     async def open(self, link: Link) -> None:
         """Apply the policy inside; the sandbox has no other network."""
         plan = self._plan
-        _, fds = await link.call({"op": "network", **plan.message(), "resolv_conf": plan.resolv_conf})
-        if not plan.listeners:
+        asked = plan.message() if plan is not None else {"listeners": [], "routes": []}
+        _, fds = await link.call({"op": "network", **asked, "resolv_conf": self.resolv_conf})
+        if plan is None:
             return
         from benchflow.sandbox.network.addresses import permitted_networks
-        from benchflow.sandbox.network.egress import Egress  # what serves a network is loaded when there is one
+        from benchflow.sandbox.network.egress import Egress
 
         sockets = [socket.socket(fileno=fd) for fd in fds]
         self._egress = Egress(self.policy, permitted=permitted_networks())
