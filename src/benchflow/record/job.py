@@ -17,7 +17,7 @@ from benchflow.errors import InfrastructureFailure, UsageError, did_you_mean
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.codec import FLAT, encoded_line, read, whole_lines
 from benchflow.record.identity import Settings, WorkKey
-from benchflow.record.layout import JobPlaces
+from benchflow.record.layout import JobPlaces, is_folder_name
 from benchflow.record.result import Result
 from benchflow.rewards.numbers import shown
 
@@ -306,11 +306,6 @@ def list_jobs(jobs_dir: Path) -> list[str]:
     """Names of the jobs in a folder, oldest first."""
     folders = [path.parent for path in jobs_dir.glob("*/job.json")]
     return [folder.name for folder in sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))]
-
-
-def is_folder_name(text: str) -> bool:
-    """Whether a text is the plain name of a visible folder, and never a path."""
-    return bool(text) and not text.startswith(".") and not any(c in text for c in "/\\\0") and len(text) <= 200
 
 
 def safe_job_name(name: str) -> str:

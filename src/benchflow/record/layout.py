@@ -11,6 +11,11 @@ from typing import Final
 RESCORES: Final = "rescores"
 
 
+def is_folder_name(text: str) -> bool:
+    """Whether a text is the plain name of a visible folder, and never a path."""
+    return bool(text) and not text.startswith(".") and not any(c in text for c in "/\\\0") and len(text) <= 200
+
+
 def rollout_name(task: str, attempt: int) -> str:
     """A new name for a rollout's folder: `<task>__<attempt>__<8 hex>`."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-.") or "task"

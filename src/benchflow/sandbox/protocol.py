@@ -354,10 +354,10 @@ class Sandbox(ABC):
         for path, data in files.items():
             await self.write_file(path, data)
 
-    async def lays(self, tree: Path) -> bool:
-        """Whether `fork` and `fork_beside` also take this `tree`: a folder of root's that does not change, and that is
-        in the copy from its start, over its files, as `upload` would put it there."""
-        del tree
+    async def lays(self, place: Path) -> bool:
+        """Whether `fork` and `fork_beside` also take a `tree` at or beside this place: a folder of root's that does not
+        change, and that is in the copy from its start, over its files, as `upload` would put it there."""
+        del place
         return False
 
     async def stand_in(self, place: str, program: bytes, kept: str) -> None:

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -48,25 +48,25 @@ def stamp_of(folder: Path | str) -> Stamp:
 
     Change times cannot be set by hand. See `is_settled` for the limit of their resolution.
     """
-    return tuple(_walk(folder))
+    stamp: list[tuple[str, int, int, int, int]] = []
+    places = [os.fspath(folder)]
+    while places:
+        try:
+            entries = os.scandir(places.pop())
+        except OSError:  # what cannot be listed is the same as empty
+            continue
+        with entries:
+            for entry in entries:
+                found = entry.stat(follow_symlinks=False)
+                stamp.append((entry.path, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode))
+                if entry.is_dir(follow_symlinks=False):
+                    places.append(entry.path)
+    return tuple(sorted(stamp))
 
 
 def is_settled(stamp: Stamp, now: int) -> bool:
     """Whether any later change would show: a file that changed just now may change again within the same tick."""
     return all(changed <= now - _TICK_NS for _, changed, *_ in stamp)
-
-
-def _walk(folder: Path | str) -> Iterator[tuple[str, int, int, int, int]]:
-    """Without following links; what cannot be listed ends the walk there."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        found = entry.stat(follow_symlinks=False)
-        yield entry.path, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
 
 
 class _Sealed:

@@ -29,7 +29,7 @@ from benchflow.verifier.agent_processes import agent_users, end_agent
 from benchflow.verifier.ground import Ground, common_files
 from benchflow.verifier.lookups import OWNERS, git_variables, pinned_variables, with_hook
 from benchflow.verifier.perturbation import OTHER_USER, Applied, apply
-from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree
+from benchflow.verifier.scope import LOGS, Scope, VerifierVariables, assemble_tree, made_tree, place_of_trees
 from benchflow.verifier.shared_box import CLOSED, as_built, fork_for_verification, ground_of, survival_rules
 from benchflow.verifier.surviving.path_patterns import fixed_part
 from benchflow.verifier.surviving.survival import Withheld
@@ -208,12 +208,11 @@ class BoxMaker:
     async def _tree_to_lay(self, extra: Mapping[str, bytes]) -> Path | None:
         """The verifier's files, for a fork that has them from its start; None where they are copied into a running box:
         for another owner than root, and for backends that can only do that."""
-        if not is_root(self._user):
+        if not is_root(self._user) or not await self.sandbox.lays(place_of_trees(self.scope)):
             return None
         built = await as_built(self.environment)
         common = {} if self._in_the_open else common_files(built.stdlibs, built.gems, built.settings)
-        tree = await self._tree({**extra, **common})
-        return tree if await self.sandbox.lays(tree) else None
+        return await self._tree({**extra, **common})
 
     async def _tree(self, files: Mapping[str, bytes]) -> Path:
         tree = made_tree(self.scope, files)

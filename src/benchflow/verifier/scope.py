@@ -294,6 +294,11 @@ def assemble_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path:
     return _copy(scope).tree(_tree_key(scope, extra), lambda root: _fill(root, scope.folders, extra))
 
 
+def place_of_trees(scope: Scope) -> Path:
+    """A folder beside which the trees of a scope are."""
+    return _copy(scope).root
+
+
 def _copy(scope: Scope) -> Copy:
     copy = scope.view.files.copy
     if copy is None:

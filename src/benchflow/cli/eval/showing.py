@@ -17,7 +17,7 @@ from benchflow.evaluation.report import summary_lines
 from benchflow.evaluation.store import job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Counted, Job, RolloutFolder, labels
-from benchflow.record.job import is_folder_name
+from benchflow.record.layout import is_folder_name
 from benchflow.record.reading.rollout_story import FULL, RolloutStory, read_story
 
 

@@ -17,7 +17,8 @@ from benchflow.errors import Category
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.record.identity import WorkKey
-from benchflow.record.job import Counted, DamagedLine, is_folder_name
+from benchflow.record.job import Counted, DamagedLine
+from benchflow.record.layout import is_folder_name
 from benchflow.record.outcome import ErrorRecord, Outcome, PartOutcome, Score
 from benchflow.record.result import AgentPart, Result, SandboxPart, StepRecord, TaskPart
 from benchflow.rewards.numbers import finite

@@ -17,8 +17,7 @@ from typing import IO, Any, Final, Literal
 
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.record.job import is_folder_name
-from benchflow.record.layout import RolloutFolder, StepFolder
+from benchflow.record.layout import RolloutFolder, StepFolder, is_folder_name
 from benchflow.record.reading.failing_tests import CTRF, FailingTest, printed_failures, reported_failures
 from benchflow.record.result import Result
 from benchflow.record.trajectory import RewardLine, read_rewards

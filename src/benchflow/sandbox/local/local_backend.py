@@ -159,7 +159,7 @@ class LocalBackend(SandboxBackend):
                 raise
             self._owner = owner
             self._spares = Spares(launcher, self.store, owner)
-            self._launcher = launcher  # last: whoever sees it takes the others without the lock
+            self._launcher = launcher  # last: a caller that sees it takes the others without the lock
 
     async def _collect(self, leftovers: list[Owner]) -> None:
         """Remove what ended drivers left behind; a free lock proves that its driver has ended."""

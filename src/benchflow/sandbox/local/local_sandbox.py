@@ -257,8 +257,8 @@ class LocalSandbox(Sandbox):
     async def write_files(self, files: Mapping[str, bytes]) -> None:
         await transfer.write_files(await self._quiet_link(), files)
 
-    async def lays(self, tree: Path) -> bool:
-        return _on_one_device(tree, (await self._backend.runtime()).store.root)
+    async def lays(self, place: Path) -> bool:
+        return _on_one_device(place, (await self._backend.runtime()).store.root)
 
     async def stand_in(self, place: str, program: bytes, kept: str) -> None:
         link = await self._quiet_link()
