@@ -14,7 +14,7 @@ import pytest
 from benchflow.files.path_set import PathSet
 from benchflow.sandbox.protocol import Change, Rights
 from benchflow.verifier import ground
-from benchflow.verifier.ground import changed_settings, describe, uv_variables
+from benchflow.verifier.ground import changed_settings, configures_uv, describe, uv_variables
 from benchflow.verifier.lookups import LOOKUPS
 from benchflow.verifier.surviving.survival import Rules
 
@@ -83,6 +83,23 @@ def test_only_settings_that_were_built_are_read_as_built():
 )
 def test_uv_is_kept_off_what_the_agent_added_and_off_nothing_else(paths, project, variables):
     assert set(uv_variables(map(added, paths), NOTHING, "/app", project=project)) == variables
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "configures"),
+    [
+        ("pyproject.toml", "[tool.uv]\npython-preference = 'system'\n", True),
+        ("pyproject.toml", "[tool]\nuv = {}\n", True),
+        ("pyproject.toml", "[project]\nname = 'p'\n", False),
+        ("uv.toml", "offline = true\n", True),
+        (".python-version", "3.12\n", True),
+        ("uv.lock", "", False),
+    ],
+)
+def test_a_verifier_has_settings_for_uv_if_one_of_its_files_can_have_some(tmp_path, name, text, configures):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / name).write_text(text)
+    assert configures_uv([tmp_path]) is configures
 
 
 def test_every_look_up_is_a_sentence_and_says_how_it_is_settled():

@@ -166,9 +166,10 @@ NO_UV_SETTINGS: Final = {"UV_NO_CONFIG": "1"}
 
 
 def configures_uv(folders: Iterable[Path]) -> bool:
-    """Whether a verifier has settings for uv among its files."""
+    """Whether a verifier has settings for uv among its files. A `pyproject.toml` without its name has none."""
     names = _UV_FILES - {".venv", "uv.lock"}
-    return any(name in names for folder in folders for _, _, files in os.walk(folder) for name in files)
+    found = (Path(place, name) for folder in folders for place, _, files in os.walk(folder) for name in files)
+    return any(file.name in names and (file.name != "pyproject.toml" or b"uv" in file.read_bytes()) for file in found)
 
 
 def uv_variables(changes: Iterable[Change], withheld: PathSet, workdir: str, *, project: bool) -> dict[str, str]:

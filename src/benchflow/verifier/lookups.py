@@ -112,7 +112,8 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
         "uv",
         "`uv.toml`, `.python-version` and settings in `pyproject.toml`, in the current folder and above it.",
         "variable",
-        "`UV_NO_CONFIG`, where the agent added one, and where neither the environment nor the verifier has one.",
+        "`UV_NO_CONFIG`, where the agent added one, and where neither the environment nor the verifier has one. "
+        "A `pyproject.toml` that does not contain `uv` is none.",
     ),
     Lookup(
         "uv",

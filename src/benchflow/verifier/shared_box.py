@@ -311,9 +311,13 @@ look "$WORKDIR"
 xargs -0 sha256sum <"$list" 2>/dev/null | while read -r digest name; do printf 'setting %s\0' "${digest#\\}"; done
 [ ! -e "$WORKDIR/pyproject.toml" ] || printf 'project\0'
 uv() {
-  for file in "$1/uv.toml" "$1/.python-version" "$1/.python-versions" "$1/pyproject.toml"; do
+  for file in "$1/uv.toml" "$1/.python-version" "$1/.python-versions"; do
     [ ! -e "$file" ] || printf 'uv\0'
   done
+  if [ -e "$1/pyproject.toml" ]; then
+    grep -q uv "$1/pyproject.toml" && lacks=0 || lacks=$?
+    [ "$lacks" -eq 1 ] || printf 'uv\0'
+  fi
 }
 uv "$WORKDIR"
 uv /etc/uv
