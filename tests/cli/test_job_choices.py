@@ -141,6 +141,7 @@ def test_the_chance_of_flips_is_that_of_a_sign_test(gained, lost, chance):
     assert sign_test(gained, lost) == sign_test(lost, gained) == chance
 
 
+@pytest.mark.slow
 def test_jobs_are_plotted_and_the_same_jobs_give_the_same_file(jobs):
     pytest.importorskip("matplotlib")
     for name in ("a.svg", "b.svg"):

@@ -182,6 +182,7 @@ def test_a_damaged_tree_is_made_again(folder):
     assert (second / "x").read_text() == "made"
 
 
+@pytest.mark.slow
 def test_what_nobody_uses_is_removed_beyond_the_limit(tmp_path):
     copies = Copies(most_copies=2)
     packages = [load_package(write(tmp_path / name, FILES)) for name in "abc"]
@@ -214,6 +215,7 @@ def test_a_forked_child_removes_nothing_of_its_parent(folder):
     assert content(taken.files.root) == FILES
 
 
+@pytest.mark.slow
 def test_packages_of_thousands_of_files_are_taken(folder):
     write(folder, {f"verifier/many/{number % 50}/{number}.txt": str(number) for number in range(3_000)})
     taken = Copies().take(load_package(folder))

@@ -177,6 +177,7 @@ async def test_a_store_that_does_not_exist_holds_nothing_and_lists_nothing(tmp_p
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_builds_and_sandboxes_succeed_while_the_store_is_pruned_all_the_time(tmp_path, context, command, store):
     (context / "Dockerfile").write_text("FROM any:1\nRUN echo one > /one\nRUN echo two > /two\n")
     ended = anyio.Event()

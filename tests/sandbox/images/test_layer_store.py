@@ -48,6 +48,7 @@ async def test_many_tasks_make_a_layer_once(store):
     assert (store.path("key") / "file").read_text() == "x"
 
 
+@pytest.mark.slow
 async def test_many_processes_make_a_layer_once(store, tmp_path):
     log = tmp_path / "log"
     async with anyio.create_task_group() as group:

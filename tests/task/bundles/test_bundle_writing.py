@@ -141,6 +141,7 @@ def test_an_index_reads_back_as_it_was_written(make, gathered):
     assert parse_index(index.render()) == index
 
 
+@pytest.mark.slow
 def test_more_members_and_bytes_than_the_old_format_counts_are_written_for_current_readers(tmp_path):
     far = zip_layout.central_header(b"x", "file", 1, 0, 5 << 32)
     assert (5 << 32).to_bytes(8, "little") in far

@@ -63,6 +63,7 @@ def test_a_package_on_an_image_of_a_registry_runs_with_its_oracle_and_records_th
     assert "`--pull never` forbids" in json.loads(output)["error"]["message"]
 
 
+@pytest.mark.slow
 def test_images_are_pulled_by_name_and_failures_are_reported_beside_what_worked(served, layer, tmp_path):
     pushed = served.push("named", layer(a="a"))
     names = [served.name("named"), served.name("absent")]
