@@ -59,11 +59,22 @@ def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependenci
     shutil.rmtree(home, ignore_errors=True)
     print(f"Installing {requirement} into {home}", file=sys.stderr)
     subprocess.run([newer_python(), "-m", "venv", str(home)], check=True)
-    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *(() if dependencies else ("--no-deps",)), requirement], check=True)
+    _install(home, requirement, *(() if dependencies else ("--no-deps",)))
     if others:
-        subprocess.run([*pip, *others], check=True)
+        _install(home, *others)
     (home / ".ready").touch()
+
+
+def _install(home: Path, *arguments: str) -> None:
+    """By uv, which takes seconds where pip takes minutes; by pip where uv reaches no index."""
+    python = str(home / "bin" / "python")
+    uv = Path(sys.executable).with_name("uv")
+    if uv.exists():
+        command = [str(uv), "pip", "install", "--quiet", "--python", python, *arguments]
+        if subprocess.run(command, check=False).returncode == 0:
+            return
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *arguments], check=True)
 
 
 def newer_python() -> str:
