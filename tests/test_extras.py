@@ -63,6 +63,7 @@ def distributions() -> dict[str, set[str]]:
     return {module: {name.lower().replace("_", "-") for name in known.get(module, [])} for module in outside}
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("imports")
 def test_what_the_source_imports_is_a_dependency_or_in_an_extra(distributions):
     declared = names(PROJECT["dependencies"]).union(*(names(EXTRAS[extra]) for extra in EXTRAS.keys() - TOOLS))
@@ -71,6 +72,7 @@ def test_what_the_source_imports_is_a_dependency_or_in_an_extra(distributions):
     } == {}
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("imports")
 @pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - TOOLS))
 def test_an_extra_names_only_what_the_source_imports(extra, distributions):

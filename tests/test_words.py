@@ -36,7 +36,7 @@ PHRASES = (
     r"\bcan be had\b",
     r"\bfor want of\b",
 )
-FORBIDDEN = re.compile("|".join(phrase.replace(" ", r"\s+(?:# )?") for phrase in PHRASES))
+FORBIDDEN = re.compile(r"\b(?:" + "|".join(phrase.replace(" ", r"\s+(?:# )?") for phrase in PHRASES) + ")")
 ALLOWED: frozenset[tuple[str, str]] = frozenset()
 """Pairs of file and phrase that are right where they stand."""
 

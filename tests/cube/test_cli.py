@@ -192,11 +192,12 @@ def test_benchmarks_that_cannot_be_loaded_are_listed_with_their_reason(odd_site)
 
 @pytest.mark.parametrize("command", ["info", "install", "uninstall", "test", "serve"])
 @pytest.mark.parametrize("name", ["gone", "misspelt"])
-def test_a_benchmark_that_cannot_be_loaded_is_one_sentence(odd_site, command, name):
-    result = odd(odd_site, command, name)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("cube: ")
-    assert result.stderr.count("\n") == 1
+def test_a_benchmark_that_cannot_be_loaded_is_one_sentence(odd_site, monkeypatch, command, name):
+    monkeypatch.syspath_prepend(odd_site)
+    result = cube(command, name)
+    assert (result.exit_code, result.output) == (1, "")
+    assert result.errors.startswith("cube: ")
+    assert result.errors.count("\n") == 1
 
 
 def test_brackets_in_metadata_are_shown_as_they_are(odd_site):

@@ -12,6 +12,8 @@ from counter_cube.benchmark import CounterBenchmarkConfig
 from counter_cube.tool import CounterToolConfig
 from cube.composite import CompositeBenchmarkConfig
 
+pytestmark = pytest.mark.slow
+
 WORKER = """
 import json, sys
 from cube.core import Action

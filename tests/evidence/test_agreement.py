@@ -67,6 +67,7 @@ def careful(request):
     return {"score": "yes" if "\ndone\n" in request.prompt else "no"}
 
 
+@pytest.mark.slow  # the client loads for seconds
 @pytest.mark.xdist_group("models")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.anyio
@@ -79,6 +80,7 @@ async def test_a_judge_that_always_says_the_same_agrees(proven):
     assert '"pairwise_agreement": 1.0' in standard_files(report, None)[CALIBRATION]
 
 
+@pytest.mark.slow  # the client loads for seconds
 @pytest.mark.xdist_group("models")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.anyio

@@ -16,26 +16,37 @@ SOURCE = ROOT / "src/benchflow"
 MOST_BYTES = {"anchor": 16_384, "entry": 4096, "pin": 4096, "clock": 70_000}
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("program", MOST_BYTES)
-def test_a_shipped_program_is_what_its_source_gives(program: str, machine: str, tmp_path: Path) -> None:
-    """Whoever has another compiler is told so; continuous integration has this one, or fails."""
+MACHINES = ("x86_64", "aarch64")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All programs. Whoever has another compiler is told so; continuous integration has this one, or fails."""
     give_up = pytest.fail if os.environ.get("CI") else pytest.skip
-    compiler = f"{machine}-linux-gnu-gcc"
     wanted = re.search(r"^version=(.+)$", SCRIPT.read_text(), re.MULTILINE)
     assert wanted is not None
-    if shutil.which(compiler) is None:
-        give_up(f"{compiler} is missing; `make system` installs it.")
-    found = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
-    if found != wanted[1]:
-        give_up(f"{compiler} is version {found}, and what is shipped is built with {wanted[1]}.")
-    subprocess.run([SCRIPT, tmp_path], check=True, timeout=300)
+    for compiler in (f"{machine}-linux-gnu-gcc" for machine in MACHINES):
+        if shutil.which(compiler) is None:
+            give_up(f"{compiler} is missing; `make system` installs it.")
+        asked = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True, check=True)
+        found = asked.stdout.strip()
+        if found != wanted[1]:
+            give_up(f"{compiler} is version {found}, and what is shipped is built with {wanted[1]}.")
+    folder = tmp_path_factory.mktemp("programs")
+    subprocess.run([SCRIPT, folder], check=True, timeout=300)
+    return folder
+
+
+@pytest.mark.xdist_group("programs")
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("program", MOST_BYTES)
+def test_a_shipped_program_is_what_its_source_gives(program: str, machine: str, built: Path) -> None:
     (shipped,) = SOURCE.rglob(f"{program}-{machine}")
-    built = (tmp_path / shipped.name).read_bytes()
-    assert len(built) < MOST_BYTES[program]
-    assert built == shipped.read_bytes(), "run scripts/build-programs"
+    again = (built / shipped.name).read_bytes()
+    assert len(again) < MOST_BYTES[program]
+    assert again == shipped.read_bytes(), "run scripts/build-programs"
 
 
 def test_every_shipped_program_is_compared() -> None:
     elf = {path.name for path in SOURCE.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"}
-    assert elf == {f"{program}-{machine}" for program in MOST_BYTES for machine in ("x86_64", "aarch64")}
+    assert elf == {f"{program}-{machine}" for program in MOST_BYTES for machine in MACHINES}

@@ -85,7 +85,7 @@ def document(before: object, namespace: object, evidence: object, after: object)
     return task_md(f"{part({'before': before})}benchflow:\n{lines}{part({'after': after})}")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(before=values, namespace=mappings, evidence=values, other=values, after=values)
 def test_another_value_of_evidence_is_the_same_content(before, namespace, evidence, other, after) -> None:
     first, second = (document(before, namespace, value, after) for value in (evidence, other))
@@ -94,7 +94,7 @@ def test_another_value_of_evidence_is_the_same_content(before, namespace, eviden
     assert cut == without_evidence(second)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(parts=st.tuples(values, mappings, values), others=st.tuples(values, mappings, values), evidence=values)
 def test_another_value_elsewhere_is_other_content(parts, others, evidence) -> None:
     first = document(parts[0], parts[1], evidence, parts[2])
@@ -127,7 +127,7 @@ evidences = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(before=st.lists(lines, max_size=4), evidence=evidences, after=st.lists(lines, max_size=4))
 def test_whatever_stands_around_evidence_the_rest_means_the_same(before, evidence, after) -> None:
     front = "\n".join([*before, f"benchflow:\n  evidence:{evidence}", *after]) + "\n"

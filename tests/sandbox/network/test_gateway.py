@@ -19,7 +19,7 @@ from benchflow.sandbox.network.egress import Egress
 from benchflow.sandbox.network.egress_plan import FAKE_NETWORK, PUBLIC_PORTS, plan_egress
 from benchflow.sandbox.protocol import NetworkPolicy
 
-pytestmark = pytest.mark.xdist_group("gateway")
+pytestmark = [pytest.mark.sandbox, pytest.mark.xdist_group("gateway")]
 
 OUTSIDE = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255 | 1}"
 """Where the allowed names live: a loopback address of this test process, with servers on ports 80 and 443."""
