@@ -81,6 +81,11 @@ def test_an_extra_names_only_what_the_source_imports(extra, distributions):
     assert extra in MODULES, "say what must be importable with it"
 
 
+def test_the_page_on_installation_lists_every_extra_and_no_other():
+    table = (ROOT / "docs/install.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", table)) == EXTRAS.keys() - TOOLS
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("extras")
 @pytest.mark.parametrize("extra", sorted(MODULES))
