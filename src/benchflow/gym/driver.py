@@ -7,6 +7,7 @@ at all: files of a verifier are never where a running agent could see them.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -71,15 +72,17 @@ class ActionDriver:
         *,
         base_image: str | None = None,
         chosen: Chosen | None = None,
+        machine: Mapping[str, str] | None = None,
     ) -> ActionDriver:
         """The task at its first step; after an error nothing runs. Refuses what is not supported.
 
-        `chosen` is the isolation of its verifiers, if the caller knows it already.
+        `chosen` is the isolation of its verifiers, if the caller knows it already; `machine` the variables from which
+        secrets are taken, those of this process without it.
         """
         package = await taken_package(package)
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
-        secrets = gather_secrets(package.view, os.environ, _SCOPES)
-        preparation = await prepare(package, backend, base_image=base_image)
+        secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
+        preparation = await prepare(package, backend, base_image=base_image, machine=machine)
         if chosen is None:
             chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
         preparation = replace(preparation, chosen=chosen)

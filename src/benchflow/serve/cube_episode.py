@@ -14,6 +14,7 @@ from benchflow.evaluation.cube_driver import CLOSE_SEC, OwnThread, trouble_of
 from benchflow.rewards import Scored, Unscored, attribute
 from benchflow.rewards.numbers import finite, shown
 from benchflow.serve.episode import SUBMIT, Block, CallResult, Episode, ToolSpec, unscored_metadata
+from benchflow.serve.host_paths import HostPaths
 from cube.core import Action, EnvironmentOutput, ImageContent, Observation
 from cube.task import STOP_ACTION, Task, UnscoredError, take_step
 
@@ -25,8 +26,8 @@ _EMPTY: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additio
 class CubeEpisode(Episode):
     """One session with a task of a cube; `max_calls` ends it with the verdict on what is there."""
 
-    def __init__(self, name: str, spawn: Spawn, max_calls: int | None) -> None:
-        super().__init__()
+    def __init__(self, name: str, spawn: Spawn, max_calls: int | None, paths: HostPaths | None = None) -> None:
+        super().__init__(paths)
         self._thread: Final = OwnThread(name)
         self._spawn: Final = spawn
         self._max_calls: Final = max_calls

@@ -7,16 +7,19 @@ verified twice. An end without a score has no reward: `reward` is None and `meta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import anyio
 
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute
+from benchflow.serve.host_paths import HostPaths
 from benchflow.serve.tool_arguments import wrong_arguments
 
 SUBMIT: Final = "submit"
+Call = tuple[str, Mapping[str, Any]]
+"""The name of a tool, and its arguments."""
 Reason = Literal["not_found", "input_validation", "episode_finished", "not_begun", "forbidden"]
 
 
@@ -101,8 +104,10 @@ class Progress:
 class Episode(ABC):
     """One task under way. `begin` first, then calls; `close` always, at any time and from any state."""
 
-    def __init__(self) -> None:
+    def __init__(self, paths: HostPaths | None = None) -> None:
+        """`paths` are those that clients are not told of."""
         self.progress: Final = Progress()
+        self._paths: Final = paths or HostPaths()
 
     @property
     def verdict(self) -> Verdict | None:
@@ -163,7 +168,8 @@ class Episode(ABC):
 
     async def _broken(self, error: Exception, phase: Literal["environment", "agent"]) -> Attributed:
         """The environment failed: the episode is over without a score."""
-        verdict = attribute(error, "environment" if phase == "environment" else "sandbox", phase)
+        found = attribute(error, "environment" if phase == "environment" else "sandbox", phase)
+        verdict = replace(found, reason=self._paths.hidden(found.reason))
         self.progress.verdict = verdict
         await self._release()
         return Attributed(verdict)
@@ -175,6 +181,16 @@ class Episode(ABC):
         with anyio.CancelScope(shield=True):
             async with progress.turn:
                 await self._release()
+
+    @property
+    def scores_groups(self) -> bool:
+        """Whether several ways to go on can be scored without taking one."""
+        return False
+
+    async def scored_copy(self, calls: Sequence[Call]) -> Verdict:
+        """The verdict on a copy on which these calls were made."""
+        del calls
+        raise CallRefused("not_found", "This episode does not score groups.")
 
     @abstractmethod
     async def _begin(self) -> tuple[Block, ...]: ...
@@ -188,8 +204,20 @@ class Episode(ABC):
         """Free what it holds; idempotent."""
 
     def _end(self, verdict: Verdict, text: str, **more: Any) -> CallResult:
-        self.progress.verdict = verdict
-        return ended(verdict, text, **more)
+        told = self.progress.verdict = self._paths.verdict(verdict)
+        return ended(told, text, **more)
+
+
+async def score_calls(episode: Episode, candidates: Sequence[Sequence[Call]]) -> list[Verdict]:
+    """The verdicts on what each list of calls makes of the current state, which stays as it is.
+
+    `CallRefused` if the episode cannot do that.
+    """
+    progress = episode.progress
+    async with progress.turn:
+        if progress.verdict is not None or progress.closed or not progress.began or not episode.scores_groups:
+            raise CallRefused("not_found", "This episode does not score groups.")
+        return [await episode.scored_copy(calls) for calls in candidates]
 
 
 def with_reward(result: CallResult, verdict: Verdict) -> CallResult:

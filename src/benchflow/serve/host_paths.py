@@ -1,0 +1,36 @@
+"""Keeps the folders of this machine out of what clients are told."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from benchflow.rewards import Unscored, Verdict
+
+_SHORTEST: Final = 4
+"""A shorter place, such as `/`, is no secret, and its name is part of others."""
+
+
+class HostPaths:
+    """Replaces paths below the folders that this process uses by their last part."""
+
+    def __init__(self, more: Iterable[Path] = ()) -> None:
+        known = [tempfile.gettempdir(), Path.home(), Path.cwd(), sys.prefix, sys.base_prefix, Path(__file__).parents[3]]
+        places = {str(Path(place).absolute()) for place in (*known, *more)}
+        places |= {str(Path(place).resolve()) for place in (*known, *more)}
+        longest_first = sorted((place for place in places if len(place) >= _SHORTEST), key=len, reverse=True)
+        names = "|".join(map(re.escape, longest_first))
+        self._pattern: Final = re.compile(rf"(?:{names})(?:/[^\s'\"`:;,()]*)?(?![\w.-])")
+
+    def hidden(self, text: str) -> str:
+        """The text without them."""
+        return self._pattern.sub(lambda found: f"…/{found[0].rstrip('/').rpartition('/')[2]}", text)
+
+    def verdict(self, verdict: Verdict) -> Verdict:
+        """The verdict with such a reason."""
+        return replace(verdict, reason=self.hidden(verdict.reason)) if isinstance(verdict, Unscored) else verdict
