@@ -24,14 +24,13 @@ from benchflow.serve.episode import (
     verdict_metadata,
 )
 from benchflow.serve.http_wire import (
-    Disconnected,
     HttpError,
+    answering,
     event,
     header,
     parse_object,
     read_body,
     send_bytes,
-    send_error,
     send_events,
     send_json,
     stream_when_done,
@@ -88,27 +87,19 @@ Handler = Callable[[Request], Awaitable[None]]
 
 def ors_app(tasks: ServedTasks, sessions: Sessions) -> ASGIApp:
     """The application; `sessions` must be running."""
-    wire = _Wire(tasks, sessions)
+    return answering(_Wire(tasks, sessions).answer, _told, sessions.log)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        try:
-            await wire.answer(scope, receive, send)
-        except Disconnected:
-            return
-        except HttpError as error:
-            await send_error(send, error)
-        except UnknownTask as error:
-            await send_error(send, HttpError(400, str(error)))
-        except UnknownSession as error:
-            await send_error(send, HttpError(404, str(error)))
-        except SessionExists as error:
-            await send_error(send, HttpError(400, str(error)))
-        except NoRoom as error:
-            await send_error(send, HttpError(503, str(error), STARTING))
 
-    return app
+def _told(error: Exception) -> HttpError | None:
+    match error:
+        case UnknownTask() | SessionExists():
+            return HttpError(400, str(error))
+        case UnknownSession():
+            return HttpError(404, str(error))
+        case NoRoom():
+            return HttpError(503, str(error), STARTING)
+        case _:
+            return None
 
 
 class _Wire:
@@ -266,7 +257,7 @@ class _Wire:
         except Attributed as error:
             told = unscored_metadata(error.verdict)
             sentence = f"The environment could not start: {error.verdict.reason}"
-            raise HttpError(500, sentence, {"X-Backend-State": "failed"}, **told) from error
+            raise HttpError(500, sentence, {"X-Backend-State": "failed"}, told) from error
         return session
 
     async def _prompt(self, request: Request) -> None:
