@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute
-from benchflow.serve.host_paths import HostPaths
+from benchflow.serve.discretion import Discretion
 from benchflow.serve.tool_arguments import wrong_arguments
 
 SUBMIT: Final = "submit"
@@ -104,14 +104,13 @@ class Progress:
 class Episode(ABC):
     """One task under way. `begin` first, then calls; `close` always, at any time and from any state."""
 
-    def __init__(self, paths: HostPaths | None = None) -> None:
-        """`paths` are those that clients are not told of."""
+    def __init__(self, discretion: Discretion | None = None) -> None:
         self.progress: Final = Progress()
-        self._paths: Final = paths or HostPaths()
+        self._discretion: Final = discretion or Discretion()
 
     @property
     def verdict(self) -> Verdict | None:
-        """How it ended; None while it has not."""
+        """How it ended, with the whole reason; None while it has not. Clients get what results say."""
         return self.progress.verdict
 
     @property
@@ -168,11 +167,10 @@ class Episode(ABC):
 
     async def _broken(self, error: Exception, phase: Literal["environment", "agent"]) -> Attributed:
         """The environment failed: the episode is over without a score."""
-        found = attribute(error, "environment" if phase == "environment" else "sandbox", phase)
-        verdict = replace(found, reason=self._paths.hidden(found.reason))
+        verdict = attribute(error, "environment" if phase == "environment" else "sandbox", phase)
         self.progress.verdict = verdict
         await self._release()
-        return Attributed(verdict)
+        return Attributed(self._discretion.told_unscored(verdict))
 
     async def close(self) -> None:
         """End it with all that runs in it; safe to call again. A call that runs is waited for: cancel it first."""
@@ -203,9 +201,16 @@ class Episode(ABC):
     async def _release(self) -> None:
         """Free what it holds; idempotent."""
 
+    def _with_reward(self, result: CallResult, verdict: Verdict) -> CallResult:
+        """The result of a call that does not end the episode, with the reward of the state after it."""
+        told = self._discretion.told(verdict)
+        if isinstance(told, Scored):
+            return replace(result, reward=told.reward)
+        return replace(result, metadata={**result.metadata, **unscored_metadata(told)})
+
     def _end(self, verdict: Verdict, text: str, **more: Any) -> CallResult:
-        told = self.progress.verdict = self._paths.verdict(verdict)
-        return ended(told, text, **more)
+        self.progress.verdict = verdict
+        return ended(self._discretion.told(verdict), text, **more)
 
 
 async def score_calls(episode: Episode, candidates: Sequence[Sequence[Call]]) -> list[Verdict]:
@@ -218,10 +223,3 @@ async def score_calls(episode: Episode, candidates: Sequence[Sequence[Call]]) ->
         if progress.verdict is not None or progress.closed or not progress.began or not episode.scores_groups:
             raise CallRefused("not_found", "This episode does not score groups.")
         return [await episode.scored_copy(calls) for calls in candidates]
-
-
-def with_reward(result: CallResult, verdict: Verdict) -> CallResult:
-    """The result of a call that does not end the episode, with the reward of the state after it."""
-    if isinstance(verdict, Scored):
-        return replace(result, reward=verdict.reward)
-    return replace(result, metadata={**result.metadata, **unscored_metadata(verdict)})

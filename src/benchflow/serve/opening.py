@@ -18,8 +18,8 @@ from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest
 from benchflow.sandbox.factory import AUTO
 from benchflow.serve.cube_episode import CubeEpisode
+from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import Episode
-from benchflow.serve.host_paths import HostPaths
 from benchflow.serve.package_episode import EpisodeLimits, PackageEpisode
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, list_tasks
 from benchflow.task.package import TaskPackage
@@ -57,7 +57,7 @@ class Opener:
         for ref in self._cubes.listed():
             listed.setdefault(ref.payload[0], []).append(ref)
         self.tasks: Final[ServedTasks] = list_tasks(sources, listed)
-        self._paths: Final = HostPaths(Path(source) for source in sources if not source.startswith(CUBE_PREFIX))
+        self._discretion: Final = Discretion(Path(source) for source in sources if not source.startswith(CUBE_PREFIX))
 
     def open(self, task: ServedTask, secrets: Mapping[str, str] | None = None) -> Episode:
         """A new episode of a task, not begun; a package gets those `secrets` of a client that it declares."""
@@ -69,8 +69,10 @@ class Opener:
                 benchmark = await self._cubes.benchmark(name)
                 return lambda: benchmark.spawn(config)
 
-            return CubeEpisode(task.id, spawn, self._limits.max_calls, self._paths)
-        return PackageEpisode(lambda: self._start(payload, task.full_digest, secrets or {}), self._limits, self._paths)
+            return CubeEpisode(task.id, spawn, self._limits.max_calls, self._discretion)
+        return PackageEpisode(
+            lambda: self._start(payload, task.full_digest, secrets or {}), self._limits, self._discretion
+        )
 
     async def _start(self, folder: Path, digest: str, secrets: Mapping[str, str]) -> tuple[TaskPackage, ActionDriver]:
         package = PACKAGES.get(folder, digest)

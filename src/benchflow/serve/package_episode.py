@@ -21,6 +21,7 @@ from benchflow.rollout.config import DEFAULT_ROUNDS
 from benchflow.rollout.plan import PlannedTurn, document_user
 from benchflow.rollout.policies import normal_tool
 from benchflow.rollout.users import BaseUser, RoundResult, handoff_note, next_prompt, user_boundary
+from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import (
     SUBMIT,
     Block,
@@ -30,9 +31,7 @@ from benchflow.serve.episode import (
     Episode,
     ToolSpec,
     text_blocks,
-    with_reward,
 )
-from benchflow.serve.host_paths import HostPaths
 from benchflow.serve.tool_arguments import wrong_arguments
 from benchflow.serve.workspace_tools import TOOLS, run_workspace_tool, submit_tool
 from benchflow.task.package import TaskPackage
@@ -77,8 +76,8 @@ def wants_step_rewards(package: TaskPackage) -> bool:
 class PackageEpisode(Episode):
     """One session with a package."""
 
-    def __init__(self, start: Start, limits: EpisodeLimits | None = None, paths: HostPaths | None = None) -> None:
-        super().__init__(paths)
+    def __init__(self, start: Start, limits: EpisodeLimits | None = None, discretion: Discretion | None = None) -> None:
+        super().__init__(discretion)
         self._start: Final = start
         self._limits: Final = limits or EpisodeLimits()
         self._known: TaskPackage | None = None
@@ -138,7 +137,7 @@ class PackageEpisode(Episode):
         if reached is not None:
             return await self._score(result.text, ended_by=reached)
         if wants_step_rewards(self._package):
-            result = with_reward(result, (await self._running.evaluate()).total())
+            result = self._with_reward(result, (await self._running.evaluate()).total())
         return result
 
     def _reached(self) -> str | None:
@@ -207,14 +206,14 @@ class PackageEpisode(Episode):
             with attributed("sandbox", "verify"):
                 await driver.advance()
         except Attributed as error:
-            return self._end(error.verdict, _joined(text, error.verdict.reason), **more)
+            return self._end(error.verdict, _joined(text, _closing(error.verdict)), **more)
         course = driver.course
         if course.over:
             verdict = course.total()
             return self._end(verdict, _joined(text, _closing(verdict)), **more)
         result = CallResult(text_blocks(_joined(text, await self._begin_step())), metadata={**self._where(), **more})
         if wants_step_rewards(self._package):
-            result = with_reward(result, course.past[-1].verdict)
+            result = self._with_reward(result, course.past[-1].verdict)
         return CallResult(result.blocks, result.reward, False, {**result.metadata, "ended_step": before})
 
     @property
@@ -236,9 +235,9 @@ class PackageEpisode(Episode):
                     break
                 if name in known and wrong_arguments(known[name].input_schema, arguments) is None:
                     await run_workspace_tool(workspace, name, arguments, seconds=driver.step.timeout_sec)
-            return self._paths.verdict((await driver.evaluate()).total())
+            return self._discretion.told((await driver.evaluate()).total())
         except Exception as error:  # noqa: BLE001 - one candidate of several; it has no score
-            return self._paths.verdict(attribute(error, "sandbox", "verify"))
+            return self._discretion.told(attribute(error, "sandbox", "verify"))
         finally:
             with anyio.CancelScope(shield=True):
                 await driver.stop()

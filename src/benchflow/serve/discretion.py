@@ -1,4 +1,7 @@
-"""Keeps the folders of this machine out of what clients are told."""
+"""What clients are not told: folders of this machine, and anything that a verifier or a judge said.
+
+Who holds an episode may hand everything on to the agent. The whole reason is in the log of the server.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,12 @@ _SHORTEST: Final = 4
 """A shorter place, such as `/`, is no secret, and its name is part of others."""
 
 
-class HostPaths:
-    """Replaces paths below the folders that this process uses by their last part."""
+_SILENT: Final = ("verifier", "judge")
+"""Categories whose reasons may quote what a verifier wrote."""
+
+
+class Discretion:
+    """Replaces paths below the folders that this process uses by their last part, and reasons of verifiers."""
 
     def __init__(self, more: Iterable[Path] = ()) -> None:
         known = [tempfile.gettempdir(), Path.home(), Path.cwd(), sys.prefix, sys.base_prefix, Path(__file__).parents[3]]
@@ -31,6 +38,11 @@ class HostPaths:
         """The text without them."""
         return self._pattern.sub(lambda found: f"…/{found[0].rstrip('/').rpartition('/')[2]}", text)
 
-    def verdict(self, verdict: Verdict) -> Verdict:
-        """The verdict with such a reason."""
-        return replace(verdict, reason=self.hidden(verdict.reason)) if isinstance(verdict, Unscored) else verdict
+    def told(self, verdict: Verdict) -> Verdict:
+        """The verdict as clients are told."""
+        return self.told_unscored(verdict) if isinstance(verdict, Unscored) else verdict
+
+    def told_unscored(self, verdict: Unscored) -> Unscored:
+        if verdict.category in _SILENT:
+            return replace(verdict, reason=f"The {verdict.category} gave no reward ({verdict.code}).")
+        return replace(verdict, reason=self.hidden(verdict.reason))
