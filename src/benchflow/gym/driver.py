@@ -23,7 +23,7 @@ from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
-from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
+from benchflow.rollout.policies import Chosen, Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
@@ -65,14 +65,23 @@ class ActionDriver:
 
     @classmethod
     async def start(
-        cls, package: TaskPackage, backend: SandboxBackend, *, base_image: str | None = None
+        cls,
+        package: TaskPackage,
+        backend: SandboxBackend,
+        *,
+        base_image: str | None = None,
+        chosen: Chosen | None = None,
     ) -> ActionDriver:
-        """The task at its first step; after an error nothing runs. Refuses what is not supported."""
+        """The task at its first step; after an error nothing runs. Refuses what is not supported.
+
+        `chosen` is the isolation of its verifiers, if the caller knows it already.
+        """
         package = await taken_package(package)
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
         secrets = gather_secrets(package.view, os.environ, _SCOPES)
         preparation = await prepare(package, backend, base_image=base_image)
-        chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
+        if chosen is None:
+            chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
         preparation = replace(preparation, chosen=chosen)
         environment = Environment(backend, for_agents(preparation, steps, secrets, _nothing))
         await environment.start()
