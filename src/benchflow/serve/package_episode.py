@@ -205,6 +205,11 @@ class PackageEpisode(Episode):
             result = with_reward(result, course.past[-1].verdict)
         return CallResult(result.blocks, result.reward, False, {**result.metadata, "ended_step": before})
 
+    async def _finish(self) -> Verdict:
+        while self.progress.verdict is None:  # steps that are left are scored as they are
+            await self._score("")
+        return self.progress.verdict
+
     async def _release(self) -> None:
         driver, self._driver, self._workspace = self._driver, None, None
         if driver is not None:

@@ -74,6 +74,10 @@ class ServedEnvironment:
             raise UnknownTask(f"The environment '{self.name}' has no split '{split[:100]}'; there are: {known}.")
         return self.splits[split]
 
+    def all_tasks(self) -> tuple[ServedTask, ...]:
+        """The tasks of all splits; one that is in several is listed once."""
+        return tuple({task.id: task for tasks in self.splits.values() for task in tasks}.values())
+
     def task(self, split: str, index: int) -> ServedTask:
         tasks = self.tasks(split)
         if not 0 <= index < len(tasks):
