@@ -1,6 +1,6 @@
 """`CubeEpisode`: a task of a cube as an episode. Its calls run in a thread of its own, since a cube's code may block.
 
-The tools are the actions that the task offers, and `submit`, which stops it (`final_step` where an action has that name).
+The tools are the actions that the task offers, and `submit`, which stops it (`final_step` if an action is called so).
 """
 
 from __future__ import annotations

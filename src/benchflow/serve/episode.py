@@ -133,7 +133,7 @@ class Episode(ABC):
         """What can be called now; known before `begin` where it does not depend on the state."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
-        """Carry out a call. `CallRefused` if it cannot be made; `Attributed` if the environment broke, which ends it."""
+        """Carry out a call; `CallRefused` if it cannot be made, `Attributed` if the environment broke: that ends it."""
         progress = self.progress
         async with progress.turn:
             self._require_open(name, arguments)

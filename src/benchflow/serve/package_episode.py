@@ -1,7 +1,7 @@
 """`PackageEpisode`: a package as an episode, on the course that a rollout takes, in the event loop of the server.
 
-`submit` ends a turn. What comes next is the course's to say: the next declared turn, a word of the package's user, the next
-step, or the end. It is verified as a rollout is, on a copy.
+`submit` ends a turn. What comes next is the course's to say: the next declared turn, a word of the package's user, the
+next step, or the end. It is verified as a rollout is, on a copy.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class PackageEpisode(Episode):
         limit = self._limits.agent_timeout_sec or step.timeout_sec
         deadline = None if limit is None else anyio.current_time() + limit
         most = max(len(step.turns), contract.max_rounds or DEFAULT_ROUNDS if user is not None else 1)
-        rounds = self._rounds = Rounds(user, most, deadline=deadline)
+        self._rounds = Rounds(user, most, deadline=deadline)
         if user is not None:
             with user_boundary():
                 await user.setup(step.prompt, None)

@@ -17,7 +17,7 @@ _KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 
 def wrong_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
-    """A sentence on the first problem; None if there is none. What a schema says beyond types is the tool's to judge."""
+    """A sentence on the first problem; None if there is none. What a schema says beyond types the tool judges."""
     properties: Mapping[str, Any] = schema.get("properties") or {}
     for name in schema.get("required") or ():
         if name not in arguments:
