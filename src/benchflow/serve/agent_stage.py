@@ -7,32 +7,32 @@ reads rewards, with the methods of `cube serve`: a client of cubes drives packag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from benchflow.rewards import Attributed, Unscored
-from benchflow.serve.episode import Block, CallRefused, Episode, unscored_metadata, verdict_metadata
+from benchflow.serve.episode import Block, unscored_metadata, verdict_metadata
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, UnknownTask
+from benchflow.serve.sessions import NoRoom, Session, Sessions, UnknownSession
 from cube.core import Action, ActionSchema, Content, EnvironmentOutput, ImageContent, Observation, TextContent
 from cube.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, Method, RpcError
 from cube.stage import NOT_BEGUN, OBJECTIVE, Refused, over_sentence
 from cube.stage import Episode as Shown
 
-Open = Callable[[ServedTask, int | None], Episode]
-"""A new episode of a task, not begun; the seed goes to cubes."""
 SUBMITTED: Final = "the agent submitted"
 
 
 class AgentStage:
     """One task at a time, for one agent."""
 
-    def __init__(self, tasks: ServedTasks, open_episode: Open) -> None:
+    def __init__(self, tasks: ServedTasks, sessions: Sessions) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the objective changes."""
         self._tasks: Final = tasks
-        self._open: Final = open_episode
+        self._sessions: Final = sessions
         self._task: ServedTask | None = None
-        self._playing: Episode | None = None
+        self._playing: Session | None = None
         self._shown = Shown()
 
     @property
@@ -42,7 +42,7 @@ class AgentStage:
 
     async def actions(self) -> list[ActionSchema]:
         """What can be called now."""
-        tools = self._playing.tools() if self._playing is not None else ()
+        tools = self._playing.begun.tools() if self._playing is not None else ()
         return [
             ActionSchema(name=tool.name, description=tool.description, parameters=dict(tool.input_schema))
             for tool in tools
@@ -55,12 +55,17 @@ class AgentStage:
         if playing is None:
             raise Refused(NOT_BEGUN)
         try:
-            result = await playing.call(action.name, action.arguments)
-        except CallRefused as refusal:
-            raise Refused(str(refusal)) from refusal
-        except Attributed as error:
+            pending = self._sessions.call(playing, action.name, action.arguments)
+        except NoRoom as error:
+            raise Refused(str(error)) from error
+        with playing.in_use():
+            await pending.done.wait()
+        if pending.refused is not None:
+            raise Refused(str(pending.refused))
+        if pending.result is None:
             self._over("the environment failed")
-            raise Refused(over_sentence("the environment failed")) from error
+            raise Refused(over_sentence("the environment failed"))
+        result = pending.result
         obs = observed(result.blocks)
         self._shown = replace(self._shown, steps=self._shown.steps + 1, latest=obs)
         if result.finished:
@@ -82,10 +87,10 @@ class AgentStage:
     async def begin(self, task: ServedTask, seed: int | None = None) -> Observation:
         """Begin an episode, after the end of the one before. `Attributed` if it cannot begin."""
         await self.close()
-        playing = self._playing = self._open(task, seed)
-        self._task = task
         self._shown = Shown(self._shown.number + 1)
-        obs = observed(await playing.begin())
+        playing = self._playing = self._sessions.begin(task.seeded(seed))
+        self._task = task
+        obs = observed(await playing.wait_ready())
         self._shown = replace(self._shown, state="running", objective=obs, latest=obs)
         self.on_change()
         return obs
@@ -94,20 +99,21 @@ class AgentStage:
         """End the episode and score what is there."""
         if self._playing is not None and self._shown.state in ("running", "over"):
             self._over(reason)
-            await self._playing.finish()
+            await self._sessions.finish(self._playing)
 
     async def close(self) -> None:
         """End the episode without a score, unless it has one; what it holds is free then."""
         if self._playing is None:
             return
-        await self._playing.close()
         self._shown = replace(self._shown, state="closed")
+        with suppress(UnknownSession):
+            await self._sessions.end(self._playing.id)
         self.on_change()
 
     def describe(self) -> dict[str, Any]:
         """The episode as a harness sees it: `reward` is null while there is none, and `unscored` says why."""
         shown, playing = self._shown, self._playing
-        verdict = playing.verdict if playing is not None else None
+        verdict = playing.begun.verdict if playing is not None else None
         return {
             "task_id": self._task.id if self._task is not None else None,
             "number": shown.number,
@@ -138,6 +144,8 @@ class AgentStage:
     async def _reset(self, params: dict[str, Any]) -> Any:
         try:
             obs = await self.begin(self._found(params.get("task_id")), _seed(params.get("seed")))
+        except NoRoom as error:
+            raise RpcError(INTERNAL_ERROR, str(error)) from error
         except Attributed as error:
             verdict = error.verdict
             sentence = f"The episode did not begin: {verdict.category}/{verdict.code}: {verdict.reason}"
@@ -169,7 +177,7 @@ class AgentStage:
 
     async def _evaluate(self, params: dict[str, Any]) -> Any:
         del params
-        verdict = self._playing.verdict if self._playing is not None else None
+        verdict = self._playing.begun.verdict if self._playing is not None else None
         if verdict is None:
             raise RpcError(INVALID_REQUEST, "The episode has no verdict yet: cube/end ends it.")
         if isinstance(verdict, Unscored):

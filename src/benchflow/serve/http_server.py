@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,13 @@ from cube.access import Access, Guard, is_loopback, new_token, read_token
 from cube.listening import ENDING, listen, make_server, url_of
 
 MOST_CONNECTIONS: Final = 2048
+MAX_MESSAGE: Final = 16 * 1024 * 1024
+"""Maximum bytes of a message on a WebSocket."""
+_WEBSOCKETS: Final[Mapping[str, Any]] = {
+    "ws": "websockets-sansio",
+    "ws_max_size": MAX_MESSAGE,
+    "ws_per_message_deflate": False,  # a small message could become a large one
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ async def _serve(
             Guard(each.app, Access(each.port.token, each.key_header), websockets=each.websockets),
             most=each.most_connections,
             lifespan="off",
-            **({"ws": "auto"} if each.websockets else {}),
+            **(_WEBSOCKETS if each.websockets else {}),
         )
         for each in applications
     ]

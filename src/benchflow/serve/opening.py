@@ -53,13 +53,11 @@ class Opener:
             listed.setdefault(ref.payload[0], []).append(ref)
         self.tasks: Final[ServedTasks] = list_tasks(sources, listed)
 
-    def open(self, task: ServedTask, seed: int | None = None) -> Episode:
-        """A new episode of a task, not begun. A cube gets the seed; a package has nothing that could depend on one."""
+    def open(self, task: ServedTask) -> Episode:
+        """A new episode of a task, not begun."""
         payload = task.payload
         if isinstance(payload, TaskRef):
             name, config = payload.payload
-            if seed is not None:
-                config = config.model_copy(update={"seed": seed})
 
             async def spawn() -> Callable[[], Task[Any]]:
                 benchmark = await self._cubes.benchmark(name)

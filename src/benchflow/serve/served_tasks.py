@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -54,6 +54,14 @@ class ServedTask:
     def spec(self) -> dict[str, Any]:
         """What clients are told, and with what they ask for it."""
         return {"id": self.id, "digest": self.digest, "index": self.index}
+
+    def seeded(self, seed: int | None) -> ServedTask:
+        """With the seed of an episode. A cube's task gets it; a package has nothing that could depend on one."""
+        if seed is None or not isinstance(self.payload, TaskRef):
+            return self
+        name, config = self.payload.payload
+        payload = replace(self.payload, payload=(name, config.model_copy(update={"seed": seed})))
+        return replace(self, payload=payload)
 
 
 @dataclass(frozen=True, slots=True)

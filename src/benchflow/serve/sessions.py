@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from benchflow.rewards import Attributed
+from benchflow.rewards import Attributed, Verdict
 from benchflow.serve.episode import Block, CallRefused, CallResult, Episode
 from benchflow.serve.served_tasks import ServedTask
 from benchflow.serve.server_log import Log, silent
@@ -190,6 +190,10 @@ class Sessions:
         session.used = time.monotonic()
         return session
 
+    def knows(self, sid: str) -> bool:
+        """Whether there is a session of this id; to ask is not to use it."""
+        return sid in self._known
+
     def call(self, session: Session, name: str, arguments: Mapping[str, Any]) -> Pending:
         """Start a call; its outcome is there once `done` is set."""
         pending = Pending(secrets.token_urlsafe(12))
@@ -221,6 +225,27 @@ class Sessions:
 
         self._spawn(session, run)
         return pending
+
+    async def finish(self, session: Session) -> Verdict:
+        """End the episode if it has not ended, and score what is there; `Attributed` if it could not begin."""
+        await session.wait_ready()
+        over = anyio.Event()
+
+        async def run(session: Session) -> None:
+            try:
+                await session.begun.finish()
+            finally:
+                session.used = time.monotonic()
+                self._count(session)
+                over.set()
+
+        self._spawn(session, run)
+        with session.in_use():
+            await over.wait()
+        verdict = session.begun.verdict
+        if verdict is None:
+            raise UnknownSession("The session has ended.")
+        return verdict
 
     def _spawn(self, session: Session, work: Callable[[Session], Awaitable[None]]) -> None:
         if self._group is None:

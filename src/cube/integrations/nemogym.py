@@ -1,8 +1,8 @@
 """`CubeResourcesServer`: a cube, or anything that can be played, as a resources server of NeMo Gym.
 
 `POST /seed_session` begins an episode and sets a cookie, `POST /TOOL` calls a tool, `POST /verify` ends and scores it,
-`POST /aggregate_metrics` sums up. `GET /tasks` lists the tasks, `GET /rows` is a dataset of them. A client without cookies uses
-the `env_id` of the first reply with `/step`, `/verify` and `/close`. Needs the extra `serve`.
+`POST /aggregate_metrics` sums up. `GET /tasks` lists the tasks, `GET /rows` is a dataset of them. A client without
+cookies uses the `env_id` of the first reply with `/step`, `/verify` and `/close`. Needs the extra `serve`.
 
 A `reward` of this protocol is a number. So an episode without a score is answered with status 500 and the reason; with
 `mask_unscored` by a placeholder, and by the marks with which NeMo Gym and NeMo RL leave a rollout out.
@@ -70,8 +70,8 @@ class CubeResourcesServer:
         self._sessions: Final[dict[str, _Session]] = {}
         self._beginning = 0
 
-    def app(self) -> Starlette:
-        """The application; its lifespan closes what is left."""
+    def app(self, *more: Route) -> Starlette:
+        """The application, with routes of its owner; its lifespan is `running`."""
         post = {
             "/seed_session": self._seed,
             "/verify": self._verify,
@@ -82,11 +82,11 @@ class CubeResourcesServer:
         }
         routes = [Route(path, _answering(handler), methods=["POST"]) for path, handler in post.items()]
         gets = [Route("/", _alive), Route("/health", _alive), Route("/tasks", self._tasks), Route("/rows", self._rows)]
-        return Starlette(routes=[*gets, *routes], lifespan=self._lifespan)
+        return Starlette(routes=[*more, *gets, *routes], lifespan=lambda _: self.running())
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        del app
+    async def running(self) -> AsyncIterator[None]:
+        """While it is entered, silent episodes are closed; at the end, all are."""
         async with anyio.create_task_group() as reaping:
             reaping.start_soon(self._reap)
             try:

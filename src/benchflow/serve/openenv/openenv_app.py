@@ -7,8 +7,8 @@ step runs, so that a client that has vanished is noticed at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -19,10 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from benchflow.serve.http_server import MAX_MESSAGE
 from benchflow.serve.openenv.openenv_frames import (
     AskState,
     CallTool,
     Close,
+    ErrorCode,
     FrameError,
     Rpc,
     encoded,
@@ -33,16 +35,14 @@ from benchflow.serve.openenv.openenv_frames import (
     parse,
     parse_reset,
 )
-from benchflow.serve.openenv.openenv_places import Place, Places
 from benchflow.serve.openenv.openenv_schemas import openapi, schemas
-from benchflow.serve.openenv.openenv_seat import Open
+from benchflow.serve.openenv.openenv_seat import Seat
 from benchflow.serve.served_tasks import ServedEnvironment, ServedTasks, UnknownTask
-from cube.jsonrpc import INVALID_PARAMS, Method, RpcError, answer, require
+from benchflow.serve.sessions import Sessions
+from cube.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Method, RpcError, answer, require
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE: Final = 16 * 1024 * 1024
-"""Maximum bytes of a message or a body."""
 MAX_WAITING: Final = 32
 """How many messages a client may send ahead of their answers."""
 SEND_SEC: Final = 60.0
@@ -51,18 +51,26 @@ TRY_LATER: Final = 1013
 TOO_MUCH: Final = 1008
 """Codes with which a connection is closed."""
 
+SERVER_ERROR: Final = -32000
+_STATUS: Final[Mapping[ErrorCode, int]] = {
+    "INVALID_JSON": 400, "VALIDATION_ERROR": 422, "SESSION_ERROR": 409, "CAPACITY_REACHED": 503,
+}  # fmt: skip
+
 Endpoint = Callable[[Request], Awaitable[Any]]
 
 
 class OpenEnvServer:
-    """The application and the clients that use it."""
+    """The application, and the clients that have no connection of their own."""
 
-    def __init__(self, tasks: ServedTasks, open_episode: Open, *, max_sessions: int, idle_sec: float) -> None:
+    def __init__(self, tasks: ServedTasks, sessions: Sessions) -> None:
         self._tasks: Final = tasks
-        self._places: Final = Places(tasks, open_episode, most=max_sessions, idle_sec=idle_sec)
+        self._sessions: Final = sessions
+        self._seats: Final[dict[str, Seat]] = {}
+        """Of clients that began with `/mcp`, by session."""
+        self._connected: Final[set[str]] = set()
+        """Those of them that have a connection now."""
 
     def app(self) -> Starlette:
-        """The application; its lifespan ends what is left."""
         about = self._about()
         gets: Mapping[str, Endpoint] = {
             "/health": _always({"status": "healthy"}),
@@ -83,8 +91,8 @@ class OpenEnvServer:
         }
         routes = [Route(path, _answering(endpoint), methods=["GET"]) for path, endpoint in gets.items()]
         routes += [Route(path, _answering(endpoint), methods=["POST"]) for path, endpoint in posts.items()]
-        mcp = Route("/mcp", self._mcp, methods=["POST"])
-        return Starlette(routes=[mcp, *routes, WebSocketRoute("/ws", self._socket)], lifespan=self._lifespan)
+        own = [Route("/mcp", self._mcp, methods=["POST"]), Route("/metrics", self._metrics)]
+        return Starlette(routes=[*own, *routes, WebSocketRoute("/ws", self._socket)])
 
     def _about(self) -> dict[str, Any]:
         environments = self._tasks.environments
@@ -93,112 +101,118 @@ class OpenEnvServer:
         unset = dict.fromkeys(("readme_content", "version", "author", "documentation_url"))
         return {"name": ", ".join(environments), "description": description, **unset}
 
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        del app
-        async with anyio.create_task_group() as reaping:
-            reaping.start_soon(self._places.reap)
-            try:
-                yield
-            finally:
-                reaping.cancel_scope.cancel()
-                with anyio.CancelScope(shield=True):
-                    await self._places.leave_all()
-
     async def _socket(self, socket: WebSocket) -> None:
         await socket.accept()
-        wanted = socket.query_params.get("session_id")
         try:
-            place = self._places.take() if wanted is None else self._places.find(wanted)
-            if place.scope is not None:
-                raise FrameError("SESSION_ERROR", "The session has a connection already.")
+            seat = self._seat_for(socket.query_params.get("session_id"))
         except FrameError as error:
-            await _send(socket, error_frame(error.code, str(error), **error.more))
+            await _send(socket, error_frame(error.code, str(error)))
             await _hang_up(socket, TRY_LATER)
             return
+        self._connected.add(seat.id)
         try:
-            with anyio.CancelScope() as scope:
-                place.scope = scope
-                await self._converse(socket, place)
+            await self._converse(socket, seat)
         finally:
-            await self._places.leave(place)
-            await _hang_up(socket, 1000)
+            self._connected.discard(seat.id)
+            with anyio.CancelScope(shield=True):
+                await self._leave(seat)
+                await _hang_up(socket, 1000)
 
-    async def _converse(self, socket: WebSocket, place: Place) -> None:
+    def _seat_for(self, session_id: str | None) -> Seat:
+        """A new seat, or that of a session which began with `/mcp` and has no connection yet."""
+        if session_id is None:
+            return Seat(self._tasks, self._sessions)
+        seat = self._seat(session_id)
+        if seat.id in self._connected:
+            raise FrameError("SESSION_ERROR", "The session has a connection already.")
+        return seat
+
+    def _seat(self, session_id: str) -> Seat:
+        seat = self._seats.get(session_id)
+        if seat is None or not seat.alive:
+            raise FrameError("SESSION_ERROR", "There is no such session: it was never created, or ended unused.")
+        return seat
+
+    async def _leave(self, seat: Seat) -> None:
+        self._seats.pop(seat.id, None)
+        await seat.leave()
+
+    async def _converse(self, socket: WebSocket, seat: Seat) -> None:
         """Answer one message after the other, until the client closes or is gone."""
         arrived, waiting = anyio.create_memory_object_stream[str](MAX_WAITING)
         async with anyio.create_task_group() as talking:
             talking.start_soon(_read, socket, arrived, talking.cancel_scope)
-            await self._answer_all(socket, place, waiting)
+            await self._answer_all(socket, seat, waiting)
             talking.cancel_scope.cancel()
 
-    async def _answer_all(self, socket: WebSocket, place: Place, waiting: MemoryObjectReceiveStream[str]) -> None:
+    async def _answer_all(self, socket: WebSocket, seat: Seat, waiting: MemoryObjectReceiveStream[str]) -> None:
         async with waiting:
             async for text in waiting:
-                with place.in_use():
-                    reply = await self._answer(place, text)
-                    if reply is None or not await _send(socket, reply):
-                        return
+                reply = await self._answer(seat, text)
+                if reply is None or not await _send(socket, reply):
+                    return
 
-    async def _answer(self, place: Place, text: str) -> str | None:
+    async def _answer(self, seat: Seat, text: str) -> str | None:
         """The frame that answers a message; None if it is the last one."""
         try:
             message = parse(text)
             if isinstance(message, Close):
                 return None
             if isinstance(message, Rpc):
-                body = await answer(encoded(message.data).encode(), self._methods(place))
+                body = await answer(encoded(message.data).encode(), self._methods(seat))
                 return frame("mcp", json_object(body or b'{"jsonrpc": "2.0", "id": null, "result": null}'))
-            kind = "state" if isinstance(message, AskState) else "observation"
-            return frame("state" if kind == "state" else "observation", await place.seat.answer(message))
+            data = await seat.answer(message)
+            return frame("state" if isinstance(message, AskState) else "observation", data)
         except FrameError as error:
             return error_frame(error.code, str(error), **error.more)
         except Exception as error:  # a defect of ours; the client is told, and may go on
             logger.exception("A message could not be answered")
             return error_frame("EXECUTION_ERROR", f"The server failed: {type(error).__name__}")
 
-    def _methods(self, own: Place | None) -> dict[str, Method]:
+    def _methods(self, own: Seat | None) -> dict[str, Method]:
         """The methods of JSON-RPC: on the session of a connection, or on one that the request names."""
 
-        def place_of(params: Mapping[str, Any]) -> Place:
-            if own is not None:
-                return own
-            return _found(self._places, require(params, "session_id", str))
+        def seat_of(params: Mapping[str, Any]) -> Seat:
+            return own or self._seat(require(params, "session_id", str))
 
         async def create(params: dict[str, Any]) -> Any:
             del params
-            return {"session_id": (own or _taken(self._places)).seat.id}
+            return {"session_id": (own or self._placed()).id}
 
         async def close(params: dict[str, Any]) -> Any:
-            place = place_of(params)
-            if place.scope is not None:
-                raise RpcError(INVALID_PARAMS, "A session with a connection ends when that closes.")
-            await self._places.leave(place)
-            return {"session_id": place.seat.id, "closed": True}
+            seat = seat_of(params)
+            if seat.id in self._connected:
+                raise RpcError(INVALID_REQUEST, "A session with a connection ends when that closes.")
+            await self._leave(seat)
+            return {"session_id": seat.id, "closed": True}
 
         async def list_tools(params: dict[str, Any]) -> Any:
-            tools = [listed(tool) for tool in place_of(params).seat.tools()]
+            tools = [listed(tool) for tool in seat_of(params).tools()]
             return {"tools": [{**tool, "inputSchema": tool.pop("input_schema")} for tool in tools]}
 
         async def call_tool(params: dict[str, Any]) -> Any:
-            place, arguments = place_of(params), params.get("arguments") or {}
+            arguments = params.get("arguments") or {}
             if not isinstance(arguments, dict):
                 raise RpcError(INVALID_PARAMS, "'arguments' must be an object.")
-            try:
-                with place.in_use():
-                    done = await place.seat.call(CallTool(require(params, "name", str), arguments))
-            except FrameError as error:
-                raise RpcError(INVALID_PARAMS, str(error)) from error
+            done = await seat_of(params).call(CallTool(require(params, "name", str), arguments))
             text = done["observation"]["result"]
             told = {key: done[key] for key in ("reward", "done", "metadata")}
             return {"data": text, "content": [{"type": "text", "text": text}], **told}
 
-        return {
+        known = {
             "openenv/session/create": create,
             "openenv/session/close": close,
             "tools/list": list_tools,
             "tools/call": call_tool,
         }
+        return {name: _as_rpc(method) for name, method in known.items()}
+
+    def _placed(self) -> Seat:
+        for gone in [session_id for session_id, seat in self._seats.items() if not seat.alive]:
+            del self._seats[gone]
+        seat = Seat(self._tasks, self._sessions)
+        self._seats[seat.id] = seat
+        return seat
 
     async def _mcp(self, request: Request) -> Response:
         body = await _body(request)
@@ -210,16 +224,20 @@ class OpenEnvServer:
     async def _reset(self, request: Request) -> Any:
         """An episode of its own, which ends with the reply, as this protocol has it: to play, connect to /ws."""
         reset = parse_reset(await _object(request))
-        place = _taken(self._places)
+        seat = Seat(self._tasks, self._sessions)
         try:
-            with place.in_use():
-                return await place.seat.answer(reset)
+            return await seat.answer(reset)
         finally:
-            await self._places.leave(place)
+            with anyio.CancelScope(shield=True):
+                await seat.leave()
 
     async def _step(self, request: Request) -> Any:
         del request
         raise FrameError("SESSION_ERROR", "A step needs a session: connect to /ws.")
+
+    async def _metrics(self, request: Request) -> Response:
+        del request
+        return Response(self._sessions.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _splits(self, request: Request) -> Any:
         return [{"name": name, "type": kind} for name, kind in self._environment(request).types().items()]
@@ -270,18 +288,16 @@ async def _hang_up(socket: WebSocket, code: int) -> None:
         await socket.close(code)
 
 
-def _taken(places: Places) -> Place:
-    try:
-        return places.take()
-    except FrameError as error:
-        raise RpcError(-32000, str(error)) from error
+def _as_rpc(method: Method) -> Method:
+    """The method, with its refusals as errors of JSON-RPC."""
 
+    async def call(params: dict[str, Any]) -> Any:
+        try:
+            return await method(params)
+        except FrameError as error:
+            raise RpcError(SERVER_ERROR if error.code == "CAPACITY_REACHED" else INVALID_PARAMS, str(error)) from error
 
-def _found(places: Places, session_id: str) -> Place:
-    try:
-        return places.find(session_id)
-    except FrameError as error:
-        raise RpcError(INVALID_PARAMS, str(error)) from error
+    return call
 
 
 def _answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
@@ -291,9 +307,7 @@ def _answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         except UnknownTask as error:
             return _json({"detail": str(error)}, 404)
         except FrameError as error:
-            return _json({"detail": str(error), **error.more}, 422 if error.code == "VALIDATION_ERROR" else 400)
-        except RpcError as error:
-            return _json({"detail": str(error)}, 503)
+            return _json({"detail": str(error), **error.more}, _STATUS.get(error.code, 500))
         except ClientDisconnect:
             return Response(status_code=400)
 

@@ -1,14 +1,15 @@
-"""`Seat`: the place of one OpenEnv client, with the episode that it plays; messages in, frames out."""
+"""`Seat`: the place of one OpenEnv client, with the episode that it plays; messages in, data of frames out."""
 
 from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from benchflow.rewards import Attributed
-from benchflow.serve.episode import CallRefused, Episode, unscored_metadata, verdict_metadata
+from benchflow.serve.episode import ToolSpec, unscored_metadata, verdict_metadata
 from benchflow.serve.openenv.openenv_frames import (
     AskState,
     CallTool,
@@ -20,11 +21,9 @@ from benchflow.serve.openenv.openenv_frames import (
     prompt_seen,
     tools_seen,
 )
+from benchflow.serve.package_episode import PACKAGE_TOOLS
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, UnknownTask
-
-Open = Callable[[ServedTask, int | None], Episode]
-"""A new episode of a task, not begun; the seed goes to cubes."""
-NO_EPISODE: Final = "There is no episode: send a reset first."
+from benchflow.serve.sessions import NoRoom, Session, Sessions, UnknownSession
 
 
 def chosen_task(tasks: ServedTasks, reset: Reset) -> ServedTask:
@@ -41,16 +40,23 @@ def chosen_task(tasks: ServedTasks, reset: Reset) -> ServedTask:
 
 
 class Seat:
-    """One client. Its messages are answered one after the other."""
+    """One client: a session of the server, in which one episode after the other is played."""
 
-    def __init__(self, tasks: ServedTasks, open_episode: Open) -> None:
-        self.id: Final = secrets.token_urlsafe(32)
+    def __init__(self, tasks: ServedTasks, sessions: Sessions) -> None:
+        """Raises `FrameError` if there is no room for a client."""
         self._tasks: Final = tasks
-        self._open: Final = open_episode
-        self._episode: Episode | None = None
-        self._task: ServedTask | None = None
+        self._sessions: Final = sessions
+        with _refusals():
+            self.id: Final = sessions.place().id
+        self._session: Session | None = None
+        """The session since the last reset."""
         self._episode_id: str | None = None
         self._steps = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether its session has not been reaped."""
+        return self._sessions.knows(self.id)
 
     async def answer(self, message: Reset | CallTool | ListTools | AskState) -> dict[str, Any]:
         """The data of the frame that answers a message. `FrameError` if it is refused."""
@@ -65,61 +71,81 @@ class Seat:
             case CallTool():
                 return await self.call(message)
 
-    def tools(self) -> tuple[Any, ...]:
-        """What can be called; none before the first reset."""
-        return self._episode.tools() if self._episode is not None else ()
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What can be called. Before the first reset only the tools of packages are known."""
+        if self._session is None:
+            return () if self._tasks.default.is_cube else PACKAGE_TOOLS
+        return self._session.begun.tools()
 
     async def _reset(self, reset: Reset) -> dict[str, Any]:
         try:
             task = chosen_task(self._tasks, reset)
         except UnknownTask as error:
             raise FrameError("VALIDATION_ERROR", str(error)) from error
-        await self.close()
-        episode = self._episode = self._open(task, reset.seed)
-        self._task, self._steps = task, 0
-        self._episode_id = reset.episode_id or str(uuid.uuid4())
-        try:
-            prompt = await episode.begin()
-        except Attributed as error:
-            verdict = error.verdict
-            sentence = f"The episode did not begin: {verdict.category}/{verdict.code}: {verdict.reason}"
-            raise FrameError("EXECUTION_ERROR", sentence, unscored_metadata(verdict)) from error
+        await self.leave()
+        with _refusals():
+            session = self._session = self._sessions.begin(task.seeded(reset.seed), self.id)
+            self._episode_id, self._steps = reset.episode_id or str(uuid.uuid4()), 0
+            prompt = await session.wait_ready()
         return observation({**prompt_seen(prompt), "task": _told(task)})
 
     async def call(self, message: CallTool) -> dict[str, Any]:
         """A step."""
-        if self._episode is None:
-            raise FrameError("EXECUTION_ERROR", NO_EPISODE)
-        try:
-            result = await self._episode.call(message.tool, message.arguments)
-        except CallRefused as refusal:
-            wrong = refusal.reason in ("not_found", "input_validation")
-            raise FrameError("VALIDATION_ERROR" if wrong else "EXECUTION_ERROR", str(refusal)) from refusal
-        except Attributed as error:  # the environment broke, which ends the episode without a score
-            self._steps += 1
-            seen = {"tool_name": message.tool, "result": f"error: {error.verdict.reason}", "error": None}
-            return observation(seen, done=True, metadata=unscored_metadata(error.verdict))
+        session = self._session
+        if session is None:
+            raise FrameError("EXECUTION_ERROR", "There is no episode: send a reset first.")
+        with _refusals(), self._sessions.get(self.id).in_use():
+            pending = self._sessions.call(session, message.tool, message.arguments)
+            await pending.done.wait()
+        if pending.refused is not None:
+            wrong = pending.refused.reason in ("not_found", "input_validation")
+            raise FrameError("VALIDATION_ERROR" if wrong else "EXECUTION_ERROR", str(pending.refused))
         self._steps += 1
-        seen = call_seen(message.tool, result)
-        return observation(seen, reward=result.reward, done=result.finished, metadata=result.metadata)
+        if pending.result is not None:
+            result = pending.result
+            seen = call_seen(message.tool, result)
+            return observation(seen, reward=result.reward, done=result.finished, metadata=result.metadata)
+        return _broken(message.tool, pending.failed)
 
     def _state(self) -> dict[str, Any]:
-        verdict = self._episode.verdict if self._episode is not None else None
-        ended = {} if verdict is None else verdict_metadata(verdict)
+        session = self._session
+        verdict = session.begun.verdict if session is not None else None
         return {
             "episode_id": self._episode_id,
             "step_count": self._steps,
-            "task": None if self._task is None else _told(self._task),
+            "task": None if session is None or session.task is None else _told(session.task),
             "done": verdict is not None,
             "reward": getattr(verdict, "reward", None),
-            "metadata": ended,
+            "metadata": {} if verdict is None else verdict_metadata(verdict),
         }
 
-    async def close(self) -> None:
-        """End the episode with all that runs in it."""
-        episode, self._episode = self._episode, None
-        if episode is not None:
-            await episode.close()
+    async def leave(self) -> None:
+        """End the session with all that runs in it; safe to call again."""
+        self._session = None
+        with suppress(UnknownSession):
+            await self._sessions.end(self.id)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What the server refuses, as OpenEnv says it."""
+    try:
+        yield
+    except NoRoom as error:
+        raise FrameError("CAPACITY_REACHED", str(error)) from error
+    except UnknownSession as error:
+        raise FrameError("SESSION_ERROR", str(error)) from error
+    except Attributed as error:
+        verdict = error.verdict
+        sentence = f"The episode did not begin: {verdict.category}/{verdict.code}: {verdict.reason}"
+        raise FrameError("EXECUTION_ERROR", sentence, unscored_metadata(verdict)) from error
+
+
+def _broken(tool: str, failed: Attributed | None) -> dict[str, Any]:
+    """The last observation of an episode whose environment broke: there is no reward, and why."""
+    metadata = {} if failed is None else unscored_metadata(failed.verdict)
+    reason = "The environment failed." if failed is None else f"The environment failed: {failed.verdict.reason}"
+    return observation({"tool_name": tool, "result": reason, "error": None}, done=True, metadata=metadata)
 
 
 def _told(task: ServedTask) -> dict[str, Any]:
