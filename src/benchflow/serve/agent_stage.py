@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import anyio
+
 from benchflow.rewards import Attributed, Unscored
 from benchflow.serve.episode import Block, unscored_metadata, verdict_metadata
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, UnknownTask
@@ -34,6 +36,8 @@ class AgentStage:
         self._task: ServedTask | None = None
         self._playing: Session | None = None
         self._shown = Shown()
+        self._changing: Final = anyio.Lock()
+        """Held while one episode takes the place of another."""
 
     @property
     def episode(self) -> Shown:
@@ -60,15 +64,19 @@ class AgentStage:
             raise Refused(str(error)) from error
         with playing.in_use():
             await pending.done.wait()
+        current = self._playing is playing  # a reset of the harness may have been faster
         if pending.refused is not None:
+            if pending.refused.reason == "episode_finished" and current:
+                self._over("it was closed")
             raise Refused(str(pending.refused))
-        if pending.result is None:
+        result = pending.result
+        obs = observed(result.blocks if result is not None else ())
+        if current:
+            self._shown = replace(self._shown, steps=self._shown.steps + 1, latest=obs)
+        if result is None:
             self._over("the environment failed")
             raise Refused(over_sentence("the environment failed"))
-        result = pending.result
-        obs = observed(result.blocks)
-        self._shown = replace(self._shown, steps=self._shown.steps + 1, latest=obs)
-        if result.finished:
+        if result.finished and current:
             self._over(str(result.metadata.get("ended_by") or SUBMITTED).replace("_", " "))
         return EnvironmentOutput(obs=obs, done=result.finished)
 
@@ -86,14 +94,15 @@ class AgentStage:
 
     async def begin(self, task: ServedTask, seed: int | None = None) -> Observation:
         """Begin an episode, after the end of the one before. `Attributed` if it cannot begin."""
-        await self.close()
-        self._shown = Shown(self._shown.number + 1)
-        playing = self._playing = self._sessions.begin(task.seeded(seed))
-        self._task = task
-        obs = observed(await playing.wait_ready())
-        self._shown = replace(self._shown, state="running", objective=obs, latest=obs)
-        self.on_change()
-        return obs
+        async with self._changing:
+            await self._leave()
+            self._shown = Shown(self._shown.number + 1)
+            playing = self._playing = self._sessions.begin(task.seeded(seed))
+            self._task = task
+            obs = observed(await playing.wait_ready())
+            self._shown = replace(self._shown, state="running", objective=obs, latest=obs)
+            self.on_change()
+            return obs
 
     async def end(self, reason: str) -> None:
         """End the episode and score what is there."""
@@ -103,6 +112,10 @@ class AgentStage:
 
     async def close(self) -> None:
         """End the episode without a score, unless it has one; what it holds is free then."""
+        async with self._changing:
+            await self._leave()
+
+    async def _leave(self) -> None:
         if self._playing is None:
             return
         self._shown = replace(self._shown, state="closed")
@@ -172,7 +185,10 @@ class AgentStage:
         return self.describe()
 
     async def _end(self, params: dict[str, Any]) -> Any:
-        await self.end(str(params.get("reason") or "the harness ended it"))
+        try:
+            await self.end(str(params.get("reason") or "the harness ended it"))
+        except (NoRoom, UnknownSession, Attributed) as error:
+            raise RpcError(INVALID_REQUEST, str(error)) from error
         return self.describe()
 
     async def _evaluate(self, params: dict[str, Any]) -> Any:

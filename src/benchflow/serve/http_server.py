@@ -80,9 +80,16 @@ def serve(
     """Serve until SIGINT, SIGTERM or SIGHUP; `background` is entered first and left last."""
     try:
         anyio.run(_serve, applications, background, announce)
+    except BaseExceptionGroup as errors:  # raised through task groups, by what could not begin
+        raise _first(errors) from errors
     finally:
         for application in applications:
             application.port.listener.close()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _serve(

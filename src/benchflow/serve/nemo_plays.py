@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -14,6 +15,7 @@ from benchflow.serve.served_tasks import ServedTasks
 from benchflow.serve.sessions import NoRoom, Session, Sessions, UnknownSession
 from cube.core import ActionSchema
 from cube.integrations.nemo_episodes import Refusal, Verdict
+from cube.integrations.nemogym import CubeResourcesServer
 
 _STATUS: Final[Mapping[str, int]] = {"not_found": 404, "input_validation": 422, "forbidden": 403}
 
@@ -107,3 +109,11 @@ def _part(block: Block) -> dict[str, Any]:
     if block.media_type is None:
         return {"type": "text", "text": block.data}
     return {"type": "image_url", "image_url": {"url": f"data:{block.media_type};base64,{block.data}"}}
+
+
+def nemo_gym_server(
+    tasks: ServedTasks, sessions: Sessions, *, reap_sec: float, mask_unscored: bool
+) -> CubeResourcesServer:
+    """The resources server of served tasks; how many episodes there may be is for `sessions` to say."""
+    plays = EpisodePlays(tasks, sessions)
+    return CubeResourcesServer(plays, max_sessions=sys.maxsize, idle_sec=reap_sec, mask_unscored=mask_unscored)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -233,7 +233,8 @@ class Sessions:
 
         async def run(session: Session) -> None:
             try:
-                await session.begun.finish()
+                with suppress(CallRefused):  # it was closed: there is no verdict
+                    await session.begun.finish()
             finally:
                 session.used = time.monotonic()
                 self._count(session)
