@@ -21,6 +21,8 @@ import anyio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+GONE_SEC: Final = 2.0
+"""How long a refused WebSocket may take to close."""
 MAX_TOKEN: Final = 4096
 """Maximum bytes of a token file."""
 
@@ -114,6 +116,11 @@ class Guard:
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, sentence: str) -> None:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     await PlainTextResponse(f"{sentence}\n", status, headers=headers)(scope, receive, send)
+    if scope["type"] == "websocket":
+        # Uvicorn complains of an application that returns before such a connection is gone: that is the third event.
+        with anyio.move_on_after(GONE_SEC):
+            for _ in range(3):
+                await receive()
 
 
 class Traffic:

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 COOKIE: Final = "cube_session"
 MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum bytes of a request: a model's whole answer comes with `/verify`, with its token ids."""
+BODY_SEC: Final = 60.0
+"""How long a request may take to arrive."""
 MAX_SESSIONS: Final = 64
 IDLE_SEC: Final = 900.0
 RESERVED: Final = frozenset({"seed_session", "verify", "aggregate_metrics", "step", "close", "mcp"})
@@ -276,10 +278,13 @@ def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 async def _body(request: Request) -> dict[str, Any]:
     """The JSON object of a request; a larger one than allowed is never held in memory."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise Refusal(413, f"The request exceeds the limit of {MAX_BODY} bytes.")
+    with anyio.move_on_after(BODY_SEC) as waiting:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY:
+                raise Refusal(413, f"The request exceeds the limit of {MAX_BODY} bytes.")
+    if waiting.cancelled_caught:
+        raise Refusal(408, f"The request did not arrive within {BODY_SEC:g} s.")
     try:
         found = json.loads(body or b"{}", parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

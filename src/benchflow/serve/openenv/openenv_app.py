@@ -14,12 +14,12 @@ from typing import Any, Final
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from benchflow.serve.http_server import MAX_MESSAGE
+from benchflow.serve.http_wire import Disconnected, HttpError, read_body
 from benchflow.serve.openenv.openenv_frames import (
     AskState,
     CallTool,
@@ -187,8 +187,7 @@ class OpenEnvServer:
             return {"session_id": seat.id, "closed": True}
 
         async def list_tools(params: dict[str, Any]) -> Any:
-            tools = [listed(tool) for tool in seat_of(params).tools()]
-            return {"tools": [{**tool, "inputSchema": tool.pop("input_schema")} for tool in tools]}
+            return {"tools": [listed(tool, "inputSchema") for tool in seat_of(params).tools()]}
 
         async def call_tool(params: dict[str, Any]) -> Any:
             arguments = params.get("arguments") or {}
@@ -215,9 +214,12 @@ class OpenEnvServer:
         return seat
 
     async def _mcp(self, request: Request) -> Response:
-        body = await _body(request)
-        if body is None:
-            return _json({"detail": f"The request exceeds the limit of {MAX_MESSAGE} bytes."}, 413)
+        try:
+            body = await read_body(request.scope, request.receive)
+        except HttpError as error:
+            return _json({"detail": str(error)}, error.status)
+        except Disconnected:
+            return Response(status_code=400)
         reply = await answer(body, self._methods(None))
         return Response(status_code=204) if reply is None else Response(reply, media_type="application/json")
 
@@ -308,7 +310,9 @@ def _answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
             return _json({"detail": str(error)}, 404)
         except FrameError as error:
             return _json({"detail": str(error), **error.more}, _STATUS.get(error.code, 500))
-        except ClientDisconnect:
+        except HttpError as error:
+            return _json({"detail": str(error)}, error.status)
+        except Disconnected:
             return Response(status_code=400)
 
     return reply
@@ -322,21 +326,8 @@ def _always(value: Any) -> Endpoint:
     return endpoint
 
 
-async def _body(request: Request) -> bytes | None:
-    """The body, or None as soon as it exceeds the limit; a larger one is never held in memory."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_MESSAGE:
-            return None
-    return bytes(body)
-
-
 async def _object(request: Request) -> dict[str, Any]:
-    body = await _body(request)
-    if body is None:
-        raise FrameError("VALIDATION_ERROR", f"The request exceeds the limit of {MAX_MESSAGE} bytes.")
-    return json_object(body or b"{}")
+    return json_object(await read_body(request.scope, request.receive) or b"{}")
 
 
 def _split(body: Mapping[str, Any]) -> str:

@@ -182,8 +182,9 @@ def tools_seen(tools: Sequence[ToolSpec]) -> dict[str, Any]:
     return {"tools": [listed(tool) for tool in tools]}
 
 
-def listed(tool: ToolSpec) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
+def listed(tool: ToolSpec, schema: Literal["input_schema", "inputSchema"] = "input_schema") -> dict[str, Any]:
+    """A tool; an action and MCP write the key of its schema in different ways."""
+    return {"name": tool.name, "description": tool.description, schema: dict(tool.input_schema)}
 
 
 def texts(blocks: Sequence[Block]) -> str:
