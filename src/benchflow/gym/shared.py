@@ -37,7 +37,7 @@ class Packages:
         key = str(folder)
         with self._guard:
             stamp, package = self._known.pop(key, ((), None))
-            if package is None or stamp != _stamp(folder, package):
+            if package is None or not stamp or stamp != _stamp(folder, package):  # empty: unsettled, or gone
                 before, began = stamp_of(folder), time.time_ns()  # files may change while they are read
                 package = load_package(folder)
                 stamp = (*before, *_outside(folder, package))
