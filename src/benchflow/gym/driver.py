@@ -24,7 +24,7 @@ from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
-from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
+from benchflow.rollout.policies import Chosen, Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
@@ -70,17 +70,25 @@ class ActionDriver:
 
     @classmethod
     async def start(
-        cls, package: TaskPackage, backend: SandboxBackend, *, base_image: str | None = None, seed: int | None = None
+        cls,
+        package: TaskPackage,
+        backend: SandboxBackend,
+        *,
+        base_image: str | None = None,
+        chosen: Chosen | None = None,
+        seed: int | None = None,
     ) -> ActionDriver:
         """The task at its first step; after an error nothing runs. Refuses what is not supported.
 
-        With a `seed`, every program of the package has it in `SEED_VARIABLE`, whatever the package itself sets there.
+        `chosen` is the isolation of its verifiers, if the caller knows it already. With a `seed`, every program of the
+        package has it in `SEED_VARIABLE`, whatever the package itself sets there.
         """
         package = await taken_package(package)
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
         secrets = gather_secrets(package.view, os.environ, _SCOPES)
         preparation = await prepare(package, backend, base_image=base_image)
-        chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
+        if chosen is None:
+            chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
         preparation = replace(preparation, chosen=chosen)
         preparation = for_agents(preparation, steps, secrets, _nothing)
         given = {} if seed is None else {SEED_VARIABLE: str(seed)}

@@ -135,17 +135,20 @@ def make_user(
     package: TaskPackage, plan: RolloutPlan, config: RolloutConfig, machine: Mapping[str, str]
 ) -> BaseUser | None:
     """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
-    if config.user is not None:
-        return config.user
+    return config.user if config.user is not None else document_user(package, plan.user, machine)
+
+
+def document_user(package: TaskPackage, contract: UserContract, machine: Mapping[str, str]) -> BaseUser | None:
+    """A new user as the document declares it; None if the contract has none."""
     document = package.document
-    if plan.user.status == "none" or document is None:
+    if contract.status == "none" or contract.runtime_kind == "none" or document is None:
         return None
     from benchflow.rollout.users import DocumentNudgeUser, ModelDocumentNudgeUser, model_caller
 
     facts = dict(document.user.private_facts) if document.user is not None else {}
-    if plan.user.runtime_kind == "model-linear" and plan.user.model is not None:
+    if contract.runtime_kind == "model-linear" and contract.model is not None:
         ask = model_caller(machine)
-        return ModelDocumentNudgeUser(plan.user.model, persona=document.persona, private_facts=facts, call_model=ask)
+        return ModelDocumentNudgeUser(contract.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
 
 
