@@ -80,7 +80,7 @@ class PackageTask(Task[PackageTaskMetadata]):
     def reset(self) -> tuple[Observation, dict[str, Any]]:
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
         self._stop()
-        package = _package(self.metadata)
+        package = named_package(self.metadata)
         self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image, self.pull, self.seed)))
         self.tool.reset()
         info = {"sandbox": plain(self.environment.record()), "seed": self.seed}
@@ -121,7 +121,7 @@ class PackageTask(Task[PackageTaskMetadata]):
 
     def get_privileged_info(self) -> Content:
         """The oracle's files of the current step, for debug agents."""
-        view = COPIES.take(_package(self.metadata)).view
+        view = COPIES.take(named_package(self.metadata)).view
         number = self._driver.step.index if self._driver is not None else 0
         folder = (view.steps[number].oracle_dir if view.steps else None) or view.oracle_dir
         files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
@@ -170,7 +170,7 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
 
     def verify_installed(self) -> None:
         """Its content must be on this worker."""
-        _package(self.metadata)
+        named_package(self.metadata)
 
     def make(
         self,
@@ -191,7 +191,8 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
         )
 
 
-def _package(metadata: PackageTaskMetadata) -> TaskPackage:
+def named_package(metadata: PackageTaskMetadata) -> TaskPackage:
+    """The package on this machine; `PackageError` if its content is not here."""
     return PLACES.find(PackageName(metadata.id, metadata.content_digest, metadata.inside, metadata.bundle))
 
 
