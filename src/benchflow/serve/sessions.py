@@ -205,8 +205,8 @@ class Sessions:
                 await session.ready.wait()
                 if session.failure is not None:
                     raise session.failure
-                self.metrics.calls += 1
                 pending.result = await session.begun.call(name, arguments)
+                self.metrics.calls += 1
             except CallRefused as error:
                 self.metrics.refused_calls += 1
                 pending.refused = error

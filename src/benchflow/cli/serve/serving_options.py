@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from benchflow.cli.arguments import ISOLATIONS, PATH, complete_paths, json_option
-from benchflow.cli.terminal import emit, emit_json, printable
+from benchflow.cli.terminal import emit, printable
 from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ _OPTIONS: Final = (
     click.option(
         "--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of an episode."
     ),
-    click.option(
-        "--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls after which an episode is scored."
-    ),
+    click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
     click.option(
         "--max-sessions", type=click.IntRange(min=1), default=256, show_default=True, help="Episodes at one time."
     ),
@@ -124,7 +123,7 @@ def background(opener: Opener, sessions: Sessions) -> Callable[[], Any]:
 def announce(protocol: str, sentence: str, fields: dict[str, str | None], *, as_json: bool) -> None:
     """The one line that says where a server listens."""
     if as_json:
-        emit_json({"protocol": protocol, **fields})
+        emit(json.dumps({"protocol": protocol, **fields}))
     else:
         emit(printable(sentence))
     if sys.stdout is not None:
