@@ -57,20 +57,22 @@ class Opener:
         """A new episode of a task, not begun."""
         payload = task.payload
         if isinstance(payload, TaskRef):
-            name, config = payload.payload
+            name, listed = payload.payload
+            config = listed if task.seed is None else listed.model_copy(update={"seed": task.seed})
 
             async def spawn() -> Callable[[], Task[Any]]:
                 benchmark = await self._cubes.benchmark(name)
                 return lambda: benchmark.spawn(config)
 
             return CubeEpisode(task.id, spawn, self._limits.max_calls)
-        return PackageEpisode(lambda: self._start(payload, task.full_digest), self._limits)
+        return PackageEpisode(lambda: self._start(payload, task.full_digest, task.seed), self._limits)
 
-    async def _start(self, folder: Path, digest: str) -> tuple[TaskPackage, ActionDriver]:
+    async def _start(self, folder: Path, digest: str, seed: int | None) -> tuple[TaskPackage, ActionDriver]:
         package = PACKAGES.get(folder, digest)
         backend = await self._packages.backend(package)
         chosen = await self._packages.isolation(package)
-        return package, await ActionDriver.start(package, backend, base_image=self._base_image, chosen=chosen)
+        driver = await ActionDriver.start(package, backend, base_image=self._base_image, chosen=chosen, seed=seed)
+        return package, driver
 
     async def __aenter__(self) -> Self:
         return self

@@ -50,18 +50,15 @@ class ServedTask:
     """The folder of a package, or the task of a cube."""
     full_digest: str = ""
     """Of every file of a package, by which it is noticed that it has changed."""
+    seed: int | None = field(default=None, compare=False)
 
     def spec(self) -> dict[str, Any]:
         """What clients are told, and with what they ask for it."""
         return {"id": self.id, "digest": self.digest, "index": self.index}
 
     def seeded(self, seed: int | None) -> ServedTask:
-        """With the seed of an episode. A cube's task gets it; a package has nothing that could depend on one."""
-        if seed is None or not isinstance(self.payload, TaskRef):
-            return self
-        name, config = self.payload.payload
-        payload = replace(self.payload, payload=(name, config.model_copy(update={"seed": seed})))
-        return replace(self, payload=payload)
+        """With the seed of an episode: a package finds it in its environment, a cube's task in its config."""
+        return self if seed is None else replace(self, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
