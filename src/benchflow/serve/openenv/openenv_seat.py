@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from benchflow.rewards import Attributed
-from benchflow.serve.episode import ToolSpec, unscored_metadata, verdict_metadata
+from benchflow.serve.episode import ToolSpec, unscored_metadata
 from benchflow.serve.openenv.openenv_frames import (
     AskState,
     CallTool,
@@ -52,6 +52,8 @@ class Seat:
         """The session since the last reset."""
         self._episode_id: str | None = None
         self._steps = 0
+        self._last: Mapping[str, Any] = {}
+        """The data of the answer to the last step."""
 
     @property
     def alive(self) -> bool:
@@ -85,7 +87,7 @@ class Seat:
         await self.leave()
         with _refusals():
             session = self._session = self._sessions.begin(task.seeded(reset.seed), self.id)
-            self._episode_id, self._steps = reset.episode_id or str(uuid.uuid4()), 0
+            self._episode_id, self._steps, self._last = reset.episode_id or str(uuid.uuid4()), 0, {}
             prompt = await session.wait_ready()
         return observation({**prompt_seen(prompt), "task": _told(task)})
 
@@ -104,19 +106,20 @@ class Seat:
         if pending.result is not None:
             result = pending.result
             seen = call_seen(message.tool, result)
-            return observation(seen, reward=result.reward, done=result.finished, metadata=result.metadata)
-        return _broken(message.tool, pending.failed)
+            self._last = observation(seen, reward=result.reward, done=result.finished, metadata=result.metadata)
+        else:
+            self._last = _broken(message.tool, pending.failed)
+        return dict(self._last)
 
     def _state(self) -> dict[str, Any]:
-        session = self._session
-        verdict = session.begun.verdict if session is not None else None
+        task = self._session.task if self._session is not None else None
         return {
             "episode_id": self._episode_id,
             "step_count": self._steps,
-            "task": None if session is None or session.task is None else _told(session.task),
-            "done": verdict is not None,
-            "reward": getattr(verdict, "reward", None),
-            "metadata": {} if verdict is None else verdict_metadata(verdict),
+            "task": None if task is None else _told(task),
+            "done": self._last.get("done", False),
+            "reward": self._last.get("reward"),
+            "metadata": self._last.get("metadata", {}),
         }
 
     async def leave(self) -> None:
