@@ -15,6 +15,13 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benc
 
 HARBOR_LOADER = ("harbor==0.24.0", "pydantic", "toml")
 """Harbor's loader needs no more than these; the whole of Harbor would take minutes to install."""
+OPENENV = ("openenv==0.10.0",)
+NEMO_GYM = (
+    "nemo-gym==0.4.0", "aiohttp", "devtools", "fastapi", "gprof2dot", "hydra-core", "itsdangerous", "omegaconf",
+    "openai==2.7.2", "orjson", "pandas", "psutil", "pydot", "ray[default]>=2.55.1", "requests", "rich", "tqdm",
+    "uvicorn", "wandb", "yappi",
+)  # fmt: skip
+"""What its agents and its collection of rollouts import; the rest is MLflow, datasets and Git."""
 _LOAD = """
 import json, sys
 from harbor.models.task.task import Task

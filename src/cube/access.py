@@ -6,6 +6,8 @@ and where there is no token, so is one whose `Host` is not this machine's loopba
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import ipaddress
 import secrets
@@ -19,6 +21,8 @@ import anyio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+GONE_SEC: Final = 2.0
+"""How long a refused WebSocket may take to close."""
 MAX_TOKEN: Final = 4096
 """Maximum bytes of a token file."""
 
@@ -65,12 +69,23 @@ class Access:
         if self.token is None:
             hosts = [value for name, value in listed if name == b"host"]
             return None if len(hosts) == 1 and _is_this_machine(hosts[0]) else (421, "The host must be loopback.")
-        given = [value[:7].lower() + value[7:] for name, value in listed if name == b"authorization"]
+        given = [_as_bearer(value) for name, value in listed if name == b"authorization"]
         if self.key_header is not None and not given:
             given = [b"bearer " + value for name, value in listed if name == self.key_header.encode()]
         if len(given) == 1 and hmac.compare_digest(given[0], b"bearer " + self.token.encode()):
             return None
         return 401, "A valid token is required: Authorization: Bearer TOKEN."
+
+
+def _as_bearer(value: bytes) -> bytes:
+    """`bearer TOKEN`. The password of a URL is a token too: many a client can send it in no other way."""
+    scheme, _, rest = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return scheme.lower() + b" " + rest
+    try:
+        return b"bearer " + base64.b64decode(rest, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 def _is_this_machine(host: bytes) -> bool:
@@ -99,12 +114,13 @@ class Guard:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, sentence: str) -> None:
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008, "reason": sentence})
-        return
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     await PlainTextResponse(f"{sentence}\n", status, headers=headers)(scope, receive, send)
+    if scope["type"] == "websocket":
+        # Uvicorn complains of an application that returns before such a connection is gone: that is the third event.
+        with anyio.move_on_after(GONE_SEC):
+            for _ in range(3):
+                await receive()
 
 
 class Traffic:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -59,6 +60,8 @@ class BoundedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # it has become a WebSocket
         if self.cycle is not None and not self.cycle.response_complete:
             self._forget()  # the head is complete, and the application reads the rest
         elif self._waiting is None:
@@ -67,6 +70,10 @@ class BoundedConnection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._forget()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._forget()
+        super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()

@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 
 from benchflow.evaluation.cube_driver import CLOSE_SEC, OwnThread, trouble_of
-from benchflow.rewards import Scored, Unscored, attribute
+from benchflow.rewards import Scored, Unscored, Verdict, attribute
 from benchflow.rewards.numbers import finite, shown
 from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import SUBMIT, Block, CallResult, Episode, ToolSpec
@@ -62,6 +62,14 @@ class CubeEpisode(Episode):
         ending = self._end(verdict, "")
         limit = {} if output.done else {"ended_by": "call_limit"}
         return CallResult(result.blocks, ending.reward, True, {**ending.metadata, **limit})
+
+    async def _finish(self) -> Verdict:
+        task = self._task
+        if task is None:
+            raise RuntimeError("The episode has no task.")
+        if task.accept_agent_stop:
+            await self._call(_stop_name(self._tools), {})
+        return self.progress.verdict or await self._thread.run(_evaluated, task, Observation())
 
     def _over(self) -> bool:
         return self._max_calls is not None and self.progress.calls >= self._max_calls

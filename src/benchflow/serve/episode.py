@@ -152,6 +152,20 @@ class Episode(ABC):
                 await self._release()
             return result
 
+    async def finish(self) -> Verdict:
+        """End it if it has not ended, and score what is there: the same verdict every time, as clients are told."""
+        progress = self.progress
+        async with progress.turn:
+            if progress.verdict is None:
+                if progress.closed or not progress.began:
+                    raise CallRefused("not_begun", "There is no episode to score: it has not begun, or it was closed.")
+                try:
+                    progress.verdict = await self._finish()
+                except Exception as error:  # noqa: BLE001 - whatever fails means that there is no score
+                    return (await self._broken(error, "agent")).verdict
+                await self._release()
+            return self._discretion.told(progress.verdict)
+
     def _require_open(self, name: str, arguments: Mapping[str, Any]) -> None:
         progress = self.progress
         if progress.verdict is not None or progress.closed:
@@ -196,6 +210,10 @@ class Episode(ABC):
     @abstractmethod
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         """A call of a known tool with valid arguments. One that ends the episode sets `progress.verdict`."""
+
+    @abstractmethod
+    async def _finish(self) -> Verdict:
+        """The verdict on what is there, whatever the episode would still have asked for."""
 
     @abstractmethod
     async def _release(self) -> None:

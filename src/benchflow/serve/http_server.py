@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,13 @@ from cube.access import Access, Guard, is_loopback, new_token, read_token
 from cube.listening import ENDING, listen, make_server, url_of
 
 MOST_CONNECTIONS: Final = 2048
+MAX_MESSAGE: Final = 16 * 1024 * 1024
+"""Maximum bytes of a message on a WebSocket."""
+_WEBSOCKETS: Final[Mapping[str, Any]] = {
+    "ws": "websockets-sansio",
+    "ws_max_size": MAX_MESSAGE,
+    "ws_per_message_deflate": False,  # a small message could become a large one
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,16 @@ def serve(
     """Serve until SIGINT, SIGTERM or SIGHUP; `background` is entered first and left last."""
     try:
         anyio.run(_serve, applications, background, announce)
+    except BaseExceptionGroup as errors:  # raised through task groups, by what could not begin
+        raise _first(errors) from errors
     finally:
         for application in applications:
             application.port.listener.close()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _serve(
@@ -88,7 +102,7 @@ async def _serve(
             Guard(each.app, Access(each.port.token, each.key_header), websockets=each.websockets),
             most=each.most_connections,
             lifespan="off",
-            **({"ws": "auto"} if each.websockets else {}),
+            **(_WEBSOCKETS if each.websockets else {}),
         )
         for each in applications
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -63,23 +64,27 @@ class Opener:
         """A new episode of a task, not begun; a package gets those `secrets` of a client that it declares."""
         payload = task.payload
         if isinstance(payload, TaskRef):
-            name, config = payload.payload
+            name, listed = payload.payload
+            config = listed if task.seed is None else listed.model_copy(update={"seed": task.seed})
 
             async def spawn() -> Callable[[], Task[Any]]:
                 benchmark = await self._cubes.benchmark(name)
                 return lambda: benchmark.spawn(config)
 
             return CubeEpisode(task.id, spawn, self._limits.max_calls, self._discretion)
-        return PackageEpisode(
-            lambda: self._start(payload, task.full_digest, secrets or {}), self._limits, self._discretion
-        )
+        start = partial(self._start, payload, task, secrets or {})
+        return PackageEpisode(start, self._limits, self._discretion)
 
-    async def _start(self, folder: Path, digest: str, secrets: Mapping[str, str]) -> tuple[TaskPackage, ActionDriver]:
-        package = PACKAGES.get(folder, digest)
+    async def _start(
+        self, folder: Path, task: ServedTask, secrets: Mapping[str, str]
+    ) -> tuple[TaskPackage, ActionDriver]:
+        package = PACKAGES.get(folder, task.full_digest)
         machine = {**os.environ, **_declared(package, secrets)} if secrets else None
         backend = await self._packages.backend(package)
         chosen = await self._packages.isolation(package)
-        driver = await ActionDriver.start(package, backend, base_image=self._base_image, chosen=chosen, machine=machine)
+        driver = await ActionDriver.start(
+            package, backend, base_image=self._base_image, chosen=chosen, machine=machine, seed=task.seed
+        )
         return package, driver
 
     async def __aenter__(self) -> Self:

@@ -216,6 +216,11 @@ class PackageEpisode(Episode):
             result = self._with_reward(result, course.past[-1].verdict)
         return CallResult(result.blocks, result.reward, False, {**result.metadata, "ended_step": before})
 
+    async def _finish(self) -> Verdict:
+        while self.progress.verdict is None:  # steps that are left are scored as they are
+            await self._score("")
+        return self.progress.verdict
+
     @property
     def scores_groups(self) -> bool:
         """One step and one turn of which a copy can be made: there, verification is pure."""

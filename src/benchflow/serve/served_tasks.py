@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -50,10 +50,15 @@ class ServedTask:
     """The folder of a package, or the task of a cube."""
     full_digest: str = ""
     """Of every file of a package, by which it is noticed that it has changed."""
+    seed: int | None = field(default=None, compare=False)
 
     def spec(self) -> dict[str, Any]:
         """What clients are told, and with what they ask for it."""
         return {"id": self.id, "digest": self.digest, "index": self.index}
+
+    def seeded(self, seed: int | None) -> ServedTask:
+        """With the seed of an episode: a package finds it in its environment, a cube's task in its config."""
+        return self if seed is None else replace(self, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,10 @@ class ServedEnvironment:
             known = ", ".join(self.splits)
             raise UnknownTask(f"The environment '{self.name}' has no split '{split[:100]}'; there are: {known}.")
         return self.splits[split]
+
+    def all_tasks(self) -> tuple[ServedTask, ...]:
+        """The tasks of all splits; one that is in several is listed once."""
+        return tuple({task.id: task for tasks in self.splits.values() for task in tasks}.values())
 
     def task(self, split: str, index: int) -> ServedTask:
         tasks = self.tasks(split)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from benchflow.rewards import Attributed
+from benchflow.rewards import Attributed, Verdict
 from benchflow.serve.episode import Block, CallRefused, CallResult, Episode
 from benchflow.serve.served_tasks import ServedTask
 from benchflow.serve.server_log import Log, silent
@@ -190,6 +190,10 @@ class Sessions:
         session.used = time.monotonic()
         return session
 
+    def knows(self, sid: str) -> bool:
+        """Whether there is a session of this id; to ask is not to use it."""
+        return sid in self._known
+
     def call(self, session: Session, name: str, arguments: Mapping[str, Any]) -> Pending:
         """Start a call; its outcome is there once `done` is set."""
         return self.run(session, lambda: session.begun.call(name, arguments))
@@ -225,6 +229,31 @@ class Sessions:
 
         self._spawn(session, carry_out)
         return pending
+
+    async def finish(self, session: Session) -> Verdict:
+        """End the episode if it has not ended, and score what is there, as clients are told.
+
+        Raises `Attributed` if it could not begin, and `UnknownSession` if the session ends before there is a verdict.
+        """
+        await session.wait_ready()
+        found: list[Verdict] = []
+        over = anyio.Event()
+
+        async def run(session: Session) -> None:
+            try:
+                with suppress(CallRefused):  # it was closed: there is no verdict
+                    found.append(await session.begun.finish())
+            finally:
+                session.used = time.monotonic()
+                self._count(session)
+                over.set()
+
+        self._spawn(session, run)
+        with session.in_use():
+            await over.wait()
+        if not found:
+            raise UnknownSession("The session has ended.")
+        return found[0]
 
     def _spawn(self, session: Session, work: Callable[[Session], Awaitable[None]]) -> None:
         if self._group is None:

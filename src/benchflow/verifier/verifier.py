@@ -93,17 +93,20 @@ class Verifier:
         cache: Path | None = None,
         base_image: str | None = None,
         blames: bool = True,
+        given: Mapping[str, str] | None = None,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
         that is not available.
         Without `blames` a failure is never the result of the state that was verified: for states that no agent made.
+        `given` are variables of every verifier, beside and before those of the package.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
         self._blames: Final = blames
+        self._given: Final = dict(given or {})
         self._scopes: Final[dict[str | None, Scope]] = {}
 
     async def verify(
@@ -220,14 +223,20 @@ class Verifier:
     ) -> blame.Pristine:
         """How the same verifier does on the environment as built, in which no agent was."""
         backend, preparation = self.environment.backend, self.environment.preparation
-        variables = verifier_variables(scope, self._machine)
+        variables = self._variables(scope)
 
         async def verify() -> blame.Pristine:
             try:
                 fresh = Environment(backend, preparation)
                 await fresh.start()
                 async with fresh:
-                    verifier = Verifier(fresh, machine=self._machine, cache=self._cache, base_image=self._base_image)
+                    verifier = Verifier(
+                        fresh,
+                        machine=self._machine,
+                        cache=self._cache,
+                        base_image=self._base_image,
+                        given=self._given,
+                    )
                     with scratch("pristine-") as folder:
                         found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
             except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
@@ -240,6 +249,10 @@ class Verifier:
         own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
         return await blame.on_pristine(key, verify, lacking)
+
+    def _variables(self, scope: Scope) -> VerifierVariables:
+        found = verifier_variables(scope, self._machine)
+        return replace(found, values={**found.values, **self._given}) if self._given else found
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -265,7 +278,7 @@ class Verifier:
             with attributed("verifier", "verify"):
                 require_intact(scope.view.files)
                 _, declared = scope.strategy(name)
-                variables = verifier_variables(scope, self._machine)
+                variables = self._variables(scope)
                 maker = self._maker(box, scope, variables, findings, soft=soft)
 
                 async def again(other: str, place: Path, another: Sandbox | None) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,12 +109,14 @@ def serving_options(command: Command) -> Command:
     return command
 
 
-def background(opener: Opener, sessions: Sessions) -> Callable[[], Any]:
-    """What lives as long as a server: its sessions, then the backends and benchmarks that they use."""
+def background(
+    opener: Opener, sessions: Sessions, own: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+) -> Callable[[], Any]:
+    """What lives as long as a server: what is its own, its sessions, the backends and benchmarks that they use."""
 
     @asynccontextmanager
     async def run() -> AsyncIterator[None]:
-        async with opener, sessions.running():
+        async with opener, sessions.running(), own():
             yield
 
     return run
