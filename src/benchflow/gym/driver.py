@@ -76,17 +76,19 @@ class ActionDriver:
         *,
         base_image: str | None = None,
         chosen: Chosen | None = None,
+        machine: Mapping[str, str] | None = None,
         seed: int | None = None,
     ) -> ActionDriver:
         """The task at its first step; after an error nothing runs. Refuses what is not supported.
 
-        `chosen` is the isolation of its verifiers, if the caller knows it already. With a `seed`, every program of the
-        package has it in `SEED_VARIABLE`, whatever the package itself sets there.
+        `chosen` is the isolation of its verifiers, if the caller knows it already; `machine` the variables from which
+        secrets are taken, those of this process without it. With a `seed`, every program of the package has it in
+        `SEED_VARIABLE`, whatever the package itself sets there.
         """
         package = await taken_package(package)
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
-        secrets = gather_secrets(package.view, os.environ, _SCOPES)
-        preparation = await prepare(package, backend, base_image=base_image)
+        secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
+        preparation = await prepare(package, backend, base_image=base_image, machine=machine)
         if chosen is None:
             chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
         preparation = replace(preparation, chosen=chosen)

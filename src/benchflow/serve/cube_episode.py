@@ -13,7 +13,8 @@ import anyio
 from benchflow.evaluation.cube_driver import CLOSE_SEC, OwnThread, trouble_of
 from benchflow.rewards import Scored, Unscored, attribute
 from benchflow.rewards.numbers import finite, shown
-from benchflow.serve.episode import SUBMIT, Block, CallResult, Episode, ToolSpec, unscored_metadata
+from benchflow.serve.discretion import Discretion
+from benchflow.serve.episode import SUBMIT, Block, CallResult, Episode, ToolSpec
 from cube.core import Action, EnvironmentOutput, ImageContent, Observation
 from cube.task import STOP_ACTION, Task, UnscoredError, take_step
 
@@ -25,8 +26,8 @@ _EMPTY: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additio
 class CubeEpisode(Episode):
     """One session with a task of a cube; `max_calls` ends it with the verdict on what is there."""
 
-    def __init__(self, name: str, spawn: Spawn, max_calls: int | None) -> None:
-        super().__init__()
+    def __init__(self, name: str, spawn: Spawn, max_calls: int | None, discretion: Discretion | None = None) -> None:
+        super().__init__(discretion)
         self._thread: Final = OwnThread(name)
         self._spawn: Final = spawn
         self._max_calls: Final = max_calls
@@ -55,10 +56,8 @@ class CubeEpisode(Episode):
         if output.error is not None:
             text = f"error: {output.error.error_type}: {output.error.exception_str}"
             result = CallResult((*blocks_of(output.obs), Block(text)))
-        reward = scored.reward if isinstance(scored, Scored) else None
-        more = unscored_metadata(scored) if isinstance(scored, Unscored) else {}
         if not output.done and not self._over():
-            return CallResult(result.blocks, reward, False, more)
+            return result if scored is None else self._with_reward(result, scored)
         verdict = scored or Unscored("verifier", "verify", "not-evaluated", "The cube did not evaluate the task.")
         ending = self._end(verdict, "")
         limit = {} if output.done else {"ended_by": "call_limit"}

@@ -7,16 +7,19 @@ verified twice. An end without a score has no reward: `reward` is None and `meta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import anyio
 
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute
+from benchflow.serve.discretion import Discretion
 from benchflow.serve.tool_arguments import wrong_arguments
 
 SUBMIT: Final = "submit"
+Call = tuple[str, Mapping[str, Any]]
+"""The name of a tool, and its arguments."""
 Reason = Literal["not_found", "input_validation", "episode_finished", "not_begun", "forbidden"]
 
 
@@ -101,12 +104,13 @@ class Progress:
 class Episode(ABC):
     """One task under way. `begin` first, then calls; `close` always, at any time and from any state."""
 
-    def __init__(self) -> None:
+    def __init__(self, discretion: Discretion | None = None) -> None:
         self.progress: Final = Progress()
+        self._discretion: Final = discretion or Discretion()
 
     @property
     def verdict(self) -> Verdict | None:
-        """How it ended; None while it has not."""
+        """How it ended, with the whole reason; None while it has not. Clients get what results say."""
         return self.progress.verdict
 
     @property
@@ -166,7 +170,7 @@ class Episode(ABC):
         verdict = attribute(error, "environment" if phase == "environment" else "sandbox", phase)
         self.progress.verdict = verdict
         await self._release()
-        return Attributed(verdict)
+        return Attributed(self._discretion.told_unscored(verdict))
 
     async def close(self) -> None:
         """End it with all that runs in it; safe to call again. A call that runs is waited for: cancel it first."""
@@ -175,6 +179,16 @@ class Episode(ABC):
         with anyio.CancelScope(shield=True):
             async with progress.turn:
                 await self._release()
+
+    @property
+    def scores_groups(self) -> bool:
+        """Whether several ways to go on can be scored without taking one."""
+        return False
+
+    async def scored_copy(self, calls: Sequence[Call]) -> Verdict:
+        """The verdict on a copy on which these calls were made."""
+        del calls
+        raise CallRefused("not_found", "This episode does not score groups.")
 
     @abstractmethod
     async def _begin(self) -> tuple[Block, ...]: ...
@@ -187,13 +201,25 @@ class Episode(ABC):
     async def _release(self) -> None:
         """Free what it holds; idempotent."""
 
+    def _with_reward(self, result: CallResult, verdict: Verdict) -> CallResult:
+        """The result of a call that does not end the episode, with the reward of the state after it."""
+        told = self._discretion.told(verdict)
+        if isinstance(told, Scored):
+            return replace(result, reward=told.reward)
+        return replace(result, metadata={**result.metadata, **unscored_metadata(told)})
+
     def _end(self, verdict: Verdict, text: str, **more: Any) -> CallResult:
         self.progress.verdict = verdict
-        return ended(verdict, text, **more)
+        return ended(self._discretion.told(verdict), text, **more)
 
 
-def with_reward(result: CallResult, verdict: Verdict) -> CallResult:
-    """The result of a call that does not end the episode, with the reward of the state after it."""
-    if isinstance(verdict, Scored):
-        return replace(result, reward=verdict.reward)
-    return replace(result, metadata={**result.metadata, **unscored_metadata(verdict)})
+async def score_calls(episode: Episode, candidates: Sequence[Sequence[Call]]) -> list[Verdict]:
+    """The verdicts on what each list of calls makes of the current state, which stays as it is.
+
+    `CallRefused` if the episode cannot do that.
+    """
+    progress = episode.progress
+    async with progress.turn:
+        if progress.verdict is not None or progress.closed or not progress.began or not episode.scores_groups:
+            raise CallRefused("not_found", "This episode does not score groups.")
+        return [await episode.scored_copy(calls) for calls in candidates]

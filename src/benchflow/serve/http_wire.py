@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import anyio
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from benchflow.serve.server_log import Log
 
 MAX_BODY: Final = 16 << 20
 BODY_SEC: Final = 60.0
@@ -23,11 +25,14 @@ Headers = Mapping[str, str]
 class HttpError(Exception):
     """A request that is refused: a status and a sentence."""
 
-    def __init__(self, status: int, sentence: str, headers: Headers | None = None, **more: Any) -> None:
+    def __init__(
+        self, status: int, sentence: str, headers: Headers | None = None, more: Mapping[str, Any] | None = None
+    ) -> None:
+        """`more` is in the answer beside the sentence."""
         super().__init__(sentence)
         self.status: Final = status
         self.headers: Final = dict(headers or {})
-        self.more: Final = more
+        self.more: Final = dict(more or {})
 
 
 class Disconnected(Exception):
@@ -94,6 +99,38 @@ async def send_json(send: Send, value: Any, *, status: int = 200, headers: Heade
 async def send_error(send: Send, error: HttpError) -> None:
     """The sentence as `detail`, which clients show."""
     await send_json(send, {"detail": str(error), **error.more}, status=error.status, headers=error.headers)
+
+
+def answering(answer: ASGIApp, told: Callable[[Exception], HttpError | None], log: Log) -> ASGIApp:
+    """The application of a wire: what `answer` raises becomes a response, and what nobody expected a line of the log.
+
+    `told` makes a response of the wire's own errors.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        began = False
+
+        async def sent(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await answer(scope, receive, sent)
+        except Disconnected:
+            return
+        except Exception as error:  # the boundary: one request fails, the server goes on
+            known = error if isinstance(error, HttpError) else told(error)
+            if known is None:
+                log("request_failed", path=scope["path"], error=f"{type(error).__name__}: {error}")
+                known = HttpError(500, "The server failed; its log says why.")
+            if began:
+                raise  # the connection is closed, which is all that can be said in the middle of an answer
+            await send_error(send, known)
+
+    return app
 
 
 def _head(kind: bytes, headers: Headers | None, length: int | None) -> list[tuple[bytes, bytes]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,11 +18,15 @@ from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest
 from benchflow.sandbox.factory import AUTO
 from benchflow.serve.cube_episode import CubeEpisode
+from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import Episode
 from benchflow.serve.package_episode import EpisodeLimits, PackageEpisode
 from benchflow.serve.served_tasks import ServedTask, ServedTasks, list_tasks
 from benchflow.task.package import TaskPackage
 from cube.task import Task
+
+_CLIENTS_SCOPES: Final = ("environment", "agent")
+"""Scopes of secrets that a client may give: what verifiers and judges use is this machine's."""
 
 
 class Opener:
@@ -52,9 +57,10 @@ class Opener:
         for ref in self._cubes.listed():
             listed.setdefault(ref.payload[0], []).append(ref)
         self.tasks: Final[ServedTasks] = list_tasks(sources, listed)
+        self._discretion: Final = Discretion(Path(source) for source in sources if not source.startswith(CUBE_PREFIX))
 
-    def open(self, task: ServedTask) -> Episode:
-        """A new episode of a task, not begun."""
+    def open(self, task: ServedTask, secrets: Mapping[str, str] | None = None) -> Episode:
+        """A new episode of a task, not begun; a package gets those `secrets` of a client that it declares."""
         payload = task.payload
         if isinstance(payload, TaskRef):
             name, config = payload.payload
@@ -63,14 +69,18 @@ class Opener:
                 benchmark = await self._cubes.benchmark(name)
                 return lambda: benchmark.spawn(config)
 
-            return CubeEpisode(task.id, spawn, self._limits.max_calls)
-        return PackageEpisode(lambda: self._start(payload, task.full_digest), self._limits)
+            return CubeEpisode(task.id, spawn, self._limits.max_calls, self._discretion)
+        return PackageEpisode(
+            lambda: self._start(payload, task.full_digest, secrets or {}), self._limits, self._discretion
+        )
 
-    async def _start(self, folder: Path, digest: str) -> tuple[TaskPackage, ActionDriver]:
+    async def _start(self, folder: Path, digest: str, secrets: Mapping[str, str]) -> tuple[TaskPackage, ActionDriver]:
         package = PACKAGES.get(folder, digest)
+        machine = {**os.environ, **_declared(package, secrets)} if secrets else None
         backend = await self._packages.backend(package)
         chosen = await self._packages.isolation(package)
-        return package, await ActionDriver.start(package, backend, base_image=self._base_image, chosen=chosen)
+        driver = await ActionDriver.start(package, backend, base_image=self._base_image, chosen=chosen, machine=machine)
+        return package, driver
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,3 +90,8 @@ class Opener:
     ) -> None:
         await self._packages.close()
         await self._cubes.close()
+
+
+def _declared(package: TaskPackage, secrets: Mapping[str, str]) -> dict[str, str]:
+    wanted = [secret.env or secret.name for secret in package.view.namespace.secrets if secret.scope in _CLIENTS_SCOPES]
+    return {name: secrets[name] for name in wanted if name in secrets}

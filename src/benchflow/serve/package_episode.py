@@ -7,7 +7,7 @@ next step, or the end. It is verified as a rollout is, on a copy.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,12 +16,23 @@ import anyio
 from benchflow.agents.workspace import Workspace
 from benchflow.gym.driver import ActionDriver
 from benchflow.record import Event
-from benchflow.rewards import Attributed, Scored, Verdict, attributed
+from benchflow.rewards import Attributed, Scored, Verdict, attribute, attributed
 from benchflow.rollout.config import DEFAULT_ROUNDS
 from benchflow.rollout.plan import PlannedTurn, document_user
 from benchflow.rollout.policies import normal_tool
 from benchflow.rollout.users import BaseUser, RoundResult, handoff_note, next_prompt, user_boundary
-from benchflow.serve.episode import SUBMIT, Block, CallRefused, CallResult, Episode, ToolSpec, text_blocks, with_reward
+from benchflow.serve.discretion import Discretion
+from benchflow.serve.episode import (
+    SUBMIT,
+    Block,
+    Call,
+    CallRefused,
+    CallResult,
+    Episode,
+    ToolSpec,
+    text_blocks,
+)
+from benchflow.serve.tool_arguments import wrong_arguments
 from benchflow.serve.workspace_tools import TOOLS, run_workspace_tool, submit_tool
 from benchflow.task.package import TaskPackage
 
@@ -65,8 +76,8 @@ def wants_step_rewards(package: TaskPackage) -> bool:
 class PackageEpisode(Episode):
     """One session with a package."""
 
-    def __init__(self, start: Start, limits: EpisodeLimits | None = None) -> None:
-        super().__init__()
+    def __init__(self, start: Start, limits: EpisodeLimits | None = None, discretion: Discretion | None = None) -> None:
+        super().__init__(discretion)
         self._start: Final = start
         self._limits: Final = limits or EpisodeLimits()
         self._known: TaskPackage | None = None
@@ -126,7 +137,7 @@ class PackageEpisode(Episode):
         if reached is not None:
             return await self._score(result.text, ended_by=reached)
         if wants_step_rewards(self._package):
-            result = with_reward(result, (await self._running.evaluate()).total())
+            result = self._with_reward(result, (await self._running.evaluate()).total())
         return result
 
     def _reached(self) -> str | None:
@@ -195,15 +206,41 @@ class PackageEpisode(Episode):
             with attributed("sandbox", "verify"):
                 await driver.advance()
         except Attributed as error:
-            return self._end(error.verdict, _joined(text, error.verdict.reason), **more)
+            return self._end(error.verdict, _joined(text, _closing(error.verdict)), **more)
         course = driver.course
         if course.over:
             verdict = course.total()
             return self._end(verdict, _joined(text, _closing(verdict)), **more)
         result = CallResult(text_blocks(_joined(text, await self._begin_step())), metadata={**self._where(), **more})
         if wants_step_rewards(self._package):
-            result = with_reward(result, course.past[-1].verdict)
+            result = self._with_reward(result, course.past[-1].verdict)
         return CallResult(result.blocks, result.reward, False, {**result.metadata, "ended_step": before})
+
+    @property
+    def scores_groups(self) -> bool:
+        """One step and one turn of which a copy can be made: there, verification is pure."""
+        driver = self._driver
+        if driver is None or driver.environment.services is not None or self._rounds.user is not None:
+            return False
+        return driver.step.name is None and len(driver.step.turns) == 1
+
+    async def scored_copy(self, calls: Sequence[Call]) -> Verdict:
+        """Calls that cannot be made change nothing, as in an episode; those after `submit` do not count."""
+        driver = await self._running.fork()
+        try:
+            workspace = driver.workspace()
+            known = {tool.name: tool for tool in self._tools}
+            for name, arguments in calls:
+                if name == SUBMIT:
+                    break
+                if name in known and wrong_arguments(known[name].input_schema, arguments) is None:
+                    await run_workspace_tool(workspace, name, arguments, seconds=driver.step.timeout_sec)
+            return self._discretion.told((await driver.evaluate()).total())
+        except Exception as error:  # noqa: BLE001 - one candidate of several; it has no score
+            return self._discretion.told(attribute(error, "sandbox", "verify"))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await driver.stop()
 
     async def _release(self) -> None:
         driver, self._driver, self._workspace = self._driver, None, None

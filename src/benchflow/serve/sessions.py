@@ -7,11 +7,11 @@ reaped.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from secrets import token_urlsafe
 from typing import Any, Final
 
 import anyio
@@ -110,7 +110,7 @@ class Sessions:
 
     def __init__(
         self,
-        open_episode: Callable[[ServedTask], Episode],
+        open_episode: Callable[[ServedTask, Mapping[str, str] | None], Episode],
         *,
         most: int = DEFAULT_MOST,
         reap_sec: float = DEFAULT_REAP_SEC,
@@ -148,11 +148,11 @@ class Sessions:
         if len(self._known) >= self._most * PLACED_FACTOR:
             self.metrics.refused_sessions += 1
             raise NoRoom("There are too many sessions; try again later.")
-        session = Session(sid or secrets.token_urlsafe(24), time.monotonic())
+        session = Session(sid or token_urlsafe(24), time.monotonic())
         self._known[session.id] = session
         return session
 
-    def begin(self, task: ServedTask, sid: str | None = None) -> Session:
+    def begin(self, task: ServedTask, sid: str | None = None, secrets: Mapping[str, str] | None = None) -> Session:
         """Start an episode of the task in the background, in a session of this id or in a new one.
 
         Raises `NoRoom`, or `SessionExists` if the session has an episode.
@@ -164,7 +164,7 @@ class Sessions:
             self.metrics.refused_sessions += 1
             raise NoRoom(f"There are {self._most} sessions, as many as this server may have; try again later.")
         session = self.place(sid)
-        session.task, session.episode = task, self._open_episode(task)
+        session.task, session.episode = task, self._open_episode(task, secrets)
         session.opened = session.used = time.monotonic()
         self._live += 1
         self.metrics.sessions += 1
@@ -192,7 +192,11 @@ class Sessions:
 
     def call(self, session: Session, name: str, arguments: Mapping[str, Any]) -> Pending:
         """Start a call; its outcome is there once `done` is set."""
-        pending = Pending(secrets.token_urlsafe(12))
+        return self.run(session, lambda: session.begun.call(name, arguments))
+
+    def run(self, session: Session, work: Callable[[], Awaitable[CallResult]]) -> Pending:
+        """Start work on the episode of a session as a call; its outcome is there once `done` is set."""
+        pending = Pending(token_urlsafe(12))
         while len(session.pending) >= KEPT_RESULTS:
             done = next((each for each in session.pending.values() if each.ended is not None), None)
             if done is None:
@@ -200,12 +204,12 @@ class Sessions:
             del session.pending[done.id]
         session.pending[pending.id] = pending
 
-        async def run(session: Session) -> None:
+        async def carry_out(session: Session) -> None:
             try:
                 await session.ready.wait()
                 if session.failure is not None:
                     raise session.failure
-                pending.result = await session.begun.call(name, arguments)
+                pending.result = await work()
                 self.metrics.calls += 1
             except CallRefused as error:
                 self.metrics.refused_calls += 1
@@ -219,7 +223,7 @@ class Sessions:
                     pending.refused = CallRefused("episode_finished", "The session has ended.")
                 pending.done.set()
 
-        self._spawn(session, run)
+        self._spawn(session, carry_out)
         return pending
 
     def _spawn(self, session: Session, work: Callable[[Session], Awaitable[None]]) -> None:

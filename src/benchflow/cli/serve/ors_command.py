@@ -21,7 +21,7 @@ def ors(**values: Any) -> int:
     options = ServingOptions(**values)
     opener = options.opener()
     from benchflow.serve.http_server import Application, serve
-    from benchflow.serve.ors_app import KEY_HEADER, ors_app
+    from benchflow.serve.ors.ors_app import KEY_HEADER, ors_app
 
     sessions = options.sessions(opener)
     port = options.open_port()

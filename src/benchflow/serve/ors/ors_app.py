@@ -17,24 +17,39 @@ import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchflow.rewards import Attributed
-from benchflow.serve.episode import SUBMIT, Block, CallResult, ToolSpec, ended, unscored_metadata
+from benchflow.serve.episode import (
+    CallResult,
+    score_calls,
+    unscored_metadata,
+    verdict_metadata,
+)
 from benchflow.serve.http_wire import (
-    Disconnected,
     HttpError,
-    chunked_events,
-    dumped,
+    answering,
     event,
     header,
     parse_object,
     read_body,
     send_bytes,
-    send_error,
     send_events,
     send_json,
     stream_when_done,
 )
+from benchflow.serve.ors.ors_messages import (
+    SCORES,
+    asked_task,
+    calls_of,
+    clients_secrets,
+    index_of,
+    last_events,
+    objects_of,
+    rendered_block,
+    spec_list,
+    split_of,
+    tool_list,
+)
 from benchflow.serve.package_episode import PACKAGE_TOOLS
-from benchflow.serve.served_tasks import ServedEnvironment, ServedTask, ServedTasks, UnknownTask
+from benchflow.serve.served_tasks import ServedEnvironment, ServedTasks, UnknownTask
 from benchflow.serve.sessions import NoRoom, Pending, Session, SessionExists, Sessions, UnknownSession
 
 KEY_HEADER: Final = "x-api-key"
@@ -42,7 +57,7 @@ KEY_HEADER: Final = "x-api-key"
 READY_SEC: Final = 25.0
 """How long a request waits for an environment that starts; then the client is told to ask again."""
 STARTING: Final = {"X-Backend-State": "starting", "Retry-After": "2"}
-_BLOCK_TYPES: Final = ("text", "image", "tool_call", "tool_result")
+MOST_CANDIDATES: Final = 64
 _LONGEST_ID: Final = 200
 
 
@@ -72,27 +87,19 @@ Handler = Callable[[Request], Awaitable[None]]
 
 def ors_app(tasks: ServedTasks, sessions: Sessions) -> ASGIApp:
     """The application; `sessions` must be running."""
-    wire = _Wire(tasks, sessions)
+    return answering(_Wire(tasks, sessions).answer, _told, sessions.log)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        try:
-            await wire.answer(scope, receive, send)
-        except Disconnected:
-            return
-        except HttpError as error:
-            await send_error(send, error)
-        except UnknownTask as error:
-            await send_error(send, HttpError(400, str(error)))
-        except UnknownSession as error:
-            await send_error(send, HttpError(404, str(error)))
-        except SessionExists as error:
-            await send_error(send, HttpError(400, str(error)))
-        except NoRoom as error:
-            await send_error(send, HttpError(503, str(error), STARTING))
 
-    return app
+def _told(error: Exception) -> HttpError | None:
+    match error:
+        case UnknownTask() | SessionExists():
+            return HttpError(400, str(error))
+        case UnknownSession():
+            return HttpError(404, str(error))
+        case NoRoom():
+            return HttpError(503, str(error), STARTING)
+        case _:
+            return None
 
 
 class _Wire:
@@ -120,6 +127,7 @@ class _Wire:
             ("GET", "prompt"): self._prompt,
             ("GET", "task_tools"): self._task_tools,
             ("POST", "call"): self._call,
+            ("POST", "score_group"): self._score_group,
         }
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,7 +179,7 @@ class _Wire:
 
     async def _tools(self, request: Request) -> None:
         environment = self._environment(request)
-        await send_json(request.send, _tool_list(() if environment.is_cube else PACKAGE_TOOLS, group=False))
+        await send_json(request.send, tool_list(() if environment.is_cube else PACKAGE_TOOLS, group=False))
 
     async def _splits(self, request: Request) -> None:
         types = self._environment(request).types()
@@ -179,22 +187,22 @@ class _Wire:
 
     async def _list(self, request: Request) -> None:
         environment, body = self._environment(request), await request.body()
-        tasks = environment.tasks(_split(body))
-        await send_json(request.send, _specs(environment, tasks))
+        tasks = environment.tasks(split_of(body))
+        await send_json(request.send, spec_list(environment, tasks))
 
     async def _number(self, request: Request) -> None:
         environment, body = self._environment(request), await request.body()
-        await send_json(request.send, {"num_tasks": len(environment.tasks(_split(body)))})
+        await send_json(request.send, {"num_tasks": len(environment.tasks(split_of(body)))})
 
     async def _one(self, request: Request) -> None:
         environment, body = self._environment(request), await request.body()
-        task = environment.task(_split(body), _index(body, "index"))
+        task = environment.task(split_of(body), index_of(body, "index"))
         await send_json(request.send, {"task": task.spec(), "env_name": environment.name})
 
     async def _range(self, request: Request) -> None:
         environment, body = self._environment(request), await request.body()
-        ends = [None if body.get(name) is None else _index(body, name) for name in ("start", "stop")]
-        await send_json(request.send, _specs(environment, environment.tasks(_split(body))[slice(*ends)]))
+        ends = [None if body.get(name) is None else index_of(body, name) for name in ("start", "stop")]
+        await send_json(request.send, spec_list(environment, environment.tasks(split_of(body))[slice(*ends)]))
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
@@ -215,7 +223,8 @@ class _Wire:
         environment = self._environment(replace(request, environment=named or request.environment))
         if body.get("toolset_name") is not None:
             raise HttpError(400, "toolset_name: this environment has no toolsets.")
-        session = self._sessions.begin(_asked(environment, body), request.sid)
+        secrets = clients_secrets(header(request.scope, b"x-secrets"), body.get("secrets"))
+        session = self._sessions.begin(asked_task(environment, body), request.sid, secrets)
         await send_json(request.send, {"sid": session.id})
 
     async def _ping(self, request: Request) -> None:
@@ -248,111 +257,53 @@ class _Wire:
         except Attributed as error:
             told = unscored_metadata(error.verdict)
             sentence = f"The environment could not start: {error.verdict.reason}"
-            raise HttpError(500, sentence, {"X-Backend-State": "failed"}, **told) from error
+            raise HttpError(500, sentence, {"X-Backend-State": "failed"}, told) from error
         return session
 
     async def _prompt(self, request: Request) -> None:
         session = await self._ready(request)
-        await send_json(request.send, [_block(block) for block in session.prompt])
+        await send_json(request.send, [rendered_block(block) for block in session.prompt])
 
     async def _task_tools(self, request: Request) -> None:
         session = await self._ready(request)
-        await send_json(request.send, _tool_list(session.begun.tools(), group=False))
+        await send_json(request.send, tool_list(session.begun.tools(), group=session.begun.scores_groups))
 
     async def _call(self, request: Request) -> None:
         session, body = self._session(request), await request.body()
         asked = body.get("task_id")
         if asked is not None:
-            pending = session.pending.get(asked) if isinstance(asked, str) else None
-            if pending is None:
-                await send_events(request.send, (event("error", "unknown task_id"),))
-                return
-        else:
-            name, arguments = body.get("name"), body.get("input", {})
-            if not isinstance(name, str) or not isinstance(arguments, dict):
-                raise HttpError(422, "A call needs a name, and an input that is an object.")
-            pending = self._sessions.call(session, name, arguments)
-        await self._deliver(request, session, pending)
+            await self._deliver(request, session, session.pending.get(asked) if isinstance(asked, str) else None)
+            return
+        name, arguments = body.get("name"), body.get("input", {})
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise HttpError(422, "A call needs a name, and an input that is an object.")
+        await self._deliver(request, session, self._sessions.call(session, name, arguments))
 
-    async def _deliver(self, request: Request, session: Session, pending: Pending) -> None:
+    async def _score_group(self, request: Request) -> None:
+        """Score candidates by the calls in their messages, each on a copy of the current state."""
+        session, body = await self._ready(request), await request.body()
+        if not session.begun.scores_groups:
+            raise HttpError(404, "This task does not score groups.")
+        asked = body.get("task_id")
+        if asked is not None:
+            await self._deliver(request, session, session.pending.get(asked) if isinstance(asked, str) else None)
+            return
+        candidates = [calls_of(each) for each in objects_of(body, "candidates")]
+        if not 0 < len(candidates) <= MOST_CANDIDATES:
+            raise HttpError(422, f"candidates must be a list of 1 to {MOST_CANDIDATES}.")
+
+        async def score() -> CallResult:
+            verdicts = await score_calls(session.begun, candidates)
+            scores = [{"reward": verdict.reward, "metadata": verdict_metadata(verdict)} for verdict in verdicts]
+            return CallResult((), metadata={SCORES: scores})
+
+        await self._deliver(request, session, self._sessions.run(session, score))
+
+    async def _deliver(self, request: Request, session: Session, pending: Pending | None) -> None:
+        if pending is None:
+            await send_events(request.send, (event("error", "unknown task_id"),))
+            return
         with session.in_use():
             there = await stream_when_done(request.receive, request.send, event("task_id", pending.id), pending.done)
         if there:
-            await request.send({"type": "http.response.body", "body": _outcome(session, pending)})
-
-
-def _outcome(session: Session, pending: Pending) -> bytes:
-    """The last events of a call."""
-    if pending.failed is not None:
-        verdict = pending.failed.verdict
-        if session.failure is None:
-            return event("error", " ".join(f"{verdict.category}/{verdict.code}: {verdict.reason}".split()))
-        return chunked_events(_result(ended(verdict, f"The environment could not start: {verdict.reason}")))
-    if pending.refused is not None:
-        refused = pending.refused
-        told: dict[str, Any] = {"ok": False, "error": str(refused), "reason": refused.reason}
-        return chunked_events(dumped(told).decode())
-    return chunked_events(_result(pending.result) if pending.result is not None else "")
-
-
-def _result(result: CallResult) -> str:
-    output = {
-        "blocks": [_block(block) for block in result.blocks],
-        "metadata": dict(result.metadata) or None,
-        "reward": result.reward,
-        "finished": result.finished,
-    }
-    return dumped({"ok": True, "output": output}).decode()
-
-
-def _block(block: Block) -> dict[str, Any]:
-    if block.media_type is None:
-        return {"type": "text", "text": block.data, "detail": None}
-    return {"type": "image", "data": block.data, "mimeType": block.media_type, "detail": None}
-
-
-def _tool_list(tools: tuple[ToolSpec, ...], *, group: bool) -> dict[str, Any]:
-    submit = next((tool for tool in tools if tool.name == SUBMIT), None)
-    takes = submit is not None and "message" in submit.input_schema.get("properties", {})
-    arg = "message" if takes else None
-    terminal = {"name": SUBMIT, "arg": arg, "description": submit.description} if submit is not None else None
-    return {
-        "tools": [
-            {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
-            for tool in tools
-        ],
-        "terminal_tool": terminal,
-        "supports_score_group": group,
-        "message_block_types": list(_BLOCK_TYPES),
-    }
-
-
-def _specs(environment: ServedEnvironment, tasks: tuple[ServedTask, ...]) -> dict[str, Any]:
-    return {"tasks": [task.spec() for task in tasks], "env_name": environment.name}
-
-
-def _split(body: Mapping[str, Any]) -> str:
-    split = body.get("split")
-    if not isinstance(split, str):
-        raise HttpError(422, "split must be the name of a split.")
-    return split
-
-
-def _index(body: Mapping[str, Any], name: str) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise HttpError(422, f"{name} must be a whole number.")
-    return value
-
-
-def _asked(environment: ServedEnvironment, body: Mapping[str, Any]) -> ServedTask:
-    """The task of a `create`: a spec, or a split and an index."""
-    spec = body.get("task_spec")
-    by_index = body.get("split") is not None or body.get("index") is not None
-    if (spec is None) == (not by_index):
-        raise HttpError(422, "Give either task_spec, or split and index.")
-    if spec is None:
-        return environment.task(_split(body), _index(body, "index"))
-    if not isinstance(spec, dict):
-        raise HttpError(422, "task_spec must be an object.")
-    return environment.named(spec)
+            await request.send({"type": "http.response.body", "body": last_events(session, pending)})
