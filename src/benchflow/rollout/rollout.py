@@ -6,8 +6,8 @@ plan ──> backend ──> environment ──> driver walks the course ──>
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from benchflow.files.scratch import scratch
 from benchflow.record import (
     AgentPart,
     JsonLines,
+    ModelCalls,
     Result,
     RolloutFolder,
     SandboxPart,
@@ -51,6 +52,7 @@ from benchflow.verifier import Verifier
 from benchflow.verifier.ladder import OPEN
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Gateway, Grant
     from benchflow.rollout.proving import MakeVerifier
 
 START_SEC: Final = 900.0
@@ -140,10 +142,48 @@ class Rollout:
                 await self._check_agents(planned)
             with attributed("judge", "plan"):
                 await self._check_judges(planned.plan)
-        async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
-            return await self._drive(planned, environment)
+        async with (
+            self._models() as models,
+            self._backend(planned.package) as backend,
+            self._environment(planned, backend) as environment,
+        ):
+            return await self._drive(planned, environment, models)
 
-    async def _drive(self, planned: _Planned, environment: Environment) -> Verdict:
+    @asynccontextmanager
+    async def _models(self) -> AsyncIterator[Gateway | None]:
+        """The model gateway: the caller's, or a new one that ends with the rollout; None where nobody asks a model."""
+        config = self.config
+        if config.agent in (ORACLE, NOP):
+            yield None
+            return
+        if config.gateway is not None:
+            if (reached := config.gateway.meter.reached()) is not None:
+                raise Attributed(Unscored("cancelled", "plan", "job-limit", f"{reached} It was not begun."))
+            yield config.gateway
+            return
+        from benchflow.models.gateway import Gateway
+
+        with attributed("agent", "plan"):
+            gateway = Gateway(self._machine)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
+
+    @contextmanager
+    def _grant(self, gateway: Gateway | None, plan: RolloutPlan) -> Iterator[Grant | None]:
+        """What the agents of this rollout may ask of models, and its record."""
+        if gateway is None:
+            yield None
+            return
+        from benchflow.models.gateway import GrantRequest
+
+        config = self.config
+        with closing(ModelCalls(self._places, self._draft.redactor)) as calls:
+            request = GrantRequest(calls, config.call_limits, plan.forbidden_tools, config.replay, config.token_ids)
+            yield gateway.open(request)
+
+    async def _drive(self, planned: _Planned, environment: Environment, models: Gateway | None) -> Verdict:
         config, draft = self.config, self._draft
         verifier = self._make_verifier(
             environment,
@@ -155,6 +195,7 @@ class Rollout:
         with (
             closing(JsonLines(self._places.user_rounds)) as rounds,
             Trajectory(self._places.trajectory, draft.redactor) as trajectory,
+            self._grant(models, planned.plan) as grant,
         ):
             context = TurnContext(
                 config=config,
@@ -169,6 +210,7 @@ class Rollout:
                 machine=self._machine,
                 installed=self._installed | environment.brought,
                 agents_until=self._agents_until(planned.plan),
+                grant=grant,
             )
             draft.driver = AgentDriver(context, draft)
             try:

@@ -112,6 +112,11 @@ class Meter:
         return None
 
     @property
+    def bounded(self) -> bool:
+        """Whether any limit can be reached."""
+        return self.limits.bounded or (self.above is not None and self.above.bounded)
+
+    @property
     def priced(self) -> bool:
         """Whether a cost limit holds, so that every price must be known."""
         return self.limits.max_cost_usd is not None or (self.above is not None and self.above.priced)

@@ -78,12 +78,23 @@ class Grant:
     def closed(self) -> bool:
         return self._closed
 
-    async def admit(self, place: CallPlace, listener: socket.socket) -> Access:
+    @property
+    def upstreams(self) -> Mapping[str, Family]:
+        """Who can be asked."""
+        return self._gateway.families
+
+    @property
+    def bounded(self) -> bool:
+        """Whether any limit can be reached."""
+        return self.meter.bounded
+
+    def seat(self, place: CallPlace) -> Access:
+        """Let in what calls models from this process, such as a model agent: the same limits and records."""
+        return Access(self, place, 0, self._gateway.families)
+
+    def admit(self, place: CallPlace, listener: socket.socket) -> Access:
         """Let a role in: serve a listening socket of its box, which belongs to the access from now on."""
-        if self._closed:
-            listener.close()
-            raise RuntimeError("a grant admits nobody after it was closed")
-        access = Access(self, place, listener.getsockname()[1], self._gateway.families)
+        access = replace(self.seat(place), port=listener.getsockname()[1])
         access.listening = self._gateway.listen(listener, access)
         self._open.append(access)
         return access
