@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.agents.protocol import Agent, AgentLimits, PermissionHandler
 from benchflow.errors import UsageError
-from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits
 from benchflow.record import Settings, TaskId, WorkKey, work_key
 from benchflow.sandbox.pulling import PullSettings
 
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations
-    from benchflow.models.gateway import Gateway
+    from benchflow.models.gateway import CallLimits, Gateway
     from benchflow.models.gateway.replay_book import ReplayBook
     from benchflow.rollout.proving import Proofs
     from benchflow.rollout.users import BaseUser
@@ -142,7 +141,7 @@ class RolloutConfig:
     """Whether the workspace is kept beside the record, so that the rollout can be rescored."""
     gateway: Gateway | None = field(default=None, repr=False)
     """The model gateway, shared by the rollouts of a job; without it each rollout has its own."""
-    call_limits: CallLimits = NO_CALL_LIMITS
+    call_limits: CallLimits | None = None
     """Limits on the calls of models by all agents of the rollout together."""
     replay: ReplayBook | None = field(default=None, repr=False)
     """The calls of another rollout: models are answered from it, and nothing is sent to a provider."""
@@ -151,7 +150,7 @@ class RolloutConfig:
 
     def settings(self) -> Settings:
         """What determines the outcome besides the task and the attempt; plain data without secrets."""
-        limits = self.limits
+        limits, calls = self.limits, self.call_limits
         return Settings(
             agent=self.agent,
             model=self.model,
@@ -164,10 +163,10 @@ class RolloutConfig:
             oracle_access=self.oracle_access,
             agent_env=tuple(sorted(self.agent_env)),
             max_steps=limits.max_steps,
-            max_tokens=self.call_limits.max_tokens or limits.max_tokens,
-            max_cost_usd=limits.max_cost_usd or self.call_limits.max_cost_usd,
-            max_calls=self.call_limits.max_calls,
-            max_model_time=self.call_limits.max_seconds,
+            max_tokens=limits.max_tokens if calls is None else calls.max_tokens,
+            max_cost_usd=limits.max_cost_usd if calls is None else calls.max_cost_usd,
+            max_calls=calls.max_calls if calls is not None else None,
+            max_model_time=calls.max_seconds if calls is not None else None,
             replay=self.replay.name if self.replay is not None else None,
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,

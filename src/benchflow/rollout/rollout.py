@@ -25,6 +25,7 @@ from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
     AgentPart,
+    CallPlace,
     JsonLines,
     ModelCalls,
     Result,
@@ -82,7 +83,7 @@ class Rollout:
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
-        self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
+        self._machine: Final[Mapping[str, str]] = _machine(config)
         self._on_phase: Final = on_phase
         self._draft = _draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
@@ -90,6 +91,8 @@ class Rollout:
         self._early: SandboxBackend | None = None
         """A backend that a proof needed, until the rollout takes it over."""
         self._chosen: Chosen = {}
+        self._judged = False
+        """Whether a verifier asks a model."""
         self._began = 0.0
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
@@ -153,7 +156,7 @@ class Rollout:
     async def _models(self) -> AsyncIterator[Gateway | None]:
         """The model gateway: the caller's, or a new one that ends with the rollout; None where nobody asks a model."""
         config = self.config
-        if config.agent in (ORACLE, NOP):
+        if config.agent in (ORACLE, NOP) and not self._judged:
             yield None
             return
         if config.gateway is not None:
@@ -176,27 +179,29 @@ class Rollout:
         if gateway is None:
             yield None
             return
-        from benchflow.models.gateway import GrantRequest
+        from benchflow.models.gateway import NO_CALL_LIMITS, GrantRequest
 
         config = self.config
         with closing(ModelCalls(self._places, self._draft.redactor)) as calls:
-            request = GrantRequest(calls, config.call_limits, plan.forbidden_tools, config.replay, config.token_ids)
-            yield gateway.open(request)
+            limits = config.call_limits or NO_CALL_LIMITS
+            replay = config.replay.fresh() if config.replay is not None else None
+            yield gateway.open(GrantRequest(calls, limits, plan.forbidden_tools, replay, config.token_ids))
 
     async def _drive(self, planned: _Planned, environment: Environment, models: Gateway | None) -> Verdict:
         config, draft = self.config, self._draft
-        verifier = self._make_verifier(
-            environment,
-            machine=self._machine,
-            cache=config.judge_cache,
-            base_image=config.base_image,
-            blames=config.agent not in (ORACLE, NOP),
-        )
         with (
             closing(JsonLines(self._places.user_rounds)) as rounds,
             Trajectory(self._places.trajectory, draft.redactor) as trajectory,
             self._grant(models, planned.plan) as grant,
         ):
+            verifier = self._make_verifier(
+                environment,
+                machine=self._machine,
+                cache=config.judge_cache,
+                base_image=config.base_image,
+                blames=config.agent not in (ORACLE, NOP),
+                models=grant.seat(CallPlace("judge", "judge")) if grant is not None else None,
+            )
             context = TurnContext(
                 config=config,
                 package=planned.package,
@@ -262,6 +267,7 @@ class Rollout:
     async def _check_judges(self, plan: RolloutPlan) -> None:
         """Refuse a judge that cannot be called, before the agent works in vain."""
         asked = judges(plan.view, self._machine, [step.name for step in plan.steps])
+        self._judged = bool(asked)
         try:
             if asked:
                 await anyio.to_thread.run_sync(require_judges, asked)
@@ -359,6 +365,16 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
+
+
+def _machine(config: RolloutConfig) -> Mapping[str, str]:
+    """The variables of the machine; a replay asks nobody, so any key will do."""
+    known = dict(os.environ) if config.machine is None else config.machine
+    if config.replay is None:
+        return known
+    from benchflow.models.gateway import PROVIDERS
+
+    return {**{provider.keys[0]: "replayed" for provider in PROVIDERS.values()}, **known}
 
 
 def _draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:

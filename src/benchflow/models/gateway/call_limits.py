@@ -127,6 +127,14 @@ class Meter:
         own = self.limits.max_tokens is not None or self.limits.max_cost_usd is not None
         return own or (self.above is not None and self.above.counted)
 
+    def out_of_time(self, seconds: float) -> LimitReached | None:
+        """The limit on time that a call under way for so many seconds has reached."""
+        above = self.above.out_of_time(seconds) if self.above is not None else None
+        limit = self.limits.max_seconds
+        if above is not None or limit is None or self.seconds + seconds < limit:
+            return above
+        return LimitReached("max_model_time", self.scope, limit, self.seconds + seconds)
+
     def seconds_left(self) -> float | None:
         """How long a call may take."""
         own = None if self.limits.max_seconds is None else max(self.limits.max_seconds - self.seconds, 0.0)

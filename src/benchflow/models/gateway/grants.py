@@ -139,6 +139,12 @@ class Access:
     token: str = field(default_factory=lambda: f"bench-{secrets.token_urlsafe(24)}", repr=False)
     listening: Listening | None = field(default=None, repr=False)
 
+    @property
+    def meter(self) -> Meter:
+        """What counts its calls: those of judges count for the job only, so that an agent cannot use up a judge."""
+        meter = self.grant.meter
+        return meter.above if self.place.source == "judge" and meter.above is not None else meter
+
     def url(self, upstream: str) -> str:
         """The base URL of an upstream, as clients of its dialect take it; a `KeyError` if there is none."""
         return f"http://{HOST}:{self.port}{base_path(upstream, self.families[upstream])}"

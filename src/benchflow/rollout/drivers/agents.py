@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchflow.record import AgentEnd, Artifact, Workspace
+from benchflow.record import AgentEnd, Artifact, CallPlace, Workspace
 from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
@@ -70,7 +70,8 @@ class AgentDriver(Driver):
         context = self._context
         place = context.folder.step(step.name).agent
         agents = OpenAgents(context, step, context.environment.sandbox, place, self._gatekeeper())
-        user = make_user(context.package, context.plan, context.config, context.machine)
+        heard = context.grant.seat(CallPlace("user", "user", step.name)) if context.grant is not None else None
+        user = make_user(context.package, context.plan, context.config, context.machine, heard)
         conversation = Conversation(context, agents, user)
         try:
             try:
