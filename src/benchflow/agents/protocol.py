@@ -17,9 +17,21 @@ from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
     from cube.core import Action, ActionSchema, Observation
 
-StopReason = Literal["end_turn", "max_tokens", "max_steps", "max_cost", "refusal", "cancelled", "timeout", "exited"]
+StopReason = Literal[
+    "end_turn",
+    "max_tokens",
+    "max_steps",
+    "max_calls",
+    "max_cost",
+    "max_model_time",
+    "refusal",
+    "cancelled",
+    "timeout",
+    "exited",
+]
 
 EventType = Literal[
     "user_message",
@@ -118,6 +130,8 @@ class AgentContext:
     """Whether processes may outlive the turn, because the package declares a running service as its solution."""
     redactor: Redactor = NO_SECRETS
     """Redacts the secrets of this phase in raw output before it is written to `log_folder`."""
+    models: Access | None = None
+    """Base URLs and a token of the model gateway, as they work inside the sandbox; None: there is no gateway."""
 
 
 @dataclass(frozen=True, slots=True)
