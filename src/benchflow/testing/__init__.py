@@ -32,7 +32,18 @@ if TYPE_CHECKING:
 
 _WHERE: Final = {
     **dict.fromkeys(
-        "Answer Disconnect Fault Malformed ModelRequest Reply Silence Token ToolCall Usage".split(),
+        [
+            "Answer",
+            "Disconnect",
+            "Fault",
+            "Malformed",
+            "ModelRequest",
+            "Reply",
+            "Silence",
+            "Token",
+            "ToolCall",
+            "Usage",
+        ],
         "benchflow.testing.replies",
     ),
     "BackendFault": "benchflow.testing.promise_table",

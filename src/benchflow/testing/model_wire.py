@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _listing(self) -> Dialect:
         """The dialect of a request that is not for an answer."""
-        if self.path.startswith("/v1beta"):
+        if self.path.startswith("/v1beta") or "x-goog-api-key" in self.headers:
             return _GEMINI
         return _MESSAGES if "anthropic-version" in self.headers else _CHAT
 
