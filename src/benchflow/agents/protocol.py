@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.sandbox.protocol import Sandbox
@@ -131,7 +131,8 @@ class AgentContext:
     redactor: Redactor = NO_SECRETS
     """Redacts the secrets of this phase in raw output before it is written to `log_folder`."""
     models: Access | None = None
-    """Base URLs and a token of the model gateway, as they work inside the sandbox; None: there is no gateway."""
+    """The model gateway: for an agent that asks inside, base URLs and a token that work in the sandbox, for others the
+    same limits and records. None: there is no gateway, or the sandbox cannot be reached by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,8 @@ class Agent(ABC):
 
     name: str
     """The name as given, such as `acp:my-agent --stdio`."""
+    asks_inside: ClassVar[bool] = False
+    """Whether its processes call models from inside the sandbox: then `context.models` works there."""
 
     def variables(self) -> tuple[str, ...]:
         """Variables of this machine that it uses (keys, addresses); their values are redacted."""

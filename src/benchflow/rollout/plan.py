@@ -22,6 +22,7 @@ from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
     from benchflow.rollout.users import BaseUser
 
 ORACLE: Final = "oracle"
@@ -132,9 +133,16 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
 
 
 def make_user(
-    package: TaskPackage, plan: RolloutPlan, config: RolloutConfig, machine: Mapping[str, str]
+    package: TaskPackage,
+    plan: RolloutPlan,
+    config: RolloutConfig,
+    machine: Mapping[str, str],
+    access: Access | None = None,
 ) -> BaseUser | None:
-    """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
+    """The user of one step: the caller's, or a new one of the document's; None if there is no user.
+
+    The calls of one that is played by a model are recorded and counted by `access`.
+    """
     if config.user is not None:
         return config.user
     document = package.document
@@ -144,7 +152,7 @@ def make_user(
 
     facts = dict(document.user.private_facts) if document.user is not None else {}
     if plan.user.runtime_kind == "model-linear" and plan.user.model is not None:
-        ask = model_caller(machine)
+        ask = model_caller(machine, access)
         return ModelDocumentNudgeUser(plan.user.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
 

@@ -21,6 +21,8 @@ EXTRA: Final = "the extra acp"
 class AcpAgent(Agent):
     """A process that takes prompts over its standard streams; one session from `start` to `close`."""
 
+    asks_inside = True
+
     def __init__(self, request: AgentRequest, launch: Launch) -> None:
         self.name = request.name
         self._request = request

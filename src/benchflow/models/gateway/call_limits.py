@@ -112,6 +112,11 @@ class Meter:
         return None
 
     @property
+    def bounded(self) -> bool:
+        """Whether any limit can be reached."""
+        return self.limits.bounded or (self.above is not None and self.above.bounded)
+
+    @property
     def priced(self) -> bool:
         """Whether a cost limit holds, so that every price must be known."""
         return self.limits.max_cost_usd is not None or (self.above is not None and self.above.priced)
@@ -121,6 +126,14 @@ class Meter:
         """Whether tokens or cost are limited, so that every usage must be known."""
         own = self.limits.max_tokens is not None or self.limits.max_cost_usd is not None
         return own or (self.above is not None and self.above.counted)
+
+    def out_of_time(self, seconds: float) -> LimitReached | None:
+        """The limit on time that a call under way for so many seconds has reached."""
+        above = self.above.out_of_time(seconds) if self.above is not None else None
+        limit = self.limits.max_seconds
+        if above is not None or limit is None or self.seconds + seconds < limit:
+            return above
+        return LimitReached("max_model_time", self.scope, limit, self.seconds + seconds)
 
     def seconds_left(self) -> float | None:
         """How long a call may take."""

@@ -78,12 +78,23 @@ class Grant:
     def closed(self) -> bool:
         return self._closed
 
-    async def admit(self, place: CallPlace, listener: socket.socket) -> Access:
+    @property
+    def upstreams(self) -> Mapping[str, Family]:
+        """Who can be asked."""
+        return self._gateway.families
+
+    @property
+    def bounded(self) -> bool:
+        """Whether any limit can be reached."""
+        return self.meter.bounded
+
+    def seat(self, place: CallPlace) -> Access:
+        """Let in what calls models from this process, such as a model agent: the same limits and records."""
+        return Access(self, place, 0, self._gateway.families)
+
+    def admit(self, place: CallPlace, listener: socket.socket) -> Access:
         """Let a role in: serve a listening socket of its box, which belongs to the access from now on."""
-        if self._closed:
-            listener.close()
-            raise RuntimeError("a grant admits nobody after it was closed")
-        access = Access(self, place, listener.getsockname()[1], self._gateway.families)
+        access = replace(self.seat(place), port=listener.getsockname()[1])
         access.listening = self._gateway.listen(listener, access)
         self._open.append(access)
         return access
@@ -127,6 +138,12 @@ class Access:
     """The upstreams that can be asked, by name."""
     token: str = field(default_factory=lambda: f"bench-{secrets.token_urlsafe(24)}", repr=False)
     listening: Listening | None = field(default=None, repr=False)
+
+    @property
+    def meter(self) -> Meter:
+        """What counts its calls: those of judges count for the job only, so that an agent cannot use up a judge."""
+        meter = self.grant.meter
+        return meter.above if self.place.source == "judge" and meter.above is not None else meter
 
     def url(self, upstream: str) -> str:
         """The base URL of an upstream, as clients of its dialect take it; a `KeyError` if there is none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -19,6 +19,9 @@ from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, Turn
 from benchflow.rollout.plan import PlannedTurn
 from benchflow.rollout.users import BaseUser, RoundResult
 from benchflow.sandbox.protocol import Sandbox
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Grant
 
 FOLLOW_UP: Final = "User follow-up:"
 MAX_VERIFIER_OUTPUT: Final = 6_000
@@ -134,9 +137,10 @@ class Conversation:
         place = context.folder.round(number, step=step.name, branch=self.branch)
         copy = await self.agents.sandbox.fork()
         try:
-            checked = await context.verifier.verify(
-                place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
-            )
+            with _suspended(context.grant):
+                checked = await context.verifier.verify(
+                    place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
+                )
         finally:
             with anyio.CancelScope(shield=True):
                 await copy.stop()
@@ -180,6 +184,19 @@ def _handoff_note(last: RoundResult | None) -> str:
     if last is None:
         return ""
     return f"\n\nHandoff from {last.role} (scene {last.scene}): {last.n_tool_calls} tool calls in its last turn."
+
+
+@contextmanager
+def _suspended(grant: Grant | None) -> Iterator[None]:
+    """No model can be called by what the agent left running, while a verifier works."""
+    if grant is None:
+        yield
+        return
+    grant.suspended = True
+    try:
+        yield
+    finally:
+        grant.suspended = False
 
 
 @contextmanager
