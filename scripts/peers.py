@@ -15,6 +15,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "benc
 
 HARBOR_LOADER = ("harbor==0.24.0", "pydantic", "toml")
 """Harbor's loader needs no more than these; the whole of Harbor would take minutes to install."""
+MODEL_SDKS = ("anthropic==2.8.0", "google-genai==3.1.0", "openai==3.49.0")
+"""The clients of model providers, in one environment."""
 _LOAD = """
 import json, sys
 from harbor.models.task.task import Task

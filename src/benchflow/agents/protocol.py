@@ -235,6 +235,9 @@ class AgentInfo:
     install: str | None = None
     """What is installed for it, in words; None if nothing is."""
     aliases: tuple[str, ...] = ()
+    dialects: tuple[str, ...] = ()
+    """The dialects in which it calls models through the gateway: `openai`, `anthropic`, `gemini`. Empty: it calls none,
+    or cannot be pointed there for certain."""
 
 
 @dataclass(frozen=True, slots=True)
