@@ -12,10 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.record import Event
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 FOLLOW_UP: Final = "User follow-up:"
 MODEL_TRAJECTORY_CHARS: Final = 6_000
@@ -217,16 +220,21 @@ def _said(event: Mapping[str, Any]) -> Any:
     return ""
 
 
-def model_caller(machine: Mapping[str, str] | None = None) -> ModelCall:
-    """Asks models with the keys among these variables; the process's own when left out."""
+def model_caller(machine: Mapping[str, str] | None = None, access: Access | None = None) -> ModelCall:
+    """Asks models with the keys among these variables; the process's own when left out. Calls are recorded and counted
+    by `access`."""
 
     async def ask(model: str, prompt: str) -> str:
         from benchflow.models import ChatModel, ModelFailure
+        from benchflow.models.chat import LIMIT_CODES
 
         messages = [{"role": "user", "content": prompt}]
         try:
-            reply = await ChatModel(model, machine).complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
+            chat = ChatModel(model, machine, access=access)
+            reply = await chat.complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
         except ModelFailure as error:
+            if error.code in LIMIT_CODES:
+                return ""  # nothing more is said, and what the agent left is verified
             raise InfrastructureFailure(f"The simulated user failed: {error}", code=error.code) from error
         return reply.text
 

@@ -21,6 +21,8 @@ EXTRA: Final = "the extra acp"
 class AcpAgent(Agent):
     """A process that takes prompts over its standard streams; one session from `start` to `close`."""
 
+    asks_inside = True
+
     def __init__(self, request: AgentRequest, launch: Launch) -> None:
         self.name = request.name
         self._request = request
@@ -40,7 +42,7 @@ class AcpAgent(Agent):
         if find_spec("acp") is None:
             raise UsageError(self._missing(), code="extra-missing")
         try:
-            self._launch.environment(self.name, env, self._request.environ, self._request.model)
+            self._launch.check(self.name, env, self._request.environ, self._request.model)
         except AgentFailure as error:
             raise UsageError(str(error), code=error.code) from error
 
@@ -58,16 +60,15 @@ class AcpAgent(Agent):
             raise AgentFailure(f"The agent '{self.name}' is already running.", code="already-started")
         model = context.model or self._request.model
         launch = self._launch
-        env = launch.environment(self.name, context.env, self._request.environ, model)
-        known = replace(
-            context, redactor=context.redactor.with_values(env[name] for name in launch.secrets if name in env)
-        )
+        pointed = launch.environment(self.name, context.env, self._request.environ, context.models, model)
+        machine = self._request.environ
+        secrets = [machine[name] for name in launch.secrets if machine.get(name)]
         self._session = await Session.open(
             self.name,
             launch.command,
-            env,
-            known,
-            model=None if launch.model_variable else model,
+            pointed.variables,
+            replace(context, redactor=context.redactor.with_values(secrets)),
+            model=pointed.session_model,
             auth_method=launch.auth_method,
         )
 

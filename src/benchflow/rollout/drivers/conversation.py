@@ -7,8 +7,9 @@ its own sandbox and sees nothing of it. Each round is a line of `user_rounds.jso
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -17,6 +18,9 @@ from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, Turn
 from benchflow.rollout.plan import PlannedTurn
 from benchflow.rollout.users import BaseUser, RoundResult, handoff_note, next_prompt, user_boundary
 from benchflow.sandbox.protocol import Sandbox
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Grant
 
 MAX_VERIFIER_OUTPUT: Final = 6_000
 
@@ -123,9 +127,10 @@ class Conversation:
         place = context.folder.round(number, step=step.name, branch=self.branch)
         copy = await self.agents.sandbox.fork()
         try:
-            checked = await context.verifier.verify(
-                place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
-            )
+            with _suspended(context.grant):
+                checked = await context.verifier.verify(
+                    place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
+                )
         finally:
             with anyio.CancelScope(shield=True):
                 await copy.stop()
@@ -162,3 +167,16 @@ class Conversation:
 def _tokens(usage: Mapping[str, float]) -> float | None:
     known = [usage[name] for name in ("input_tokens", "output_tokens") if name in usage]
     return sum(known) if known else None
+
+
+@contextmanager
+def _suspended(grant: Grant | None) -> Iterator[None]:
+    """No model can be called by what the agent left running, while a verifier works."""
+    if grant is None:
+        yield
+        return
+    grant.suspended = True
+    try:
+        yield
+    finally:
+        grant.suspended = False
