@@ -75,7 +75,7 @@ class Audited:
 def chosen_of(path: Path, absent: Sequence[Path], sample: int | None) -> tuple[int, list[Candidate], list[Candidate]]:
     """How many packages a set has, those that can be served here, and the sample of these."""
     found = list(candidates(path, absent))
-    chosen = [each for each in found if each.excluded is None]
+    chosen = [each for each in found if each.exclusion is None]
     drawn = sorted(chosen, key=lambda each: each.path.as_posix())
     random.Random(SEED).shuffle(drawn)
     return len(found), chosen, drawn[:sample]

@@ -1,9 +1,9 @@
 """Do tasks that other people wrote run here as their authors intended?
 
 Takes folders of packages, each folder a set, and decides before anything runs which packages this machine can serve:
-their images are Debian, Ubuntu, Python or Node, and the files that run name no host but the package indexes. On each it
-runs an agent that does nothing and, where that does not score full, the oracle, and prints one row per package with its
-class and one row of counts per set:
+their images are Debian, Ubuntu, Python or Node, and the files that run name no host but the package indexes and use no
+client of another host (`lib/clients.toml`). On each it runs an agent that does nothing and, where that does not score
+full, the oracle, and prints one row per package with its class and one row of counts per set:
 
     worked              the oracle scores full, doing nothing does not
     nop scores full     doing nothing scores full: not counted
@@ -19,7 +19,6 @@ command that was interrupted, or ended by `--minutes`, continues. The target: 95
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import math
 import random
 import re
@@ -34,47 +33,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchflow.record import Job, Result
+from benchflow.sandbox.images.recipes import recipe_for
 from benchflow.task.discovery import find_packages
+from lib.asked_hosts import asked_hosts
 
 READY = frozenset({"debian", "ubuntu", "python", "node"})
 """What the ready bases stand in for."""
 LIBRARIES = ("docker.io/library/", "public.ecr.aws/docker/library/", "library/", "docker.io/")
-RUN_FILES = re.compile(
-    r"(?i)(^|/)(dockerfile[^/]*|[^/]*compose[^/]*\.ya?ml|makefile|gemfile|go\.mod|package(-lock)?\.json"
-    r"|requirements[^/]*\.txt|[^/]*\.(sh|bash|py|js|mjs|cjs|ts|rb|pl|toml|cfg))$"
-)
-URL_HOST = re.compile(r"(?i)\b(?:https?|git|ssh|ftp)://(?:[^/@\s\"']*@)?([a-z0-9.-]+)|\bgit@([a-z0-9.-]+):")
-CLIENTS = {"huggingface.co": re.compile(r"\bhuggingface[-_]hub\b")}
-"""Libraries that ask one host, which files that use them need not name."""
-INDEXES = re.compile(r"(?i)(^|\.)(pypi|pythonhosted|debian|npmjs)\.(org|com)$")
-"""Of pip, apt and npm."""
-RESERVED = (
-    ".example",
-    ".test",
-    ".invalid",
-    ".local",
-    ".localhost",
-    ".internal",
-    "example.com",
-    "example.org",
-    "example.net",
-)
 EXAMPLES = Path(__file__).parents[1] / "examples" / "packages"
 BENCH = (sys.executable, "-c", "import sys; from benchflow.cli import main; sys.exit(main())")
 FULL = 1.0 - 1e-9
 BATCH = 20
 """Packages per job: what an interruption by `--minutes` waits for."""
+EXCLUSIONS = ("incomplete", "image", "named host", "client only")
+"""Why packages are not chosen; the last: by `lib/clients.toml` alone."""
 CLASSES = ("worked", "nop scores full", "needs HOST", "needs image", "package wrong", "ours")
 SETTLED = frozenset({"worked", "nop scores full", "package wrong"})
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A package, and why it is not run, if it is not."""
+    """A package, and why it is not run, if it is not: one of `EXCLUSIONS`, and what it needs."""
 
     name: str
     path: Path
-    excluded: str | None
+    exclusion: str | None = None
+    needs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +74,31 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a set has: all packages, those chosen before running, and the classes of those that were run."""
+    """What a set has: all packages, why some were excluded before running, and the classes of those that were run."""
 
     packages: int
-    chosen: int
+    excluded: Counter[str]
     kinds: Counter[str]
 
 
-def candidates(path: Path, absent: Sequence[Path] = ()) -> Iterator[Candidate]:
+def candidates(path: Path, absent: Sequence[Path] = (), *, recipes: bool = False) -> Iterator[Candidate]:
     """The packages below a folder, where those files are missing in the copy."""
     for found in find_packages([path]):
-        hosts = foreign_hosts(found.path)
-        images = [image for image in named_images(found.path) if family(image) not in READY]
-        excluded = None
+        images = [image for image in named_images(found.path) if not is_ready(image, recipes=recipes)]
+        asked = asked_hosts(found.path)
+        exclusion, needs = None, ""
         if any((path / file).is_relative_to(found.path) for file in absent):
-            excluded = "incomplete copy"
+            exclusion, needs = "incomplete", "the whole copy"
         elif images:
-            excluded = f"needs image {images[0]}"
-        elif hosts:
-            excluded = f"needs {', '.join(sorted(hosts)[:3])}"
-        yield Candidate(found.path.name, found.path, excluded)
+            exclusion, needs = "image", f"image {images[0]}"
+        elif asked:
+            exclusion, needs = "named host" if asked.named else "client only", str(asked)
+        yield Candidate(found.path.name, found.path, exclusion, needs)
+
+
+def is_ready(image: str, *, recipes: bool) -> bool:
+    """Whether a ready base stands in for an image; of all recipes, or only of those for Debian, Python and Node."""
+    return family(image) in READY or (recipes and recipe_for(image) is not None)
 
 
 def named_images(package: Path) -> list[str]:
@@ -141,27 +130,6 @@ def family(image: str) -> str:
     for prefix in LIBRARIES:
         image = image.removeprefix(prefix)
     return re.split(r"[:@]", image)[0]
-
-
-def foreign_hosts(package: Path) -> set[str]:
-    """Hosts that files name which run: scripts, build files, requirements."""
-    hosts = set[str]()
-    for path in package.rglob("*"):
-        if RUN_FILES.search(path.as_posix()) and path.is_file() and path.stat().st_size < 1_000_000:
-            text = path.read_text("utf-8", "replace")
-            hosts |= {host for host, client in CLIENTS.items() if client.search(text)}
-            for match in URL_HOST.finditer(text):
-                host = (match[1] or match[2]).lower().rstrip(".")
-                if not INDEXES.search(host) and not _is_reserved(host):
-                    hosts.add(host)
-    return hosts
-
-
-def _is_reserved(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return "." not in host or host.endswith(RESERVED)
 
 
 def run_set(chosen: Sequence[Candidate], jobs: Path, until: float, arguments: argparse.Namespace) -> list[Row]:
@@ -247,6 +215,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path, help="folders of packages; default: the examples")
     parser.add_argument("--jobs-dir", type=Path, help="where the results are kept, one folder per set")
     parser.add_argument("--absent", type=Path, help="a list of files that the copy of a set lacks, one path per line")
+    parser.add_argument("--recipes", action="store_true", help="also choose images that other ready bases stand for")
     parser.add_argument("--sample", type=int, help="run at most this many of the chosen packages of each set")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no batch after this time")
     parser.add_argument("--again", action="store_true", help="also run again what neither worked nor scored for nop")
@@ -267,21 +236,27 @@ def main() -> None:
         print("| package | class | oracle | nop | why |\n|---|---|---|---|---|")
         for path in arguments.paths or [EXAMPLES]:
             absent = arguments.absent.read_text().splitlines() if arguments.absent else []
-            found = list(candidates(path, [Path(file) for file in absent]))
-            chosen = [each for each in found if each.excluded is None]
+            found = list(candidates(path, [Path(file) for file in absent], recipes=arguments.recipes))
+            chosen = [each for each in found if each.exclusion is None]
             random.Random(0).shuffle(chosen)
             rows = [] if arguments.list else run_set(chosen[: arguments.sample], jobs / path.name, until, arguments)
-            counts[path.name] = Counts(len(found), len(chosen), Counter(row.kind for row in rows))
-            rows += [Row(each.name, each.excluded, why="before running") for each in found if each.excluded is not None]
+            excluded = [each for each in found if each.exclusion is not None]
+            reasons = Counter(str(each.exclusion) for each in excluded)
+            counts[path.name] = Counts(len(found), reasons, Counter(row.kind for row in rows))
+            rows += [Row(each.name, f"needs {each.needs}", why="before running") for each in excluded]
             for row in rows:
                 print(f"| {row.name} | {row.kind} | {row.oracle} | {row.nop} | {' '.join(row.why.split())[:300]} |")
     report(counts)
 
 
 def report(sets: dict[str, Counts]) -> None:
-    print(f"\n| set | packages | chosen | run | {' | '.join(CLASSES)} |\n|---|---|---|---|{'---|' * len(CLASSES)}")
+    """One row of counts per set: why packages were not chosen, and what became of those that were."""
+    columns = ("packages", *EXCLUSIONS, "chosen", "run", *CLASSES)
+    print(f"\n| set | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for name, counts in sets.items():
-        row = [counts.packages, counts.chosen, counts.kinds.total(), *(counts.kinds[kind] for kind in CLASSES)]
+        excluded = [counts.excluded[reason] for reason in EXCLUSIONS]
+        run = [counts.kinds.total(), *(counts.kinds[kind] for kind in CLASSES)]
+        row = [counts.packages, *excluded, counts.packages - sum(excluded), *run]
         print(f"| {name} | {' | '.join(f'{number:,}' for number in row)} |")
     kinds = sum((counts.kinds for counts in sets.values()), Counter[str]())
     counted = kinds.total() - kinds["nop scores full"]

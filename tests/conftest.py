@@ -24,6 +24,7 @@ from benchflow.testing import InMemoryBackend
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from engines import Engines, EngineUnavailable
 

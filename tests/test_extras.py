@@ -26,6 +26,7 @@ PART_OF = {"markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"py
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "images": ["PIL.Image", "cube.core"],
+    "gymnasium": ["benchflow.trainers.package_env"],
     "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools", "cube.access"],
     "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
     "models": ["litellm", "benchflow.models.chat"],
@@ -79,6 +80,11 @@ def test_an_extra_names_only_what_the_source_imports(extra, distributions):
     used = set().union(*distributions.values())
     assert names(EXTRAS[extra]) - used - USED_BY_OTHERS.get(extra, set()) == set()
     assert extra in MODULES, "say what must be importable with it"
+
+
+def test_the_page_on_installation_lists_every_extra_and_no_other():
+    table = (ROOT / "docs/install.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", table)) == EXTRAS.keys() - TOOLS
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ and where there is no token, so is one whose `Host` is not this machine's loopba
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import ipaddress
 import secrets
@@ -19,6 +21,8 @@ import anyio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+GONE_SEC: Final = 2.0
+"""How long a refused WebSocket may take to close."""
 MAX_TOKEN: Final = 4096
 """Maximum bytes of a token file."""
 
@@ -54,6 +58,8 @@ class Access:
     """What a request must have: the token, or without one a host that is loopback."""
 
     token: str | None = field(repr=False)
+    key_header: str | None = None
+    """Another header in which a client may send the bare token."""
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
         """The status and the sentence with which a request is refused; None if it is let in."""
@@ -63,11 +69,23 @@ class Access:
         if self.token is None:
             hosts = [value for name, value in listed if name == b"host"]
             return None if len(hosts) == 1 and _is_this_machine(hosts[0]) else (421, "The host must be loopback.")
-        given = [value for name, value in listed if name == b"authorization"]
-        expected = b"bearer " + self.token.encode()
-        if len(given) == 1 and hmac.compare_digest(given[0][:7].lower() + given[0][7:], expected):
+        given = [_as_bearer(value) for name, value in listed if name == b"authorization"]
+        if self.key_header is not None and not given:
+            given = [b"bearer " + value for name, value in listed if name == self.key_header.encode()]
+        if len(given) == 1 and hmac.compare_digest(given[0], b"bearer " + self.token.encode()):
             return None
         return 401, "A valid token is required: Authorization: Bearer TOKEN."
+
+
+def _as_bearer(value: bytes) -> bytes:
+    """`bearer TOKEN`. The password of a URL is a token too: many a client can send it in no other way."""
+    scheme, _, rest = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return scheme.lower() + b" " + rest
+    try:
+        return b"bearer " + base64.b64decode(rest, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 def _is_this_machine(host: bytes) -> bool:
@@ -77,23 +95,32 @@ def _is_this_machine(host: bytes) -> bool:
 
 
 class Guard:
-    """An ASGI application behind its access check; it takes plain HTTP only."""
+    """An ASGI application behind its access check; it takes plain HTTP, and WebSockets where they are served."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, *, websockets: bool = False) -> None:
         self._app: Final = app
         self._access: Final = access
+        self._kinds: Final = ("http", "websocket") if websockets else ("http",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in self._kinds:
             refusal = self._access.refusal(scope["headers"])
             if refusal is not None:
-                status, sentence = refusal
-                headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-                await PlainTextResponse(f"{sentence}\n", status, headers=headers)(scope, receive, send)
+                await _refuse(scope, receive, send, *refusal)
                 return
         elif scope["type"] != "lifespan":
             raise ValueError(f"A connection of type {scope['type']} is not served.")
         await self._app(scope, receive, send)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, sentence: str) -> None:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    await PlainTextResponse(f"{sentence}\n", status, headers=headers)(scope, receive, send)
+    if scope["type"] == "websocket":
+        # Uvicorn complains of an application that returns before such a connection is gone: that is the third event.
+        with anyio.move_on_after(GONE_SEC):
+            for _ in range(3):
+                await receive()
 
 
 class Traffic:

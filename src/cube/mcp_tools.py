@@ -1,14 +1,14 @@
 """The agent's port: a task as an MCP server. Needs the extra `serve`.
 
 It lists and calls actions and shows the objective and the latest observation. It has no reset, no evaluation and no
-privileged information: those are not reachable from an `AgentSide`.
+privileged information: those are not reachable from what it is given.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import mcp_types as types
 from mcp.server import Server, ServerRequestContext
@@ -17,8 +17,17 @@ from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 
 import cube
-from cube.core import Action, ActionSchema, AudioContent, Content, ImageContent, Observation, StructuredContent
-from cube.stage import NOT_BEGUN, OBJECTIVE, AgentSide, Refused, over_sentence
+from cube.core import (
+    Action,
+    ActionSchema,
+    AudioContent,
+    Content,
+    EnvironmentOutput,
+    ImageContent,
+    Observation,
+    StructuredContent,
+)
+from cube.stage import NOT_BEGUN, OBJECTIVE, Episode, Refused, over_sentence
 
 PATH: Final = "/mcp"
 LATEST: Final = "task://observation"
@@ -30,7 +39,23 @@ Context = ServerRequestContext[Any]
 Page = types.PaginatedRequestParams | None
 
 
-def agent_app(name: str, agent: AgentSide) -> tuple[Starlette, Server[Any]]:
+class Acting(Protocol):
+    """What an agent may know and do: all that its port can reach (`cube.stage.AgentSide` is one)."""
+
+    @property
+    def episode(self) -> Episode: ...
+
+    async def actions(self) -> list[ActionSchema]:
+        """What can be called now; `Refused` if that cannot be said."""
+
+    async def act(self, action: Action) -> EnvironmentOutput:
+        """Execute one action; `Refused` if the agent may not."""
+
+    def instructions(self) -> str:
+        """The objective as text and how to act, for a model."""
+
+
+def agent_app(name: str, agent: Acting) -> tuple[Starlette, Server[Any]]:
     """The application of the agent's port; the MCP server's `instructions` are for its owner to keep current."""
     server: Server[Any] = Server(
         name,
@@ -48,7 +73,7 @@ def agent_app(name: str, agent: AgentSide) -> tuple[Starlette, Server[Any]]:
     return server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked), server
 
 
-def _lists_tools(agent: AgentSide) -> Any:
+def _lists_tools(agent: Acting) -> Any:
     async def handle(context: Context, params: Page) -> types.ListToolsResult:
         del context, params
         try:
@@ -59,7 +84,7 @@ def _lists_tools(agent: AgentSide) -> Any:
     return handle
 
 
-def _calls_tools(agent: AgentSide) -> Any:
+def _calls_tools(agent: Acting) -> Any:
     async def handle(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         del context
         try:
@@ -77,7 +102,7 @@ def _calls_tools(agent: AgentSide) -> Any:
 
 
 def _result(
-    agent: AgentSide, blocks: list[types.ContentBlock], *, is_error: bool, structured: dict[str, Any] | None = None
+    agent: Acting, blocks: list[types.ContentBlock], *, is_error: bool, structured: dict[str, Any] | None = None
 ) -> types.CallToolResult:
     episode = agent.episode
     meta = {EPISODE: {"number": episode.number, "over": episode.state != "running", "reason": episode.reason}}
@@ -94,7 +119,7 @@ async def _list_resources(context: Context, params: Page) -> types.ListResources
     )
 
 
-def _reads_resources(agent: AgentSide) -> Any:
+def _reads_resources(agent: Acting) -> Any:
     async def handle(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         del context
         known = {OBJECTIVE: agent.episode.objective, LATEST: agent.episode.latest}
@@ -111,7 +136,7 @@ async def _list_prompts(context: Context, params: Page) -> types.ListPromptsResu
     return types.ListPromptsResult(prompts=[types.Prompt(name=PROMPT, description="What to do in this episode.")])
 
 
-def _gets_prompts(agent: AgentSide) -> Any:
+def _gets_prompts(agent: Acting) -> Any:
     async def handle(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         del context
         if params.name != PROMPT:
@@ -122,7 +147,7 @@ def _gets_prompts(agent: AgentSide) -> Any:
     return handle
 
 
-def _begun(agent: AgentSide, obs: Observation) -> list[types.ContentBlock]:
+def _begun(agent: Acting, obs: Observation) -> list[types.ContentBlock]:
     """The observation, or that there is none yet."""
     if agent.episode.state == "not started":
         return [_text(NOT_BEGUN)]

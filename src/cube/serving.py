@@ -14,17 +14,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Final, TextIO
 
 import anyio
-import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cube.access import Access, Guard, Traffic, is_loopback, new_token
+from cube.listening import ENDING, listen, make_server, url_of
 from cube.mcp_tools import PATH, agent_app
 from cube.server import Served, harness_app, served_for
 from cube.server_process import Address
@@ -34,11 +32,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SEC: Final = 10.0
 """How long closing may take before the process ends all the same."""
-MOST_CONNECTIONS: Final = 128
-"""How many connections agents may have at once."""
-BACKLOG: Final = 64
-"""How many connections are accepted at a time, before any of them can be refused."""
-ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HARNESS_CONNECTIONS: Final = 4096
+"""An agent that opens ever more connections must not use up the descriptors that the harness needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +50,8 @@ class Doors:
     @property
     def address(self) -> Address:
         path = self.path.removesuffix("/")
-        agent_url = f"{_url(self.agent)}{PATH}"
-        return Address(f"{_url(self.harness)}{path}", self.token, agent_url, self.agent_token)
+        agent_url = f"{url_of(self.agent)}{PATH}"
+        return Address(f"{url_of(self.harness)}{path}", self.token, agent_url, self.agent_token)
 
     @property
     def on_loopback(self) -> bool:
@@ -69,19 +64,13 @@ class Doors:
 
 def open_doors(host: str, port: int, agent_port: int, *, token: str | None, agent_token: str | None) -> Doors:
     """Listen on both ports; port 0 selects a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    harness = socket.create_server((host, port), family=family)
+    harness = listen(host, port)
     try:
-        agent = socket.create_server((host, agent_port), family=family)
+        agent = listen(host, agent_port)
     except BaseException:
         harness.close()
         raise
     return Doors(harness, agent, token, agent_token, "/" if token is not None else f"/{new_token()}")
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def main() -> int:
@@ -156,8 +145,11 @@ async def _serve(
     served.stage.on_change = refresh
     traffic = Traffic()
     servers = [
-        _server(Guard(traffic.watched(harness_app(served.methods, doors.path)), Access(doors.token)), H11Protocol),
-        _server(Guard(traffic.watched(agents), Access(doors.agent_token)), _FewConnections),
+        make_server(
+            Guard(traffic.watched(harness_app(served.methods, doors.path)), Access(doors.token)),
+            most=HARNESS_CONNECTIONS,
+        ),
+        make_server(Guard(traffic.watched(agents), Access(doors.agent_token))),
     ]
 
     def stop() -> None:
@@ -177,38 +169,6 @@ async def _serve(
             for server, listener in zip(servers, (doors.harness, doors.agent), strict=True):
                 running.start_soon(server.serve, [listener])
         waiting.cancel_scope.cancel()
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals alone: uvicorn's own would end the process before the task is closed."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _FewConnections(H11Protocol):
-    """An agent that opens ever more connections must not use up the descriptors that the harness needs."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-
-
-def _server(app: ASGIApp, http: type[H11Protocol]) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            http=http,
-            ws="none",
-            backlog=BACKLOG,
-            log_level="warning",
-            timeout_graceful_shutdown=2,
-            proxy_headers=False,
-            server_header=False,
-        )
-    )
 
 
 def _hold(leash: TextIO, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

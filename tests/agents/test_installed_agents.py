@@ -10,6 +10,8 @@ from benchflow.agents import create_agent
 from benchflow.agents.acp.acp_launch import Launch
 from benchflow.agents.running import Installations
 from benchflow.errors import AgentFailure
+from benchflow.models.gateway import Access, find_upstreams
+from benchflow.record import CallPlace
 
 pytestmark = pytest.mark.anyio
 
@@ -22,6 +24,11 @@ mkdir -p "$4/bin"
 printf '#!/bin/sh\\nexec %s -S -E /opt/tests/raw_agent.py env auth config\\n' PYTHON > "$4/bin/PROGRAM"
 chmod +x "$4/bin/PROGRAM"
 """
+
+
+def access(machine):
+    """What the gateway of a machine with these variables gives a role."""
+    return Access(None, CallPlace("solver"), 41999, find_upstreams(machine).families)
 
 
 @pytest.fixture
@@ -41,13 +48,16 @@ def with_npm(sandbox):
 async def test_a_preset_installs_signs_in_and_runs(opened, sandbox, with_npm, inside, name, program):
     await with_npm(program)
     key = "GEMINI_API_KEY" if name == "gemini" else "OPENAI_API_KEY"
-    agent = create_agent(name, environ={key: "k-secret", "UNRELATED": "x"})
+    machine = {key: "k-secret", "UNRELATED": "x"}
+    agent = create_agent(name, environ=machine)
     await agent.install(sandbox)
     assert "install --global --prefix" in await inside("cat /var/npm-calls")
-    [result] = await opened(agent, "", env={"FROM_TASK": "y"})
+    models = access(machine)
+    [result] = await opened(agent, "", env={"FROM_TASK": "y", key: "k-of-the-package"}, models=models)
     env = json.loads(result.text)
-    assert (env[key], env["FROM_TASK"]) == ("k-secret", "y")
+    assert (env[key], env["FROM_TASK"]) == (models.token, "y")
     assert "UNRELATED" not in env
+    assert "k-secret" not in result.text
     assert await inside("cat /tmp/signed-in") == ("gemini-api-key" if name == "gemini" else "api-key")
 
 
@@ -55,12 +65,12 @@ async def test_a_model_is_told_by_variable_or_by_the_protocol(opened, sandbox, w
     await with_npm("gemini")
     agent = create_agent("gemini", "gemini-large", environ={"GEMINI_API_KEY": "k"})
     await agent.install(sandbox)
-    [result] = await opened(agent, "")
+    [result] = await opened(agent, "", models=access({"GEMINI_API_KEY": "k"}))
     assert json.loads(result.text)["GEMINI_MODEL"] == "gemini-large"
-    await with_npm("codex-acp")
-    agent = create_agent("codex", environ={"OPENAI_API_KEY": "k"})
+    await with_npm("pi-acp")
+    agent = create_agent("pi", environ={"OPENAI_API_KEY": "k"})
     await agent.install(sandbox)
-    await opened(agent, "", model="large")
+    await opened(agent, "", model="large", models=access({"OPENAI_API_KEY": "k"}))
     assert '"configId": "m"' in (tmp_path / "agent" / "stderr.txt").read_text()
 
 
@@ -95,11 +105,12 @@ async def test_an_agent_trusts_what_the_environment_trusts_and_shadows_none_of_i
     agent = create_agent("codex", environ={"OPENAI_API_KEY": "k"})
     await agent.install(sandbox)
     await sandbox.write_file("/etc/ssl/certs/ca-certificates.crt", b"")
-    [result] = await opened(agent, "")
+    models = access({"OPENAI_API_KEY": "k"})
+    [result] = await opened(agent, "", models=models)
     env = json.loads(result.text)
     assert env["NODE_EXTRA_CA_CERTS"] == "/etc/ssl/certs/ca-certificates.crt"
     assert env["PATH"].endswith(":/opt/agents/codex/bin")
-    [result] = await opened(agent, "", env={"NODE_EXTRA_CA_CERTS": "/etc/own.crt"})
+    [result] = await opened(agent, "", env={"NODE_EXTRA_CA_CERTS": "/etc/own.crt"}, models=models)
     assert json.loads(result.text)["NODE_EXTRA_CA_CERTS"] == "/etc/own.crt"
 
 
@@ -120,35 +131,9 @@ async def test_an_environment_without_the_python_of_an_agent_is_one_sentence(san
         await Launch("true", install_script=script).install("deepagents", sandbox)
 
 
-def test_opencode_is_told_of_a_server_by_its_address_and_the_name_of_a_model():
-    machine = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://10.0.0.1/v1"}
-    launch = create_agent("opencode", environ=machine)._launch
-    told = json.loads(launch.environment("opencode", {}, machine, "openai/org/model")["OPENCODE_CONFIG_CONTENT"])
-    assert told["enabled_providers"] == ["server"]
-    assert told["provider"]["server"]["options"] == {
-        "baseURL": machine["OPENAI_BASE_URL"],
-        "apiKey": "{env:OPENAI_API_KEY}",
-    }
-    assert list(told["provider"]["server"]["models"]) == ["org/model"]
-    own = launch.environment("opencode", {"OPENCODE_CONFIG_CONTENT": "{}"}, machine, "m")
-    assert own["OPENCODE_CONFIG_CONTENT"] == "{}"
-    with pytest.raises(AgentFailure, match="needs --model") as caught:
-        launch.environment("opencode", {}, machine, None)
-    assert caught.value.code == "model-missing"
-
-
-def test_codex_is_told_of_a_server_by_its_address():
-    machine = {"CODEX_API_KEY": "k", "OPENAI_BASE_URL": "http://10.0.0.1/v1"}
-    launch = create_agent("codex", environ=machine)._launch
-    told = json.loads(launch.environment("codex", {}, machine, None)["CODEX_CONFIG"])
-    server = told["model_providers"][told["model_provider"]]
-    assert (server["base_url"], server["env_key"]) == (machine["OPENAI_BASE_URL"], "CODEX_API_KEY")
-    assert "CODEX_CONFIG" not in launch.environment("codex", {}, {"CODEX_API_KEY": "k"}, None)
-
-
-def test_names_of_models_and_providers_are_no_secrets():
-    assert "GOOSE_PROVIDER" not in create_agent("goose").variables()
-    assert "OPENAI_BASE_URL" in create_agent("codex").variables()
+def test_names_of_models_are_no_secrets_and_addresses_are():
+    assert "GOOSE_MODEL" not in create_agent("goose").variables()
+    assert {"OPENAI_API_KEY", "OPENAI_BASE_URL", "CODEX_CONFIG"} <= set(create_agent("codex").variables())
 
 
 @pytest.mark.parametrize(
@@ -157,8 +142,14 @@ def test_names_of_models_and_providers_are_no_secrets():
 )
 async def test_a_preset_without_its_key_is_one_sentence(opened, name, said):
     with pytest.raises(AgentFailure, match=said) as caught:
-        await opened(create_agent(name, environ={}), "")
+        await opened(create_agent(name, environ={}), "", models=access({}))
     assert (caught.value.code, caught.value.category) == ("variable-missing", "agent")
+
+
+async def test_a_preset_does_not_start_where_the_gateway_cannot_be_reached(opened):
+    with pytest.raises(AgentFailure, match="'claude' calls models through the gateway") as caught:
+        await opened(create_agent("claude", environ={"ANTHROPIC_API_KEY": "k"}), "")
+    assert caught.value.code == "gateway-unreachable"
 
 
 class Installed:

@@ -50,6 +50,40 @@ def test_sound_broken_and_invalid_packages_are_reported_beside_each_other(invoke
     assert torn["findings"][0]["code"] == "invalid-yaml"
 
 
+JUDGED = {
+    "verifier/verifier.md": "---\nverifier:\n  strategies:\n    prose: {type: llm-judge, rubric: rubric.toml}\n---\n",
+    "verifier/rubric.toml": '[judge]\nmodel = "openai/m"\n[[criterion]]\nname = "right"\ndescription = "It is 55."\n',
+}
+
+
+@pytest.mark.sandbox
+def test_a_judge_without_its_key_is_undecided_and_named_beside_what_needs_no_run(invoke, make, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    shown = {"environment/Dockerfile": "FROM debian\nCOPY solve.sh /\n", "environment/solve.sh": f"echo 55{' ' * 99}\n"}
+    folder = make("judged", **JUDGED, **shown)
+    (folder / "verifier" / "test.sh").unlink()
+    (folder / "oracle" / "solve.sh").write_text(shown["environment/solve.sh"])
+    code, out, _ = invoke("tasks", "audit", "tasks", *QUICK)
+    assert code == 1
+    assert out.startswith("UNDECIDED tasks/judged (acme/judged)\n")
+    assert "needs the variable OPENAI_API_KEY, which is not set. [audit-undecided]" in out
+    assert "[solution-exposed]" in out
+    assert out.endswith("1 package audited: 0 sound, 0 unsound, 1 undecided\n")
+    make("exact")
+    code, out, _ = invoke("tasks", "audit", "tasks", *QUICK, "--json")
+    document = json.loads(out)
+    assert (code, document["summary"]) == (1, {"total": 2, "sound": 1, "unsound": 0})
+    assert [task["sound"] for task in document["tasks"]] == [True, False]
+
+
+@pytest.mark.sandbox
+def test_an_environment_that_cannot_be_built_here_is_undecided(invoke, make):
+    make("far", **{"environment/Dockerfile": "FROM registry.invalid/nothing:1\n"})
+    code, out, _ = invoke("tasks", "audit", "tasks", *QUICK, "--pull", "never")
+    assert (code, out.startswith("UNDECIDED tasks/far")) == (1, True)
+    assert "registry.invalid/nothing:1" in out
+
+
 @pytest.mark.sandbox
 def test_the_text_names_what_was_done_and_the_remedy_and_counts_families(invoke, make):
     make("lax", LAX)

@@ -7,8 +7,8 @@ import pytest
 
 from benchflow.cli.eval.run import combinations, job_names
 from benchflow.errors import UsageError
-from benchflow.evaluation.compare import compare_all
-from benchflow.evaluation.report import together_lines
+from benchflow.evaluation.compare import compare, compare_all
+from benchflow.evaluation.report import comparison_lines, together_lines
 from benchflow.evaluation.statistics import sign_test
 from benchflow.evaluation.task_choice import chosen_tasks
 from benchflow.evaluation.work import TaskRef
@@ -139,6 +139,15 @@ def test_jobs_without_a_common_task_say_so(jobs, make_result, make_job):
 @pytest.mark.parametrize(("gained", "lost", "chance"), [(0, 0, None), (1, 0, 1.0), (5, 0, 0.0625), (9, 1, 0.021484375)])
 def test_the_chance_of_flips_is_that_of_a_sign_test(gained, lost, chance):
     assert sign_test(gained, lost) == sign_test(lost, gained) == chance
+
+
+@pytest.mark.parametrize(("gained", "said"), [(1, "may be chance (sign test, p = 1)"), (6, "hardly by chance (sign")])
+def test_flips_are_called_chance_unless_they_are_unlikely(gained, said, tmp_path, make_result, make_job):
+    for name, reward in (("before", 0.0), ("after", 1.0)):
+        make_job(tmp_path, name, [make_result(f"task{number}", reward) for number in range(gained)])
+    found = compare("before", Job(tmp_path / "before"), "after", Job(tmp_path / "after"))
+    line = next(line for line in comparison_lines(found) if "gained" in line)
+    assert line.startswith(f"{gained} gained, 0 lost: {said}")
 
 
 @pytest.mark.slow

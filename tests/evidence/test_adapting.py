@@ -109,6 +109,22 @@ def test_tests_that_call_a_model_by_themselves_are_judges(seen, text):
     assert not isinstance(found, NotApplicable)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'run([sys.executable, "-m", "pip", "list"])\nassert "frob" in out.stdout.lower()',
+        "subprocess.run(['pip3', 'show', '-q', 'frob'])",
+        "pip show frob || exit 1",
+        "pip --disable-pip-version-check freeze | grep -qi frob",
+        "pip freeze | grep '^frob=='",
+        'importlib.metadata.version("frob")',
+    ],
+)
+def test_distributions_that_a_verifier_asks_for_are_forged_in_every_spelling(seen, text):
+    (attempt,) = load_families(("forged-metadata",))["forged-metadata"].attempts(seen(verifier={"check": text}))
+    assert "frob-99.0.dist-info/METADATA" in attempt.script
+
+
 def test_what_is_printed_is_compared_with_the_same_exit_without_it(seen):
     family = load_families(("printed-success",))["printed-success"]
     [attempt] = family.attempts(seen(outputs=("/app/main.py",)))

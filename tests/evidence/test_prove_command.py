@@ -74,6 +74,11 @@ def test_a_killed_run_over_many_packages_is_taken_up_where_it_was(make_package, 
     assert started == ["acme/b"]
 
 
+def test_the_text_says_in_one_short_line_what_was_written(make_package, prove):
+    _, out, _ = prove("--declare", make_package())
+    assert re.search(r"^     wrote task\.md, \d files below evidence/$", out, re.MULTILINE), out
+
+
 def test_report_only_writes_nothing_and_contradicts_declare(make_package, prove):
     folder = make_package()
     code, out, _ = prove("--report-only", folder)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,7 @@ def test_a_package_that_changed_since_it_was_listed_is_refused(tmp_path):
 
     copy = tmp_path / "rotate-logs"
     shutil.copytree(EXAMPLES / "rotate-logs", copy)
+    (copy / "notes.txt").write_text(str(uuid.uuid4()))  # nowhere else
     stale = next(iter(PackageBenchmarkConfig(paths=[str(copy)]).get_task_configs()))
     (copy / "verifier" / "test.sh").write_text("#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
     with pytest.raises(PackageError, match="has changed"):

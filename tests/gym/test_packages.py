@@ -2,7 +2,7 @@
 
 import os
 import time
-from pathlib import Path
+import uuid
 
 import pytest
 
@@ -98,7 +98,7 @@ def test_only_so_many_packages_are_kept(make_package, monkeypatch, settled):
 @pytest.mark.slow
 @pytest.mark.xdist_group("gym")
 def test_a_reset_parses_nothing_and_refuses_files_that_changed(make_package, parsed, settled):
-    folder = make_package(FILES)
+    folder = make_package({**FILES, "notes.txt": str(uuid.uuid4())})  # nowhere else
     task = config(folder).make()
     try:
         for _ in range(3):
@@ -119,7 +119,7 @@ def test_packages_of_one_name_are_told_apart_as_in_a_job(tmp_path):
         (folder / "verifier" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
     found = PackageBenchmarkConfig(paths=[str(tmp_path)]).tasks()
     assert [(key, metadata.id) for key, metadata in found.items()] == [(key, key) for key in found]
-    assert [Path(metadata.path).parent.name for metadata in found.values()] == ["x", "y", "z"]
+    assert [metadata.inside for metadata in found.values()] == ["x/p", "y/p", "z/p"]
     job = PackageRunner([tmp_path], JobRequest((str(tmp_path),), "nop")).packages()
     assert list(found) == list(labels(task.id for task in job).values())
     assert list(PackageBenchmarkConfig(paths=[str(tmp_path / "x")]).tasks()) == ["acme/p"]

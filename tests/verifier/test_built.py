@@ -54,6 +54,17 @@ async def test_what_an_agent_installs_into_them_counts_where_the_package_says_so
 
 @pytest.mark.anyio
 @pytest.mark.sandbox
+async def test_a_library_of_links_to_another_does_not_stop_a_verifier_that_is_not_root(bench, package):
+    links = "cd /usr/local/lib && mkdir python3.99 && ln -s /usr/lib/python3.1?/encodings python3.99"
+    files = {"environment/Dockerfile": f"FROM debian:12\nRUN {links}\nWORKDIR /app\n", "verifier/test.sh": USES}
+    async with bench(package("verifier: {user: 4242}\n", files), base_image="host") as it:
+        assert not any("3.99" in place for place in (await as_built(it.environment)).stdlibs)
+        await it.agent(f"python3 -m venv --without-pip /app/.venv; {INSTALL}")
+        assert (await it.verify()).verdict.reward == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.sandbox
 async def test_a_virtual_environment_of_the_agents_own_is_its_work(bench, package):
     files = {"environment/Dockerfile": "FROM debian:12\nWORKDIR /app\n", "verifier/test.sh": USES}
     async with bench(package(files=files), base_image="host") as it:

@@ -11,15 +11,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from benchflow.files.redaction import NO_SECRETS, Redactor
 from benchflow.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
     from cube.core import Action, ActionSchema, Observation
 
-StopReason = Literal["end_turn", "max_tokens", "max_steps", "max_cost", "refusal", "cancelled", "timeout", "exited"]
+StopReason = Literal[
+    "end_turn",
+    "max_tokens",
+    "max_steps",
+    "max_calls",
+    "max_cost",
+    "max_model_time",
+    "refusal",
+    "cancelled",
+    "timeout",
+    "exited",
+]
+
+ModelWay = Literal["none", "machine", "gateway", "variables"]
+"""`none`: it calls no models. `machine`: from this machine, with the records and limits of the gateway. `gateway`: from
+the sandbox, pointed at the gateway by its own settings. `variables`: as `gateway`, if it reads variables of providers.
+"""
 
 EventType = Literal[
     "user_message",
@@ -118,6 +135,9 @@ class AgentContext:
     """Whether processes may outlive the turn, because the package declares a running service as its solution."""
     redactor: Redactor = NO_SECRETS
     """Redacts the secrets of this phase in raw output before it is written to `log_folder`."""
+    models: Access | None = None
+    """The model gateway: for an agent that asks inside, base URLs and a token that work in the sandbox, for others the
+    same limits and records. None: there is no gateway, or the sandbox cannot be reached by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +162,8 @@ class Agent(ABC):
 
     name: str
     """The name as given, such as `acp:my-agent --stdio`."""
+    asks_inside: ClassVar[bool] = False
+    """Whether its processes call models from inside the sandbox: then `context.models` works there."""
 
     def variables(self) -> tuple[str, ...]:
         """Variables of this machine that it uses (keys, addresses); their values are redacted."""
@@ -218,6 +240,10 @@ class AgentInfo:
     install: str | None = None
     """What is installed for it, in words; None if nothing is."""
     aliases: tuple[str, ...] = ()
+    models: ModelWay | None = None
+    """How it reaches models; None: nobody said, so nothing of the gateway can be relied on."""
+    dialects: tuple[str, ...] = ()
+    """The dialects that it speaks with the gateway: `openai`, `anthropic`, `gemini`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ MAX_SCRIPT: Final = 8 << 20
 class ScriptAgent(Agent):
     """Runs a script, given as its bytes."""
 
+    asks_inside = True
+
     def __init__(self, name: str, script: bytes) -> None:
         self.name = name
         self._script = script
@@ -38,7 +40,8 @@ class ScriptAgent(Agent):
             raise AgentFailure(f"The agent '{self.name}' is not running.", code="not-started")
         prompt_file = f"{self._folder}/prompt.md"
         await context.sandbox.write_file(prompt_file, text.encode())
-        env = {**context.env, "BENCHFLOW_PROMPT_FILE": prompt_file}
+        models = context.models.variables() if context.models is not None else {}
+        env = {**models, **context.env, "BENCHFLOW_PROMPT_FILE": prompt_file}
         context.events("agent_started", agent=self.name)
         log = OutputLog(context.log_folder / "script.txt", context.redactor)
         try:
@@ -95,6 +98,7 @@ KIND: Final = AgentKind(
         "process",
         argument="FILE",
         needs=("sh in the environment",),
+        models="variables",
     ),
     agent=_from_file,
 )

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": Lazy("benchflow.cli.run:run", "Run one agent on one package and score it."),
     "eval": Lazy("benchflow.cli.eval:eval_group", "Run agents on many tasks and inspect the results."),
     "view": Lazy("benchflow.cli.rollouts.view_command:view", "Look at jobs in a browser."),
+    "serve": Lazy("benchflow.cli.serve:serve_group", "Serve packages and cubes to trainers and harnesses."),
     "tasks": Lazy("benchflow.cli.tasks:tasks", "Write, check and convert task packages."),
     "leaderboard": Lazy(
         "benchflow.cli.leaderboard_files:leaderboard", "Publish results as one file, and check such files."

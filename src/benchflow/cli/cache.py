@@ -30,8 +30,8 @@ def cache() -> None:
     Kinds: images (layers of registered images; see `bench images remove`), layers (of environments built from
     Dockerfiles), userland (copies of this machine's userland and prepared users), proofs (of isolation), gains
     (baseline and ceiling scores), downloads (the beginnings of blobs whose pull was interrupted), leftovers (of
-    builds and imports that were killed), packages (taken from bundles and registries), repositories (fetched for
-    registries). Everything but images is made or fetched again when it is needed.
+    builds and imports that were killed), packages (taken from bundles and registries, and where gym tasks were
+    listed), repositories (fetched for registries). Everything but images is made or fetched again when it is needed.
     """
 
 

@@ -17,6 +17,7 @@ import click
 from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
+from benchflow.cli.model_options import call_limit_options, call_limits, replay_book, replay_options
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, shortened
@@ -24,6 +25,7 @@ from benchflow.errors import UsageError
 
 if TYPE_CHECKING:
     from benchflow.agents.protocol import PermissionHandler
+    from benchflow.models.gateway.replay_book import ReplayBook
     from benchflow.record import Result
     from benchflow.rollout.config import RolloutConfig
     from benchflow.sandbox.protocol import SandboxBackend
@@ -56,7 +58,8 @@ _SAID: Final = {
 @click.option("--timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the whole run.")
 @click.option("--agent-timeout", type=_POSITIVE, metavar="SEC", help="Time limit of the agent.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
-@click.option("--max-cost", type=_POSITIVE, metavar="USD", help="Maximum model cost in US dollars.")
+@call_limit_options
+@replay_options
 @click.option("--workspace/--no-workspace", default=True, show_default=True, help="Keep the workspace for rescoring.")
 @json_option
 def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
@@ -80,6 +83,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     _require_place(out)
     found = one_package(package)
     loaded = load_package(found.path)
+    book = replay_book(options["replay"], options["replay_mode"], out)
     pull = PullSettings(options["pull"], on_progress=PullLines().show, ask_again_sec=None)
     started = None
     if always_wins(options["agent"]):  # others may be refused, or take so long that the start does not matter
@@ -88,7 +92,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
         note_markers(loaded, found.shown, options["agent"])
         line = PhaseLine()
         asked = confirmation_handler(loaded, options["agent"], line.paused)
-        config = _config(loaded, found.shown, {**options, "pull": pull}, asked)
+        config = _config(loaded, found.shown, {**options, "pull": pull}, asked, book)
         result, folder = _run(loaded, config, out, line, started)
     except BaseException:
         if started is not None:
@@ -111,7 +115,11 @@ def _require_place(out: Path) -> None:
 
 
 def _config(
-    package: TaskPackage, shown: str, options: dict[str, Any], asked: PermissionHandler | None
+    package: TaskPackage,
+    shown: str,
+    options: dict[str, Any],
+    asked: PermissionHandler | None,
+    book: ReplayBook | None,
 ) -> RolloutConfig:
     from benchflow.agents.protocol import AgentLimits
     from benchflow.rollout.config import RolloutConfig
@@ -127,7 +135,10 @@ def _config(
         prompts=options["prompts"] or None,
         timeout_sec=options["timeout"],
         agent_timeout_sec=options["agent_timeout"],
-        limits=AgentLimits(max_steps=options["max_steps"], max_cost_usd=options["max_cost"]),
+        limits=AgentLimits(max_steps=options["max_steps"], max_cost_usd=options["max_cost_usd"]),
+        call_limits=call_limits(options),
+        token_ids=options["token_ids"],
+        replay=book,
         task_path=shown,
         keep_workspace=options["workspace"],
         on_ask_user=asked,

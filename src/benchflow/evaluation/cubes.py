@@ -48,6 +48,10 @@ class CubeRunner:
         """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
             create_policy(self._request.agent, self._request.model).check()
+        return self.listed()
+
+    def listed(self) -> list[TaskRef]:
+        """Every task of the named benchmarks, regardless of the agent."""
         refs = []
         for name in self._names:
             config = self._configs[name] = _benchmark(name)
@@ -76,7 +80,7 @@ class CubeRunner:
         name, config = item.task.payload
         began = anyio.current_time()
         with draft.timed("plan"), attributed("infrastructure", "plan"):
-            benchmark = await self._benchmark(name)
+            benchmark = await self.benchmark(name)
             policy = _policy(name, config.task_id, self._request)
         return CubeDriver(lambda: benchmark.spawn(config), policy, self._request, draft, trajectory, began=began)
 
@@ -89,7 +93,8 @@ class CubeRunner:
         del item, folder, result
         return None
 
-    async def _benchmark(self, name: str) -> Benchmark[Any]:
+    async def benchmark(self, name: str) -> Benchmark[Any]:
+        """The benchmark, set up when it is asked for first; its tasks have been listed."""
         async with self._starting:
             if name not in self._live:
                 self._live[name] = await self._thread.run(self._configs[name].make)

@@ -14,6 +14,8 @@ from benchflow.record.reading.rollout_story import FULL, why_not_full
 _LARGE: Final = 1e9
 _LISTED: Final = 20
 """Tasks that a line names."""
+_UNLIKELY: Final = 0.05
+"""Chances below it are called so."""
 _LONGEST: Final = 160
 """Characters of a reason in a table."""
 
@@ -107,7 +109,8 @@ def _flip_lines(comparison: Comparison) -> Iterator[str]:
             yield f"pass only in {name} ({len(tasks)}): {shown}"
     if comparison.flip_chance is not None:
         gained, lost = len(comparison.gained), len(comparison.lost)
-        yield f"{gained} gained, {lost} lost: by chance alone with a probability of {comparison.flip_chance:.2g}"
+        chance = "hardly by chance" if comparison.flip_chance < _UNLIKELY else "may be chance"
+        yield f"{gained} gained, {lost} lost: {chance} (sign test, p = {comparison.flip_chance:.2g})"
 
 
 def together_lines(together: Together) -> Iterator[str]:

@@ -18,7 +18,7 @@ import anyio
 
 from benchflow.agents.script_agent import ScriptAgent
 from benchflow.errors import BenchflowError, Issue
-from benchflow.evidence.audit.auditing import audit_stage
+from benchflow.evidence.audit.auditing import audit_stage, not_run
 from benchflow.evidence.audit.exploit_family import Family
 from benchflow.evidence.case_agents import CommandAgent, OracleSteps
 from benchflow.evidence.cases import GOLD, Case, Cases, cases_of
@@ -282,7 +282,7 @@ class _Proving:
         try:
             return await audit_stage(self._stage, families), ()
         except BenchflowError as error:
-            return None, (Issue("audit-undecided", "error", "", f"The audit could not run: {error}"),)
+            return None, (not_run(error),)
 
 
 def _player(case: Case) -> tuple[_Agent, str | None]:

@@ -16,7 +16,15 @@ from benchflow.evidence.agreement import agreement_issues, measured_agreement
 from benchflow.evidence.cases import DECLARED, Case, Cases, cases_of, not_perturbed
 from benchflow.evidence.standard_files import GOLD_RESULT, review_of
 from benchflow.evidence.suitability import examined_by, suitability
-from benchflow.record.evidence import AuditReport, CaseReport, Expected, Flake, MeasuredAgreement, ProofReport
+from benchflow.record.evidence import (
+    AUDIT_UNDECIDED,
+    AuditReport,
+    CaseReport,
+    Expected,
+    Flake,
+    MeasuredAgreement,
+    ProofReport,
+)
 from benchflow.record.proof import rules
 from benchflow.task.config.evidence_config import PERTURBATIONS, Evidence
 from benchflow.task.package import TaskPackage, package_parts
@@ -96,7 +104,7 @@ class Known:
     def audit(self, wanted: Wanted) -> AuditReport | None:
         """The audit, if it tried the same families and could decide."""
         audit = self.report.audit
-        if audit is not None and any(issue.code == "audit-undecided" for issue in audit.findings):
+        if audit is not None and any(issue.code == AUDIT_UNDECIDED for issue in audit.findings):
             return None
         if audit is None or not self.unchanged >= ALL_PLANES or wanted.families is None:
             return None

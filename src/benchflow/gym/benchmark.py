@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 from pydantic import PrivateAttr
 
 import cube
+from benchflow.gym.located import PLACES
 from benchflow.gym.shared import PACKAGES
 from benchflow.gym.task import PackageTaskConfig, PackageTaskMetadata
 from benchflow.record import identify, labels
 from benchflow.sandbox.factory import AUTO, task_package
 from benchflow.sandbox.pulling import PullPolicy
-from benchflow.task.discovery import find_packages
+from benchflow.task.bundles.package_files import named_file, pinned_source
+from benchflow.task.discovery import FoundPackage, find_packages
 from benchflow.task.package import TaskPackage
 from cube.benchmark import Benchmark, BenchmarkConfig, BenchmarkMetadata
 from cube.task import TaskConfig
@@ -82,23 +84,40 @@ class PackageBenchmarkConfig(BenchmarkConfig[PackageTaskMetadata]):
 
 def _list_packages(paths: list[str], *, skip_invalid: bool) -> dict[str, PackageTaskMetadata]:
     """The packages by the labels they would have in a job: names, and what tells packages of one name apart."""
-    packages = [PACKAGES.load(found.path.absolute()) for found in find_packages([Path(path) for path in paths])]
+    listed = [(found, PACKAGES.load(found.path.absolute())) for found in find_packages([Path(path) for path in paths])]
     if skip_invalid:
-        packages = [package for package in packages if package.valid]
-    identities = list(identify((package.name, package.content_digest) for package in packages))
+        listed = [(found, package) for found, package in listed if package.valid]
+    identities = list(identify((package.name, package.content_digest) for _, package in listed))
     label_of = labels(identities)
-    return {
-        label_of[identity]: _metadata(label_of[identity], task_package(package))
-        for identity, package in zip(identities, packages, strict=True)
-    }
+    bundles = {Path(path): _file_digest(path) for path in paths}
+    metadata = {}
+    for identity, (found, package) in zip(identities, listed, strict=True):
+        label = label_of[identity]
+        metadata[label] = _metadata(label, task_package(package), _inside(found), bundles[found.root])
+        PLACES.note(package.content_digest, found.path.absolute())
+    return metadata
 
 
-def _metadata(label: str, package: TaskPackage) -> PackageTaskMetadata:
+def _file_digest(path: str) -> str | None:
+    """The digest of a file with packages, whose list is kept in the cache from now on; None for a folder."""
+    return None if Path(path).is_dir() else named_file(pinned_source(path)).digest
+
+
+def _inside(found: FoundPackage) -> str:
+    """The path of a package in its file, or below the folder that was named, of which it may be the only one."""
+    if found.inside is not None:
+        return found.inside[1]
+    below = found.path.relative_to(found.root)
+    return below.as_posix() if below.parts else found.path.absolute().name
+
+
+def _metadata(label: str, package: TaskPackage, inside: str, bundle: str | None) -> PackageTaskMetadata:
     config = package.view.config
     return PackageTaskMetadata(
         id=label,
         abstract_description=config.task.description if config.task else "",
-        path=str(package.path),
+        bundle=bundle,
+        inside=inside,
         digest=package.digest,
         content_digest=package.content_digest,
         steps=tuple(step.config.name for step in package.view.steps),

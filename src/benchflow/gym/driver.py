@@ -7,7 +7,8 @@ at all: files of a verifier are never where a running agent could see them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
 from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agents
 from benchflow.rollout.plan import StepPlan, plan_steps
-from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, normal_tool
+from benchflow.rollout.policies import Chosen, Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.rollout import chosen_isolation
 from benchflow.sandbox.factory import prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
@@ -35,6 +36,8 @@ from benchflow.verifier.scope import Scope, isolation_of, scope_of
 _DRIVER: Final = "gym"
 """The driver of the task, used as the agent's name."""
 _SCOPES: Final = ("environment", "agent", "verifier", "judge")
+SEED_VARIABLE: Final = "BENCHCUBE_SEED"
+"""Where every program of a package finds the seed of its task: services, agent and verifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Setting:
     steps: tuple[StepPlan, ...]
     secrets: Secrets
     base_image: str | None
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every program in it, beside those of the package."""
 
     @property
     def forbidden(self) -> frozenset[str]:
@@ -61,22 +66,38 @@ class ActionDriver:
         self.course = course
         self.forbidden: Final = setting.forbidden
         self._setting: Final = setting
-        self._verifier: Final = Verifier(environment, base_image=setting.base_image)
+        self._verifier: Final = Verifier(environment, base_image=setting.base_image, given=setting.given)
 
     @classmethod
     async def start(
-        cls, package: TaskPackage, backend: SandboxBackend, *, base_image: str | None = None
+        cls,
+        package: TaskPackage,
+        backend: SandboxBackend,
+        *,
+        base_image: str | None = None,
+        chosen: Chosen | None = None,
+        machine: Mapping[str, str] | None = None,
+        seed: int | None = None,
     ) -> ActionDriver:
-        """The task at its first step; after an error nothing runs. Refuses what is not supported."""
+        """The task at its first step; after an error nothing runs. Refuses what is not supported.
+
+        `chosen` is the isolation of its verifiers, if the caller knows it already; `machine` the variables from which
+        secrets are taken, those of this process without it. With a `seed`, every program of the package has it in
+        `SEED_VARIABLE`, whatever the package itself sets there.
+        """
         package = await taken_package(package)
         steps = plan_steps(package, RolloutConfig(package, _DRIVER))
-        secrets = gather_secrets(package.view, os.environ, _SCOPES)
-        preparation = await prepare(package, backend, base_image=base_image)
-        chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
+        secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
+        preparation = await prepare(package, backend, base_image=base_image, machine=machine)
+        if chosen is None:
+            chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
         preparation = replace(preparation, chosen=chosen)
-        environment = Environment(backend, for_agents(preparation, steps, secrets, _nothing))
+        preparation = for_agents(preparation, steps, secrets, _nothing)
+        given = {} if seed is None else {SEED_VARIABLE: str(seed)}
+        spec = replace(preparation.spec, env={**preparation.spec.env, **given})
+        environment = Environment(backend, replace(preparation, spec=spec))
         await environment.start()
-        driver = cls(Setting(package, steps, secrets, base_image), environment, Course.of(package.view))
+        driver = cls(Setting(package, steps, secrets, base_image, given), environment, Course.of(package.view))
         try:
             await begin(environment, driver.step)
         except BaseException:

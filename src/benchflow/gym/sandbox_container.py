@@ -6,6 +6,7 @@ One thread with an event loop serves all of them, so that proxies and forwarded 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -41,20 +42,34 @@ class _Loop:
         """Held while the loop is started."""
         self._manager: AbstractContextManager[BlockingPortal] | None = None
         self._portal: BlockingPortal | None = None
+        self._of_parent: AbstractContextManager[BlockingPortal] | None = None
 
     def portal(self) -> BlockingPortal:
         with self._lock:
             if self._portal is None:
                 self._manager = start_blocking_portal("asyncio")
                 self._portal = self._manager.__enter__()
-                atexit.register(self._manager.__exit__, None, None, None)
+                atexit.register(self.close)
             return self._portal
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return self.portal().call(function, *arguments)
 
+    def close(self) -> None:
+        """End the thread; what is needed later starts another one."""
+        with self._lock:
+            manager, self._manager, self._portal = self._manager, None, None
+        if manager is not None:
+            manager.__exit__(None, None, None)
+
+    def forget(self) -> None:
+        """In a process that was forked: the thread stayed in the parent."""
+        self._of_parent = self._manager or self._of_parent  # kept: when it is collected, it would wait for that thread
+        self._lock, self._manager, self._portal = threading.Lock(), None, None
+
 
 LOOP = _Loop()
+os.register_at_fork(after_in_child=LOOP.forget)
 
 
 class SandboxContainer(Container):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
@@ -30,14 +33,18 @@ class Packages:
 
     def __init__(self) -> None:
         self._known: Final[OrderedDict[str, tuple[Stamp, TaskPackage]]] = OrderedDict()
-        self._guard: Final = threading.Lock()
+        self._guard = threading.Lock()
+
+    def forget(self) -> None:
+        """In a process that was forked: another thread of the parent may have held the lock."""
+        self._guard = threading.Lock()
 
     def load(self, folder: Path) -> TaskPackage:
         """The current package of a folder, valid or not."""
         key = str(folder)
         with self._guard:
             stamp, package = self._known.pop(key, ((), None))
-            if package is None or stamp != _stamp(folder, package):
+            if package is None or not stamp or stamp != _stamp(folder, package):  # empty: unsettled, or gone
                 before, began = stamp_of(folder), time.time_ns()  # files may change while they are read
                 package = load_package(folder)
                 stamp = (*before, *_outside(folder, package))
@@ -77,9 +84,15 @@ class Backends:
 
     def __init__(self) -> None:
         self._known: dict[str, SandboxBackend] = {}
-        self._guard: Final = threading.Lock()
+        self._guard = threading.Lock()
         """Protects the registration of the clean-up."""
         self._registered = False
+        self._of_parent: tuple[dict[str, SandboxBackend], ...] = ()
+
+    def use(self, backend: SandboxBackend) -> None:
+        """Make a backend available under its name in this process, as a double for tests and measurements is."""
+        self._known[backend.name] = backend
+        self._close_at_exit()
 
     async def get(self, package: TaskPackage, sandbox: str, base_image: str | None) -> SandboxBackend:
         name = sandbox
@@ -89,11 +102,21 @@ class Backends:
             self._known.setdefault(name, chosen)
         if name not in self._known:
             self._known[name] = load_backend(name)
-        with self._guard:
-            if not self._registered:
-                atexit.register(self.close)
-                self._registered = True
+        self._close_at_exit()
         return self._known[name]
+
+    def _close_at_exit(self) -> None:
+        with self._guard:
+            if self._registered:
+                return
+            self._registered = True
+        atexit.register(self.close)
+        if parent_process() is not None:  # a process of multiprocessing ends without what `atexit` knows
+            Finalize(None, self._close_with_loop, exitpriority=0)
+
+    def _close_with_loop(self) -> None:
+        self.close()
+        LOOP.close()
 
     def close(self) -> None:
         for backend in self._known.values():
@@ -103,6 +126,13 @@ class Backends:
                 continue
         self._known.clear()
 
+    def forget(self) -> None:
+        """In a process that was forked: the backends are the parent's, and are neither used nor closed here."""
+        self._of_parent = (*self._of_parent, self._known)
+        self._known, self._guard, self._registered = {}, threading.Lock(), False
+
 
 PACKAGES: Final = Packages()
 BACKENDS: Final = Backends()
+os.register_at_fork(after_in_child=BACKENDS.forget)
+os.register_at_fork(after_in_child=PACKAGES.forget)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from benchflow.environment import Environment
 from benchflow.errors import RuntimeFailure
 from benchflow.gym.driver import ActionDriver
+from benchflow.gym.located import PLACES, PackageName
 from benchflow.gym.sandbox_container import LOOP
-from benchflow.gym.shared import BACKENDS, PACKAGES
+from benchflow.gym.shared import BACKENDS
 from benchflow.gym.tool import NEXT_STEP, PackageTool, PackageToolConfig
 from benchflow.record.codec import plain
 from benchflow.rewards import Scored, Unscored
@@ -36,12 +36,19 @@ class UnscoredError(RuntimeFailure, GymUnscoredError):
         self.unscored = {key: str(getattr(verdict, key)) for key in ("category", "phase", "code", "reason")}
 
 
-class PackageTaskMetadata(TaskMetadata):
-    """The path of a package, and its digest when it was listed."""
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
-    path: str
-    digest: str
-    content_digest: str
+
+class PackageTaskMetadata(TaskMetadata):
+    """A package by its content when it was listed. Where it is on a machine is not a part of it (`located`)."""
+
+    bundle: Digest | None = None
+    """The digest of the file with packages that it was listed from; None for a folder."""
+    inside: str
+    """Its path in that file, or below the folder that was listed: where to look first."""
+    digest: Digest
+    content_digest: Digest
+    """What a worker must have: everything but the package's evidence."""
     steps: tuple[str, ...] = ()
     """The names of its steps, when it has several."""
 
@@ -53,6 +60,8 @@ class PackageTask(Task[PackageTaskMetadata]):
     base_image: str | None = None
     pull: PullPolicy = "missing"
     """When images are pulled."""
+    seed: int | None = None
+    """What the programs of the package find in `BENCHCUBE_SEED`; without it the variable is not set."""
 
     _driver: ActionDriver | None = PrivateAttr(default=None)
 
@@ -71,10 +80,10 @@ class PackageTask(Task[PackageTaskMetadata]):
     def reset(self) -> tuple[Observation, dict[str, Any]]:
         """Start a new sandbox; the first observation is the package's prompt, or that of its first step."""
         self._stop()
-        package = _package(self.metadata)
-        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image, self.pull)))
+        package = named_package(self.metadata)
+        self._connect(LOOP.run(lambda: _start(package, self.sandbox, self.base_image, self.pull, self.seed)))
         self.tool.reset()
-        info = {"sandbox": plain(self.environment.record())}
+        info = {"sandbox": plain(self.environment.record()), "seed": self.seed}
         return Observation.from_text(self.driver.prompt), info
 
     def evaluate(self, obs: Observation | None = None) -> tuple[float, dict[str, Any]]:
@@ -112,7 +121,7 @@ class PackageTask(Task[PackageTaskMetadata]):
 
     def get_privileged_info(self) -> Content:
         """The oracle's files of the current step, for debug agents."""
-        view = COPIES.take(_package(self.metadata)).view
+        view = COPIES.take(named_package(self.metadata)).view
         number = self._driver.step.index if self._driver is not None else 0
         folder = (view.steps[number].oracle_dir if view.steps else None) or view.oracle_dir
         files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
@@ -152,7 +161,7 @@ class PackageTask(Task[PackageTaskMetadata]):
 
 
 class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
-    """A package for a worker that has the folder too."""
+    """A package for a worker that has its content: in a bundle, a folder or its cache."""
 
     sandbox: str = AUTO
     base_image: str | None = None
@@ -160,8 +169,8 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
     validate_per_step: bool = False
 
     def verify_installed(self) -> None:
-        """The folder must exist and be unchanged since the task was listed."""
-        _package(self.metadata)
+        """Its content must be on this worker."""
+        named_package(self.metadata)
 
     def make(
         self,
@@ -177,15 +186,19 @@ class PackageTaskConfig(TaskConfig[PackageTaskMetadata]):
             sandbox=self.sandbox,
             base_image=self.base_image,
             pull=self.pull,
+            seed=self.seed,
             validate_per_step=self.validate_per_step,
         )
 
 
-def _package(metadata: PackageTaskMetadata) -> TaskPackage:
-    return PACKAGES.get(Path(metadata.path), metadata.digest)
+def named_package(metadata: PackageTaskMetadata) -> TaskPackage:
+    """The package on this machine; `PackageError` if its content is not here."""
+    return PLACES.find(PackageName(metadata.id, metadata.content_digest, metadata.inside, metadata.bundle))
 
 
-async def _start(package: TaskPackage, sandbox: str, base_image: str | None, pull: PullPolicy) -> ActionDriver:
+async def _start(
+    package: TaskPackage, sandbox: str, base_image: str | None, pull: PullPolicy, seed: int | None
+) -> ActionDriver:
     backend = await BACKENDS.get(package, sandbox, base_image)
     backend.pulling = PullSettings(pull)
-    return await ActionDriver.start(package, backend, base_image=base_image)
+    return await ActionDriver.start(package, backend, base_image=base_image, seed=seed)

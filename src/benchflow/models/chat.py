@@ -6,30 +6,50 @@ usage. Any provider that LiteLLM knows; `OPENAI_BASE_URL` for a local server.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, ClassVar, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import anyio
 import anyio.to_thread
 
 from benchflow.errors import BenchflowError, Category
 
-SETUP_CODES: Final = frozenset({"extra-missing", "key-missing", "key-refused", "model-unknown", "request-refused"})
+if TYPE_CHECKING:
+    from benchflow.models.gateway.chat_calls import ChatCall
+    from benchflow.models.gateway.grants import Access
+
+SETUP_CODES: Final = frozenset(
+    {
+        "extra-missing",
+        "key-missing",
+        "key-refused",
+        "model-unknown",
+        "request-refused",
+        "replay-unknown",
+        "replay-damaged",
+    }
+)
 """The user has to change something; retrying does not help."""
+
+
+LIMIT_CODES: Final = frozenset({"max_calls", "max_tokens", "max_cost", "max_model_time"})
+"""A limit of the rollout or the job was reached, and nothing was sent."""
 
 
 class ModelFailure(BenchflowError):
     """A model gave no reply. The caller turns it into a failure of its own boundary.
 
-    Codes: those of `SETUP_CODES`; `context-overflow`; and, for the provider or the connection, `rate-limited`,
-    `model-timeout`, `model-unreachable`, `bad-answer`.
+    Codes: those of `SETUP_CODES` and `LIMIT_CODES`; `context-overflow`; and, for the provider or the connection,
+    `rate-limited`, `model-timeout`, `model-unreachable`, `bad-answer`.
     """
 
     category: ClassVar[Category] = "infrastructure"
@@ -47,7 +67,7 @@ class ModelFailure(BenchflowError):
     @property
     def transient(self) -> bool:
         """Whether the same request may succeed later."""
-        return not self.setup and self.code != "context-overflow"
+        return not self.setup and self.code != "context-overflow" and self.code not in LIMIT_CODES
 
 
 RETRIES: Final = 5
@@ -101,19 +121,23 @@ class ChatModel:
         retries: int = RETRIES,
         first_pause_sec: float = 1.0,
         request_timeout_sec: float = 600.0,
+        access: Access | None = None,
     ) -> None:
-        """`environ` holds keys and addresses; None: the variables of this process."""
+        """`environ` holds keys and addresses; None: the variables of this process. With `access` calls are limited and
+        recorded as those of a rollout, and answered from another rollout if it is replayed.
+        """
         self.name = model
         self._environ = os.environ if environ is None else environ
         self._retries = retries
         self._first_pause = first_pause_sec
         self._request_timeout = request_timeout_sec
+        self._access = access
         self._provider: Provider | None = None
         self._litellm: Any = None
 
     async def check(self) -> None:
         """Raise `ModelFailure` if the model is unknown or has no key; nothing is sent."""
-        if self._provider is None:
+        if self._provider is None and not self._replays:
             await anyio.to_thread.run_sync(self.check_now)
 
     def check_now(self) -> None:
@@ -122,6 +146,10 @@ class ChatModel:
         require_key(self.name, self._environ)
         self._litellm = _load_library()
         self._provider = resolve(self._litellm, self.name, self._environ)
+
+    @property
+    def _replays(self) -> bool:
+        return self._access is not None and self._access.grant.request.replay is not None
 
     async def complete(
         self,
@@ -141,22 +169,61 @@ class ChatModel:
             "tools": [dict(tool) for tool in tools] or None,
         }
         given = {name: value for name, value in settings.items() if value is not None}
+        copied = [dict(message) for message in messages]
+        if self._access is None:
+            return (await self._retried(copied, given, lambda _code, _waited: None))[0]
+        from benchflow.models.gateway.chat_calls import ChatCall
+
+        return await self._recorded(ChatCall(self._access, self.name, {"messages": copied, **given}), copied, given)
+
+    async def _retried(
+        self, messages: list[dict[str, Any]], settings: dict[str, Any], on_retry: Callable[[str, float], None]
+    ) -> tuple[Reply, bytes]:
         attempt = 0
         while True:
             try:
-                return await self._once([dict(message) for message in messages], given)
+                return await self._once(messages, settings)
             except ModelFailure as failure:
                 if not failure.transient or attempt >= self._retries:
                     raise
-                await anyio.sleep(self._pause(attempt, failure))
+                pause = self._pause(attempt, failure)
+                on_retry(failure.code, pause)
+                await anyio.sleep(pause)
                 attempt += 1
+
+    async def _recorded(self, call: ChatCall, messages: list[dict[str, Any]], settings: dict[str, Any]) -> Reply:
+        """The reply to a call of a rollout, which is recorded whatever happens."""
+        from benchflow.models.gateway.call_failures import CallFailure
+
+        if (reached := call.begin()) is not None:
+            raise ModelFailure(str(reached), code=reached.name)
+        ended = False
+        try:
+            old = call.replayed()
+            reply, body = await self._retried(messages, settings, call.retried) if old is None else _replayed(old)
+            ended = True
+            call.answered(body, reply.usage, reply.finish_reason)
+        except (ModelFailure, LookupError) as error:
+            ended = True
+            failure = error if isinstance(error, ModelFailure) else ModelFailure(str(error), code="replay-unknown")
+            category: Literal["agent", "infrastructure"] = "agent" if failure.setup else "infrastructure"
+            if failure.code == "context-overflow":
+                call.aborted()
+            else:
+                call.failed(CallFailure(category, failure.code, str(failure)))
+            raise failure from error
+        finally:
+            if not ended:
+                call.aborted()
+        return reply
 
     def _pause(self, attempt: int, failure: ModelFailure) -> float:
         if failure.retry_after is not None:
             return min(failure.retry_after, _LONGEST_PAUSE)
         return float(min(self._first_pause * 2**attempt, _LONGEST_PAUSE)) * random.uniform(0.75, 1.25)  # noqa: S311 - spreads requests
 
-    async def _once(self, messages: list[dict[str, Any]], settings: dict[str, Any]) -> Reply:
+    async def _once(self, messages: list[dict[str, Any]], settings: dict[str, Any]) -> tuple[Reply, bytes]:
+        """The reply, and what it was made from if that is recorded."""
         provider = self._provider
         assert provider is not None  # noqa: S101 - `check` has set it
         try:
@@ -172,7 +239,8 @@ class ChatModel:
                     extra_headers=_ONE_REQUEST,
                     **settings,
                 )
-            return _reply(response, self._cost(response))
+            reply = _reply(response, self._cost(response))
+            return reply, response.model_dump_json().encode() if self._access is not None else b""
         except Exception as error:  # providers and their clients fail in many ways; `_failure` classifies each
             raise self._failure(error) from error
 
@@ -225,6 +293,15 @@ def _reply(response: Any, cost: float | None) -> Reply:
         reasoning=getattr(message, "reasoning_content", None) or "",
         usage=_usage(getattr(response, "usage", None), cost),
     )
+
+
+def _replayed(body: bytes) -> tuple[Reply, bytes]:
+    """The reply that an earlier answer is."""
+    try:
+        response = json.loads(body, object_hook=lambda value: SimpleNamespace(**value))
+        return _reply(response, None), body
+    except (ValueError, AttributeError, IndexError, TypeError) as error:
+        raise ModelFailure(f"The recorded answer cannot be used: {error}.", code="replay-damaged") from error
 
 
 def _usage(reported: Any, cost: float | None) -> dict[str, float]:

@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
+    from benchflow.record.model_calls import (
+        CallAnswer,
+        CallParts,
+        CallPlace,
+        CallRetry,
+        ModelCall,
+        ModelCalls,
+        read_model_calls,
+    )
     from benchflow.record.outcome import ErrorRecord, NoOutcome, Outcome, PartOutcome, Score, outcome_of
     from benchflow.record.proof import Proof, ProofKey, RungOutcome, StepProof
     from benchflow.record.result import (
@@ -66,6 +75,10 @@ __all__ = [
     "Bounds",
     "BranchOption",
     "BranchRecord",
+    "CallAnswer",
+    "CallParts",
+    "CallPlace",
+    "CallRetry",
     "CleanupFailure",
     "Counted",
     "DamagedLine",
@@ -82,6 +95,8 @@ __all__ = [
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "ModelCall",
+    "ModelCalls",
     "NoOutcome",
     "NotCarriedOver",
     "Notes",
@@ -125,6 +140,7 @@ __all__ = [
     "pair",
     "read_leaderboard",
     "read_lines",
+    "read_model_calls",
     "read_rewards",
     "read_summary",
     "read_trajectory",
@@ -142,6 +158,9 @@ __getattr__ = lazy_names(
         "benchflow.record.job": "Counted DamagedLine Job JobRecord JobRequest JobResults TaskChoice list_jobs",
         "benchflow.record.codec": "JsonLines read_lines write_document",
         "benchflow.record.layout": "JobPlaces RolloutFolder StepFolder",
+        "benchflow.record.model_calls": (
+            "CallAnswer CallParts CallPlace CallRetry ModelCall ModelCalls read_model_calls"
+        ),
         "benchflow.record.outcome": "ErrorRecord NoOutcome Outcome PartOutcome Score outcome_of",
         "benchflow.record.result": (
             "AgentEnd AgentPart Artifact BranchOption BranchRecord CleanupFailure EarlierScore Fidelity Isolation "

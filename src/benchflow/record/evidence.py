@@ -20,10 +20,13 @@ from benchflow.record.result import Isolation, SandboxPart
 CaseType = Literal["oracle", "verifier", "no-op", "known-bad", "partial", "reference", "perturbation"]
 CaseSource = Literal["declared", "calibration-report", "found"]
 FamilyVerdict = Literal["held", "broken", "voided", "not-applicable"]
+AuditVerdict = Literal["sound", "unsound", "undecided"]
 SuitabilityStatus = Literal["suitable", "insufficient"]
 TOLERANCE: Final = 1e-9
 PROOF_REPORT: Final = "proof-report.json"
 PROOF_REPORT_SCHEMA: Final = "benchcube.evidence.v1"
+AUDIT_UNDECIDED: Final = "audit-undecided"
+"""The code of what says that families, or the whole audit, could not be tried here."""
 _MAX_BYTES: Final = 16 << 20
 
 
@@ -118,6 +121,15 @@ class AuditReport:
     families: tuple[FamilyReport, ...] = ()
     findings: tuple[Issue, ...] = ()
 
+    @property
+    def verdict(self) -> AuditVerdict:
+        """Undecided if all that keeps it from being sound is that it could not be tried: nobody has found a hole."""
+        hole = any(family.verdict in ("broken", "voided") for family in self.families)
+        errors = {issue.code for issue in self.findings if issue.severity == "error"}
+        if self.sound:
+            return "sound"
+        return "undecided" if not hole and errors == {AUDIT_UNDECIDED} else "unsound"
+
 
 @dataclass(frozen=True, slots=True)
 class Suitability:
@@ -179,7 +191,7 @@ class ProofReport:
     @property
     def decided(self) -> bool:
         """Whether every case has a result: evidence with gaps is not written."""
-        undecided = any(issue.code == "audit-undecided" for issue in self.issues)
+        undecided = any(issue.code == AUDIT_UNDECIDED for issue in self.issues)
         return self.bound is not None and not undecided and not any(case.undecided for case in self.cases)
 
     def to_dict(self) -> dict[str, Any]:

@@ -117,6 +117,10 @@ class Settings:
     max_steps: int | None = None
     max_tokens: int | None = None
     max_cost_usd: float | None = None
+    max_calls: int | None = None
+    max_model_time: float | None = None
+    replay: str | None = None
+    """The rollout whose calls of models are repeated, and how strictly."""
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
     isolation: str | None = None

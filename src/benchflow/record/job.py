@@ -57,7 +57,21 @@ class JobRequest:
     pull: str = "missing"
     """When images are pulled: `missing`, `always` or `never`; it does not change what the work is."""
     max_steps: int | None = None
+    max_calls: int | None = None
+    """Of models, by each rollout; so are the next three."""
+    max_tokens: int | None = None
     max_cost_usd: float | None = None
+    max_model_time: float | None = None
+    """Seconds, added up."""
+    token_ids: bool = False
+    """Whether token ids are asked for and recorded."""
+    job_max_calls: int | None = None
+    """Of models, by all rollouts of one run of the job together; so are the next three."""
+    job_max_tokens: int | None = None
+    job_max_cost_usd: float | None = None
+    job_max_model_time: float | None = None
+    concurrent_calls: int | None = None
+    """Calls of models at once."""
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
     """The deadline of a whole rollout."""
@@ -78,7 +92,10 @@ class JobRequest:
             sandbox=self.sandbox,
             base_image=self.base_image,
             max_steps=self.max_steps,
+            max_tokens=self.max_tokens,
             max_cost_usd=self.max_cost_usd,
+            max_calls=self.max_calls,
+            max_model_time=self.max_model_time,
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,
             isolation=self.isolation,

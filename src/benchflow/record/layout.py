@@ -75,6 +75,16 @@ class RolloutFolder(StepFolder):
         return self.path / "rewards.jsonl"
 
     @property
+    def model_calls(self) -> Path:
+        """The calls of models."""
+        return self.path / "model_calls.jsonl"
+
+    @property
+    def model_call_parts(self) -> Path:
+        """Large parts of these calls, by digest."""
+        return self.path / "model_calls"
+
+    @property
     def entrypoint_log(self) -> Path:
         """What the entry point of the image printed."""
         return self.path / "environment" / "entrypoint.log"

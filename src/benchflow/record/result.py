@@ -264,7 +264,8 @@ class Notes:
     rescore: RescoreNote | None = None
     cleanup: tuple[CleanupFailure, ...] = ()
     limits_reached: tuple[str, ...] = ()
-    """Limits of the sandbox that the agent's processes ran into: `processes`."""
+    """Limits that the agent ran into: `processes` of the sandbox; `max_calls`, `max_tokens`, `max_cost`,
+    `max_model_time` on its calls of models, with `job` in front where the limit is that of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

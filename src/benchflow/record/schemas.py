@@ -15,22 +15,24 @@ from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
 from benchflow.record.job import JOB_SCHEMA, JobRecord
 from benchflow.record.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
+from benchflow.record.model_calls import ModelCall
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
 from benchflow.record.trajectory import Event, RewardLine
 
-Document = Literal["result", "job", "summary", "event", "reward", "proof-report", "leaderboard"]
+Document = Literal["result", "job", "summary", "event", "reward", "model-call", "proof-report", "leaderboard"]
 DOCUMENTS: Final[dict[Document, tuple[Any, str | None]]] = {
     "result": (Result, RESULT_SCHEMA),
     "job": (JobRecord, JOB_SCHEMA),
     "summary": (Summary, SUMMARY_SCHEMA),
     "event": (Event, None),
     "reward": (RewardLine, None),
+    "model-call": (ModelCall, None),
     "proof-report": (ProofReport, PROOF_REPORT_SCHEMA),
     "leaderboard": (Leaderboard, LEADERBOARD_SCHEMA),
 }
-"""`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl` and `rewards.jsonl`, `proof-report.json`,
-`leaderboard.json`."""
+"""`result.json`, `job.json`, `summary.json`, lines of `trajectory.jsonl`, `rewards.jsonl` and `model_calls.jsonl`,
+`proof-report.json`, `leaderboard.json`."""
 _REWARDS: Final = {"type": "object", "additionalProperties": {"type": "number"}}
 
 

@@ -14,6 +14,8 @@ from benchflow.sandbox.pulling import PullSettings
 
 if TYPE_CHECKING:
     from benchflow.agents.running import Installations
+    from benchflow.models.gateway import CallLimits, Gateway
+    from benchflow.models.gateway.replay_book import ReplayBook
     from benchflow.rollout.proving import Proofs
     from benchflow.rollout.users import BaseUser
     from benchflow.sandbox.protocol import SandboxBackend
@@ -137,10 +139,18 @@ class RolloutConfig:
     """Isolations that were proven, shared by the rollouts of a job; without it each rollout looks for its own."""
     keep_workspace: bool = True
     """Whether the workspace is kept beside the record, so that the rollout can be rescored."""
+    gateway: Gateway | None = field(default=None, repr=False)
+    """The model gateway, shared by the rollouts of a job; without it each rollout has its own."""
+    call_limits: CallLimits | None = None
+    """Limits on the calls of models by all agents of the rollout together."""
+    replay: ReplayBook | None = field(default=None, repr=False)
+    """The calls of another rollout: models are answered from it, and nothing is sent to a provider."""
+    token_ids: bool = False
+    """Ask servers of the OpenAI dialects for token ids and log-probabilities, which are then in the record."""
 
     def settings(self) -> Settings:
         """What determines the outcome besides the task and the attempt; plain data without secrets."""
-        limits = self.limits
+        limits, calls = self.limits, self.call_limits
         return Settings(
             agent=self.agent,
             model=self.model,
@@ -153,8 +163,11 @@ class RolloutConfig:
             oracle_access=self.oracle_access,
             agent_env=tuple(sorted(self.agent_env)),
             max_steps=limits.max_steps,
-            max_tokens=limits.max_tokens,
-            max_cost_usd=limits.max_cost_usd,
+            max_tokens=limits.max_tokens if calls is None else calls.max_tokens,
+            max_cost_usd=limits.max_cost_usd if calls is None else calls.max_cost_usd,
+            max_calls=calls.max_calls if calls is not None else None,
+            max_model_time=calls.max_seconds if calls is not None else None,
+            replay=self.replay.name if self.replay is not None else None,
             agent_timeout_sec=self.agent_timeout_sec,
             timeout_sec=self.timeout_sec,
             isolation=self.isolation,

@@ -41,6 +41,7 @@ from benchflow.rewards import Attributed, Unscored, Verdict, attribute
 from benchflow.rollout.course import Checkpoint, Course, Past
 
 OnPhase = Callable[[str], None]
+_OF_MODELS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 _HARDLY_ANY: Final = 1 << 20
 """A disk with fewer free bytes is full."""
 
@@ -93,6 +94,8 @@ class Draft:
         self.started_at: Final = timestamp()
         self._attempt: Final = attempt
         self._usage: Counter[str] = Counter()
+        self.seen_usage: Mapping[str, float] = {}
+        """What the model gateway saw; where it saw anything, it counts, and not what agents say."""
         self._timing: dict[str, float] = {}
         self._began: Final = time.monotonic()
         self._on_phase: Final = on_phase
@@ -124,6 +127,12 @@ class Draft:
         for name, value in usage.items():
             self._usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
 
+    def _counted(self) -> dict[str, float]:
+        if not self.seen_usage:
+            return dict(self._usage)
+        told = {name: value for name, value in self._usage.items() if name not in _OF_MODELS}
+        return {**told, **self.seen_usage}
+
     async def clean_up(self, what: str, end: Callable[[], Awaitable[None]]) -> None:
         """End something; a failure is noted, and neither changes the verdict nor prevents other clean-up."""
         try:
@@ -142,7 +151,7 @@ class Draft:
             sandbox=self.sandbox,
             attempt=self._attempt,
             timing={**self._timing, "total": time.monotonic() - self._began},
-            usage=dict(self._usage),
+            usage=self._counted(),
             notes=cleaned(self.notes, clean),
             key=self.key,
             started_at=self.started_at,

@@ -22,6 +22,7 @@ from benchflow.task.package import TaskPackage
 from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
     from benchflow.rollout.users import BaseUser
 
 ORACLE: Final = "oracle"
@@ -132,20 +133,32 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
 
 
 def make_user(
-    package: TaskPackage, plan: RolloutPlan, config: RolloutConfig, machine: Mapping[str, str]
+    package: TaskPackage,
+    plan: RolloutPlan,
+    config: RolloutConfig,
+    machine: Mapping[str, str],
+    access: Access | None = None,
 ) -> BaseUser | None:
     """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
-    if config.user is not None:
-        return config.user
+    return config.user if config.user is not None else document_user(package, plan.user, machine, access)
+
+
+def document_user(
+    package: TaskPackage, contract: UserContract, machine: Mapping[str, str], access: Access | None = None
+) -> BaseUser | None:
+    """A new user as the document declares it; None if the contract has none.
+
+    The calls of one that is played by a model are recorded and counted by `access`.
+    """
     document = package.document
-    if plan.user.status == "none" or document is None:
+    if contract.status == "none" or contract.runtime_kind == "none" or document is None:
         return None
     from benchflow.rollout.users import DocumentNudgeUser, ModelDocumentNudgeUser, model_caller
 
     facts = dict(document.user.private_facts) if document.user is not None else {}
-    if plan.user.runtime_kind == "model-linear" and plan.user.model is not None:
-        ask = model_caller(machine)
-        return ModelDocumentNudgeUser(plan.user.model, persona=document.persona, private_facts=facts, call_model=ask)
+    if contract.runtime_kind == "model-linear" and contract.model is not None:
+        ask = model_caller(machine, access)
+        return ModelDocumentNudgeUser(contract.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
 
 

@@ -6,8 +6,8 @@ plan ──> backend ──> environment ──> driver walks the course ──>
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,9 @@ from benchflow.files.redaction import SHORTEST_GUESSED, make_redactor
 from benchflow.files.scratch import scratch
 from benchflow.record import (
     AgentPart,
+    CallPlace,
     JsonLines,
+    ModelCalls,
     Result,
     RolloutFolder,
     SandboxPart,
@@ -51,6 +53,7 @@ from benchflow.verifier import Verifier
 from benchflow.verifier.ladder import OPEN
 
 if TYPE_CHECKING:
+    from benchflow.models.gateway import Gateway, Grant
     from benchflow.rollout.proving import MakeVerifier
 
 START_SEC: Final = 900.0
@@ -84,7 +87,7 @@ class Rollout:
         self.config: Final = config
         self.folder: Final = folder
         self._places: Final = RolloutFolder(folder)
-        self._machine: Final[Mapping[str, str]] = dict(os.environ) if config.machine is None else config.machine
+        self._machine: Final[Mapping[str, str]] = _machine(config)
         self._on_phase: Final = on_phase
         self._draft = _draft(config, on_phase)
         self._installed: frozenset[Change] = frozenset()
@@ -92,6 +95,8 @@ class Rollout:
         self._early: SandboxBackend | None = started
         """A backend that was started ahead or that a proof needed, until the rollout takes it over."""
         self._chosen: Chosen = {}
+        self._judged = False
+        """Whether a verifier asks a model."""
         self._began = 0.0
 
     async def run(self, *, raise_refusals: bool = False) -> Result:
@@ -144,22 +149,63 @@ class Rollout:
                 await self._check_agents(planned)
             with attributed("judge", "plan"):
                 await self._check_judges(planned.plan)
-        async with self._backend(planned.package) as backend, self._environment(planned, backend) as environment:
-            return await self._drive(planned, environment)
+        async with (
+            self._models() as models,
+            self._backend(planned.package) as backend,
+            self._environment(planned, backend) as environment,
+        ):
+            return await self._drive(planned, environment, models)
 
-    async def _drive(self, planned: _Planned, environment: Environment) -> Verdict:
+    @asynccontextmanager
+    async def _models(self) -> AsyncIterator[Gateway | None]:
+        """The model gateway: the caller's, or a new one that ends with the rollout; None where nobody asks a model."""
+        config = self.config
+        if config.agent in (ORACLE, NOP) and not self._judged:
+            yield None
+            return
+        if config.gateway is not None:
+            if (reached := config.gateway.meter.reached()) is not None:
+                raise Attributed(Unscored("cancelled", "plan", "job-limit", f"{reached} It was not begun."))
+            yield config.gateway
+            return
+        from benchflow.models.gateway import Gateway
+
+        with attributed("agent", "plan"):
+            gateway = Gateway(self._machine)
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
+
+    @contextmanager
+    def _grant(self, gateway: Gateway | None, plan: RolloutPlan) -> Iterator[Grant | None]:
+        """What the agents of this rollout may ask of models, and its record."""
+        if gateway is None:
+            yield None
+            return
+        from benchflow.models.gateway import NO_CALL_LIMITS, GrantRequest
+
+        config = self.config
+        with closing(ModelCalls(self._places, self._draft.redactor)) as calls:
+            limits = config.call_limits or NO_CALL_LIMITS
+            replay = config.replay.fresh() if config.replay is not None else None
+            yield gateway.open(GrantRequest(calls, limits, plan.forbidden_tools, replay, config.token_ids))
+
+    async def _drive(self, planned: _Planned, environment: Environment, models: Gateway | None) -> Verdict:
         config, draft = self.config, self._draft
-        verifier = self._make_verifier(
-            environment,
-            machine=self._machine,
-            cache=config.judge_cache,
-            base_image=config.base_image,
-            blames=config.agent not in (ORACLE, NOP),
-        )
         with (
             closing(JsonLines(self._places.user_rounds)) as rounds,
             Trajectory(self._places.trajectory, draft.redactor) as trajectory,
+            self._grant(models, planned.plan) as grant,
         ):
+            verifier = self._make_verifier(
+                environment,
+                machine=self._machine,
+                cache=config.judge_cache,
+                base_image=config.base_image,
+                blames=config.agent not in (ORACLE, NOP),
+                models=grant.seat(CallPlace("judge", "judge")) if grant is not None else None,
+            )
             context = TurnContext(
                 config=config,
                 package=planned.package,
@@ -173,6 +219,7 @@ class Rollout:
                 machine=self._machine,
                 installed=self._installed | environment.brought,
                 agents_until=self._agents_until(planned.plan),
+                grant=grant,
             )
             draft.driver = AgentDriver(context, draft)
             try:
@@ -224,6 +271,7 @@ class Rollout:
     async def _check_judges(self, plan: RolloutPlan) -> None:
         """Refuse a judge that cannot be called, before the agent works in vain."""
         asked = judges(plan.view, self._machine, [step.name for step in plan.steps])
+        self._judged = bool(asked)
         try:
             if asked:
                 await anyio.to_thread.run_sync(require_judges, asked)
@@ -321,6 +369,16 @@ class Rollout:
             "started_at": draft.started_at,
         }
         write_document(self._places.config, draft.redactor.data(document))
+
+
+def _machine(config: RolloutConfig) -> Mapping[str, str]:
+    """The variables of the machine; a replay asks nobody, so any key will do."""
+    known = dict(os.environ) if config.machine is None else config.machine
+    if config.replay is None:
+        return known
+    from benchflow.models.gateway import PROVIDERS
+
+    return {**{provider.keys[0]: "replayed" for provider in PROVIDERS.values()}, **known}
 
 
 def _draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:

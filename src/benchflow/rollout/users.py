@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from benchflow.errors import InfrastructureFailure
+from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.record import Event
 
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
+
+FOLLOW_UP: Final = "User follow-up:"
 MODEL_TRAJECTORY_CHARS: Final = 6_000
 MAX_ANSWER_TOKENS: Final = 512
 _PART: Final = (
@@ -215,16 +220,21 @@ def _said(event: Mapping[str, Any]) -> Any:
     return ""
 
 
-def model_caller(machine: Mapping[str, str] | None = None) -> ModelCall:
-    """Asks models with the keys among these variables; the process's own when left out."""
+def model_caller(machine: Mapping[str, str] | None = None, access: Access | None = None) -> ModelCall:
+    """Asks models with the keys among these variables; the process's own when left out. Calls are recorded and counted
+    by `access`."""
 
     async def ask(model: str, prompt: str) -> str:
         from benchflow.models import ChatModel, ModelFailure
+        from benchflow.models.chat import LIMIT_CODES
 
         messages = [{"role": "user", "content": prompt}]
         try:
-            reply = await ChatModel(model, machine).complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
+            chat = ChatModel(model, machine, access=access)
+            reply = await chat.complete(messages, max_output_tokens=MAX_ANSWER_TOKENS)
         except ModelFailure as error:
+            if error.code in LIMIT_CODES:
+                return ""  # nothing more is said, and what the agent left is verified
             raise InfrastructureFailure(f"The simulated user failed: {error}", code=error.code) from error
         return reply.text
 
@@ -257,3 +267,38 @@ def asks_about(messages: Iterable[str], key: str, value: str) -> bool:
 def _mentioned(word: str, said: list[str]) -> bool:
     """The word itself, or a form of it: `region` is mentioned in `regions`."""
     return any(other == word or (len(word) >= _SHORTEST and other.startswith(word)) for other in said)
+
+
+async def next_prompt(
+    user: BaseUser | None, number: int, declared: str | None, instruction: str, last: RoundResult | None
+) -> str | None:
+    """The prompt of round `number`; None ends the conversation.
+
+    `declared` is the prompt of a declared turn, None in a free round, where the user hears the `instruction`.
+    """
+    if user is None:
+        return declared
+    with user_boundary():
+        said = await user.run(number, instruction if declared is None else declared, last)
+    if declared is None or not user.follows_scenes:
+        return said
+    return declared if said in (None, declared) else f"{declared}\n\n{FOLLOW_UP}\n{said}"
+
+
+def handoff_note(last: RoundResult | None) -> str:
+    """What the next role learns about the previous one: its name, and how much it did."""
+    if last is None:
+        return ""
+    return f"\n\nHandoff from {last.role} (scene {last.scene}): {last.n_tool_calls} tool calls in its last turn."
+
+
+@contextmanager
+def user_boundary() -> Iterator[None]:
+    """An exception of a user is a failure of the caller, not of the agent."""
+    try:
+        yield
+    except BenchflowError:
+        raise
+    except Exception as error:  # a user is the caller's own code
+        message = f"The user of this rollout failed: {type(error).__name__}: {error}"
+        raise InfrastructureFailure(message[:2000], code="user-failed") from error

@@ -420,6 +420,14 @@ class Sandbox(ABC):
         """A stream socket connected to a port inside, a `ConnectionError` if nothing listens there."""
         raise UnsupportedError(f"This sandbox cannot forward its port {port}.", code="ports-unsupported")
 
+    async def listen(self, port: int) -> socket.socket:
+        """A socket that listens on the loopback inside, under every network policy; the caller serves it from outside.
+
+        `port` is taken if no program inside has it, else another one. It has to be opened again after a `fork` of a
+        sandbox in which nothing runs.
+        """
+        raise UnsupportedError(f"This sandbox cannot have the port {port} of another.", code="ports-unsupported")
+
     @abstractmethod
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None

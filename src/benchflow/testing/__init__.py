@@ -25,13 +25,25 @@ if TYPE_CHECKING:
         ModelRequest,
         Reply,
         Silence,
+        Token,
         ToolCall,
         Usage,
     )
 
 _WHERE: Final = {
     **dict.fromkeys(
-        ("Answer", "Disconnect", "Fault", "Malformed", "ModelRequest", "Reply", "Silence", "ToolCall", "Usage"),
+        [
+            "Answer",
+            "Disconnect",
+            "Fault",
+            "Malformed",
+            "ModelRequest",
+            "Reply",
+            "Silence",
+            "Token",
+            "ToolCall",
+            "Usage",
+        ],
         "benchflow.testing.replies",
     ),
     "BackendFault": "benchflow.testing.promise_table",
@@ -68,6 +80,7 @@ __all__ = [
     "Reply",
     "SandboxCall",
     "Silence",
+    "Token",
     "ToolCall",
     "Usage",
     "check_backend",

@@ -1,4 +1,4 @@
-"""A local server that speaks the OpenAI chat-completions protocol and gives scripted replies.
+"""A local server that speaks the protocols of model providers and gives scripted replies.
 
 In: a script of replies, one reply for every request, or a function. Out: real HTTP on the loopback, whole or
 streamed, with tool calls, usage and every way a provider fails; and a record of the requests. It runs in
@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
 
+from benchflow.testing.dialects.spoken import Dialect
 from benchflow.testing.model_wire import WireServer
 from benchflow.testing.replies import Fault, ModelRequest, Reply, SpelledReply, spelled
 
@@ -38,17 +40,23 @@ class ModelServer:
         self._port = port
         self.models = tuple(models)
         self._requests: list[ModelRequest] = []
+        self._counts: list[ModelRequest] = []
         self._used = 0
-        self._lock = threading.Lock()  # protects the two above, and serialises the reply function
+        self._lock = threading.Lock()  # protects the three above, and serialises the reply function
         self._http: WireServer | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def url(self) -> str:
-        """The base URL for clients, as used in `OPENAI_BASE_URL`; ends in `/v1`. Only while it runs."""
+        """The base URL for clients of OpenAI, as used in `OPENAI_BASE_URL`; ends in `/v1`. Only while it runs."""
+        return f"{self.root}/v1"
+
+    @property
+    def root(self) -> str:
+        """The base URL for clients of Anthropic and Gemini. Only while it runs."""
         if self._http is None:
             raise RuntimeError("the model server is not running")
-        return f"http://127.0.0.1:{self._http.server_port}/v1"
+        return f"http://127.0.0.1:{self._http.server_port}"
 
     @property
     def api_key(self) -> str:
@@ -57,14 +65,27 @@ class ModelServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that point a client or an agent here."""
-        return {"OPENAI_BASE_URL": self.url, "OPENAI_API_KEY": self.api_key}
+        """The variables that point a client or an agent here, in any dialect."""
+        return {
+            "OPENAI_BASE_URL": self.url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.root,
+            "ANTHROPIC_API_KEY": self.api_key,
+            "GOOGLE_GEMINI_BASE_URL": self.root,
+            "GEMINI_API_KEY": self.api_key,
+        }
 
     @property
     def requests(self) -> tuple[ModelRequest, ...]:
-        """All chat requests so far, in order of arrival, including refused ones."""
+        """All requests for an answer so far, in order of arrival, including refused ones."""
         with self._lock:
             return tuple(self._requests)
+
+    @property
+    def counts(self) -> tuple[ModelRequest, ...]:
+        """All requests for a count of tokens so far; they use up no reply."""
+        with self._lock:
+            return tuple(self._counts)
 
     @property
     def remaining(self) -> int | None:
@@ -100,22 +121,44 @@ class ModelServer:
         self.stop()
 
     def answer(
-        self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
+        self, dialect: Dialect, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
     ) -> tuple[ModelRequest, SpelledReply]:
-        """Record a chat request and choose its reply."""
+        """Record a request and choose its reply."""
         with self._lock:
-            key = headers.get("authorization", "").removeprefix("Bearer ")
-            authorized = self._required_key in (None, key)
-            request = ModelRequest(len(self._requests), path, dict(headers), body, authorized)
-            self._requests.append(request)
-            if not authorized:
-                return request, Fault(401, "the API key is not the expected one", "invalid_api_key")
-            if self.models and request.model not in self.models:
-                return request, Fault(404, f"unknown model {request.model!r}", "model_not_found")
+            request, refused = self._record(self._requests, dialect, path, headers, body)
+            if refused is not None:
+                return request, refused
             try:
                 return request, spelled(self._next(request))
             except Exception as error:  # noqa: BLE001 - a reply function may raise anything; the client must hear of it
                 return request, Fault(500, f"the reply function failed: {error!r}", "script_failed")
+
+    def count(
+        self, dialect: Dialect, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
+    ) -> tuple[ModelRequest, Fault | None]:
+        """Record a request for a count of tokens."""
+        with self._lock:
+            return self._record(self._counts, dialect, path, headers, body)
+
+    def _record(
+        self,
+        requests: list[ModelRequest],
+        dialect: Dialect,
+        path: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any],
+    ) -> tuple[ModelRequest, Fault | None]:
+        """The request, and why it is refused."""
+        query = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
+        authorized = self._required_key in (None, dialect.key(headers, query))
+        heard = dialect.hear(path, body)
+        request = ModelRequest(len(requests), dialect.name, path, dict(headers), body, heard, authorized)
+        requests.append(request)
+        if not authorized:
+            return request, Fault(401, "the API key is not the expected one", "invalid_api_key")
+        if self.models and request.model not in self.models:
+            return request, Fault(404, f"unknown model {request.model!r}", "model_not_found")
+        return request, None
 
     def _next(self, request: ModelRequest) -> Reply:
         if callable(self._script):

@@ -1,4 +1,4 @@
-"""The HTTP side of the model server: routes, bodies, server-sent events, and connections that end on demand."""
+"""The HTTP side of the model server: routes, bodies, streams, and connections that end on demand."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, islice
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
-from benchflow.testing.replies import (
-    Answer,
-    Disconnect,
-    Fault,
-    Malformed,
-    ModelRequest,
-    Silence,
-    SpelledReply,
-    chunks,
-    completion,
-    error_body,
-)
+from benchflow.testing.dialects.scripted_chat import Chat
+from benchflow.testing.dialects.scripted_gemini import Gemini
+from benchflow.testing.dialects.scripted_messages import Messages
+from benchflow.testing.dialects.scripted_responses import Responses
+from benchflow.testing.dialects.spoken import Dialect
+from benchflow.testing.replies import CUT, Answer, Disconnect, Fault, Malformed, ModelRequest, Silence, SpelledReply
 
 MAX_BODY: Final = 64 << 20
 DEFAULT_MODEL: Final = "test-model"
+_CHAT: Final = Chat()
+_MESSAGES: Final = Messages()
+_GEMINI: Final = Gemini()
+DIALECTS: Final[tuple[Dialect, ...]] = (_CHAT, Responses(), _MESSAGES, _GEMINI)
 
 
 class Answerer(Protocol):
@@ -34,8 +35,12 @@ class Answerer(Protocol):
     models: tuple[str, ...]
 
     def answer(
-        self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
+        self, dialect: Dialect, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
     ) -> tuple[ModelRequest, SpelledReply]: ...
+
+    def count(
+        self, dialect: Dialect, path: str, headers: Mapping[str, str], body: Mapping[str, Any]
+    ) -> tuple[ModelRequest, Fault | None]: ...
 
 
 class WireServer(ThreadingHTTPServer):
@@ -76,7 +81,7 @@ class WireServer(ThreadingHTTPServer):
 
 
 class _BadRequest(Exception):
-    """A request that is not a chat request."""
+    """A request that its dialect does not allow."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -89,46 +94,61 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet: tests read `requests` instead."""
 
     def do_GET(self) -> None:
+        dialect = self._listing()
         models = self.server.answerer.models or (DEFAULT_MODEL,)
-        known = [{"id": name, "object": "model", "created": 0, "owned_by": "test"} for name in models]
         path = self._route()
         if path == "/models":
-            self._send_json(200, {"object": "list", "data": known})
+            self._send_json(200, dialect.model_list([dialect.model_entry(name) for name in models]))
             return
-        found = [entry for entry in known if path == f"/models/{entry['id']}"]
+        found = [name for name in models if path == f"/models/{name}"]
         if found:
-            self._send_json(200, found[0])
+            self._send_json(200, dialect.model_entry(found[0]))
         else:
-            self._send_json(404, error_body(404, f"there is nothing at {self.path}"))
+            self._send_fault(dialect, Fault(404, f"there is nothing at {self.path}"))
 
     def do_POST(self) -> None:
+        route = self._route()
+        dialect = next((dialect for dialect in DIALECTS if dialect.route(route)), None)
         try:
             body = self._read_body()
-            if self._route() != "/chat/completions":
-                self._send_json(404, error_body(404, f"there is nothing at {self.path}"))
+            if dialect is None:
+                self._send_fault(self._listing(), Fault(404, f"there is nothing at {self.path}"))
                 return
-            _require_chat(body)
+            problem = dialect.problem(body)
+            if problem:
+                raise _BadRequest(problem)
         except _BadRequest as error:
             self.close_connection = True
-            self._send_json(400, error_body(400, str(error)))
+            self._send_fault(dialect or self._listing(), Fault(400, str(error)))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request, reply = self.server.answerer.answer(self.path, headers, body)
-        self._reply(request, reply)
+        if dialect.route(route) == "answer":
+            request, reply = self.server.answerer.answer(dialect, self.path, headers, body)
+            self._reply(dialect, request, reply)
+            return
+        request, fault = self.server.answerer.count(dialect, self.path, headers, body)
+        if fault is None:
+            self._send_json(200, dialect.count(request))
+        else:
+            self._send_fault(dialect, fault)
 
-    def _reply(self, request: ModelRequest, reply: SpelledReply) -> None:
+    def _reply(self, dialect: Dialect, request: ModelRequest, reply: SpelledReply) -> None:
         match reply:
             case Answer():
                 if self.server.stopping.wait(reply.delay_sec):
                     self.close_connection = True
                 elif request.stream:
-                    self._send_stream(chunks(reply, request))
+                    self._stream(dialect, request, dialect.events(reply, request), pause=reply.pause_sec)
+                    self._end_stream()
                 else:
-                    self._send_json(200, completion(reply, request))
+                    self._send_json(200, dialect.whole(reply, request))
             case Fault():
-                wait = reply.retry_after_sec
-                headers = {} if wait is None else {"Retry-After": f"{wait:g}"}
-                self._send_json(reply.status, error_body(reply.status, reply.message, reply.code), headers)
+                if request.stream and reply.after:
+                    before = islice(dialect.events(CUT, request), reply.after)
+                    self._stream(dialect, request, chain(before, [dialect.error_event(reply, request)]))
+                    self._end_stream()
+                else:
+                    self._send_fault(dialect, reply)
             case Malformed():
                 self._send(200, reply.body, {"Content-Type": reply.content_type})
             case Silence():
@@ -136,26 +156,60 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             case Disconnect():
                 if request.stream and reply.after:
-                    self._send_stream(chunks(reply.answer, request), limit=reply.after)
+                    self._stream(dialect, request, islice(dialect.events(reply.answer, request), reply.after))
+                self.server.stopping.wait(reply.hang_sec)
                 self.close_connection = True
 
+    def _listing(self) -> Dialect:
+        """The dialect of a request that is not for an answer."""
+        if self.path.startswith("/v1beta") or "x-goog-api-key" in self.headers:
+            return _GEMINI
+        return _MESSAGES if "anthropic-version" in self.headers else _CHAT
+
     def _route(self) -> str:
-        """The path below the base URL, with or without its `/v1`."""
-        return self.path.split("?", 1)[0].removeprefix("/v1")
+        """The path below the base URL, with or without its version."""
+        return urlsplit(self.path).path.removeprefix("/v1beta").removeprefix("/v1")
 
     def _read_body(self) -> Mapping[str, Any]:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY:
-            raise _BadRequest(f"a body with a length of at most {MAX_BODY:,} bytes is required")
+        data = self._read_bytes()
         try:
-            body = json.loads(self.rfile.read(int(length)))
-        except ValueError as error:
+            if self.headers.get("Content-Encoding") == "gzip":
+                data = zlib.decompressobj(wbits=31).decompress(data, MAX_BODY)
+            body = json.loads(data)
+        except (ValueError, zlib.error) as error:
             raise _BadRequest(f"the body is not JSON: {error}") from error
         if not isinstance(body, dict):
             raise _BadRequest("the body must be an object")
         return body
 
-    def _send_json(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
+    def _read_bytes(self) -> bytes:
+        limit = f"a body with a length of at most {MAX_BODY:,} bytes is required"
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            data = bytearray()
+            while size := self._chunk_size():
+                if len(data) + size > MAX_BODY:
+                    raise _BadRequest(limit)
+                data += self.rfile.read(size)
+                self.rfile.readline(3)
+            while self.rfile.readline(1 << 16).strip():
+                """Trailers end with an empty line."""
+            return bytes(data)
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            raise _BadRequest(limit)
+        return self.rfile.read(int(length))
+
+    def _chunk_size(self) -> int:
+        try:
+            return int(self.rfile.readline(1 << 10).partition(b";")[0], 16)
+        except ValueError as error:
+            raise _BadRequest("the body has a chunk without a size") from error
+
+    def _send_fault(self, dialect: Dialect, fault: Fault) -> None:
+        body, headers = dialect.error(fault, self.path)
+        self._send_json(fault.status, body, headers)
+
+    def _send_json(self, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
         content = {"Content-Type": "application/json", **(headers or {})}
         self._send(status, json.dumps(body).encode(), content)
 
@@ -169,30 +223,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
         self.wfile.flush()
 
-    def _send_stream(self, pieces: Iterator[Mapping[str, Any]], limit: int | None = None) -> None:
-        """Server-sent events in HTTP chunks; with a limit the stream stops after that many."""
+    def _stream(self, dialect: Dialect, request: ModelRequest, events: Iterable[bytes], pause: float = 0.0) -> None:
+        """Each event in its own HTTP chunk, without the chunk that ends the stream."""
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Type", dialect.stream_type(request))
+        self.send_header("Cache-Control", "no-cache")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for index, piece in enumerate(pieces):
-            if index == limit:
-                self.wfile.flush()
+        for index, event in enumerate(events):
+            if pause and index and self.server.stopping.wait(pause):
+                self.close_connection = True
                 return
-            self._send_event(json.dumps(piece))
-        self._send_event("[DONE]")
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            self.wfile.flush()
+
+    def _end_stream(self) -> None:
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
-
-    def _send_event(self, text: str) -> None:
-        event = f"data: {text}\n\n".encode()
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
-        self.wfile.flush()
-
-
-def _require_chat(body: Mapping[str, Any]) -> None:
-    messages = body.get("messages")
-    if not isinstance(body.get("model"), str):
-        raise _BadRequest("model must be a string")
-    if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
-        raise _BadRequest("messages must be a list of at least one object")

@@ -269,7 +269,10 @@ node() {
   [ -x "$1" ] && [ -f "$1" ] && printf 'node %s\0' "$(readlink -f "$1")"
 }
 stdlib() {
-  [ ! -f "$1/encodings/aliases.py" ] || (cd -P "$1" && printf 'stdlib %s\0' "$(pwd -P)")
+  [ -f "$1/encodings/aliases.py" ] || return 0
+  place=$(cd -P "$1/encodings" && pwd -P)
+  case $place in */encodings) place=${place%/encodings};; *) place=$(cd -P "$1" && pwd -P);; esac
+  printf 'stdlib %s\0' "$place"
 }
 setting() {
   case $SETTINGS in *":${1##*/}:"*) [ ! -s "$1" ] || printf '%s\0' "$1" >&3;; esac
@@ -421,10 +424,16 @@ async def as_built(environment: Environment) -> AsBuilt:
     return _known[key]
 
 
+def _stdlib(place: Path) -> str:
+    """Where the start is laid: a library may consist of links into another one, through which nothing is written."""
+    folder = (place / "encodings").resolve()
+    return str(folder.parent if folder.name == "encodings" else place.resolve())
+
+
 def _of_this_machine() -> AsBuilt:
     """The same for an environment without an image, which is the machine's userland and an empty working folder."""
     places = (place for pattern in _STDLIBS for place in Path("/").glob(pattern[1:]))
-    stdlibs = [str(place.resolve()) for place in places if (place / "encodings/aliases.py").is_file()]
+    stdlibs = [_stdlib(place) for place in places if (place / "encodings/aliases.py").is_file()]
     folders = (folder for pattern in (*_LIBRARIES, *_PATH) for folder in Path("/").glob(pattern[1:]))
     programs = frozenset(entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
     accounts = Path("/etc/passwd")

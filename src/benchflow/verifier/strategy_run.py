@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from benchflow.environment import Environment
 from benchflow.errors import BenchflowError, EnvironmentFailure, Issue, SandboxFailure
@@ -24,6 +24,9 @@ from benchflow.task.verifier.declared_strategies import Strategy
 from benchflow.verifier.boxes import MAX_LOG_BYTES, Box, BoxMaker, Findings
 from benchflow.verifier.scope import LOGS, Scope, VerifierVariables
 from benchflow.verifier.surviving.path_patterns import is_pattern, matches
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 Score = Callable[["Run"], Awaitable[Verdict]]
 """A strategy: returns a verdict, or raises an error of the tree that attributes the failure."""
@@ -59,6 +62,8 @@ class Run:
     """The folder of the rollout, where declared evidence is."""
     cache: Path | None = None
     """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
+    models: Access | None = field(default=None, repr=False)
+    """Where calls of judges are recorded and counted."""
 
     def box(self, extra: dict[str, bytes] | None = None) -> AbstractAsyncContextManager[Box]:
         """A box in verifier scope for the length of a block."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -33,6 +33,9 @@ from benchflow.verifier.perturbation import Perturbation
 from benchflow.verifier.scope import Scope, VerifierVariables, isolation_of, scope_of, verifier_variables
 from benchflow.verifier.strategy_run import Run, Score, keep_declared, load_strategy
 from benchflow.verifier.surviving.survival import Withheld
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 _KEEP_THEMSELVES: Final = frozenset({"script", "reward-kit", "hybrid", "gain"})
 """Strategies that keep declared artifacts from the box they ran in, or leave that to the strategies they combine."""
@@ -93,17 +96,23 @@ class Verifier:
         cache: Path | None = None,
         base_image: str | None = None,
         blames: bool = True,
+        given: Mapping[str, str] | None = None,
+        models: Access | None = None,
     ) -> None:
         """`machine` holds the variables that `verifier.env` may use (default: those of this process). `cache` keeps
         baseline and ceiling scores (default: a folder of the user's cache). `base_image` is the substitute for an image
         that is not available.
         Without `blames` a failure is never the result of the state that was verified: for states that no agent made.
+        `given` are variables of every verifier, beside and before those of the package.
+        `models` is where calls of judges are recorded and counted.
         """
         self.environment: Final = environment
         self._machine: Final = os.environ if machine is None else machine
         self._cache: Final = cache
         self._base_image: Final = base_image
         self._blames: Final = blames
+        self._given: Final = dict(given or {})
+        self._models: Final = models
         self._scopes: Final[dict[str | None, Scope]] = {}
 
     async def verify(
@@ -216,19 +225,31 @@ class Verifier:
             verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False)
         return WiderCheck(rung, verdict.reward if isinstance(verdict, Scored) else None)
 
+    def _judges_of(self, step: str | None) -> Access | None:
+        if self._models is None:
+            return None
+        return replace(self._models, place=replace(self._models.place, step=step))
+
     async def _on_pristine(
         self, scope: Scope, name: str, rollout: Path | None, lacking: Iterable[FailedRequest]
     ) -> blame.Pristine:
         """How the same verifier does on the environment as built, in which no agent was."""
         backend, preparation = self.environment.backend, self.environment.preparation
-        variables = verifier_variables(scope, self._machine)
+        variables = self._variables(scope)
 
         async def verify() -> blame.Pristine:
             try:
                 fresh = Environment(backend, preparation)
                 await fresh.start()
                 async with fresh:
-                    verifier = Verifier(fresh, machine=self._machine, cache=self._cache, base_image=self._base_image)
+                    verifier = Verifier(
+                        fresh,
+                        machine=self._machine,
+                        cache=self._cache,
+                        base_image=self._base_image,
+                        given=self._given,
+                        models=self._models,
+                    )
                     with scratch("pristine-") as folder:
                         found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
             except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
@@ -241,6 +262,10 @@ class Verifier:
         own = (scope.step, name, scope.isolation.rung, frozenset(variables.values.items()))
         key = (backend.name, scope.view.content_digest, image, *settings, *own)
         return await blame.on_pristine(key, verify, lacking)
+
+    def _variables(self, scope: Scope) -> VerifierVariables:
+        found = verifier_variables(scope, self._machine)
+        return replace(found, values={**found.values, **self._given}) if self._given else found
 
     def _scope(self, step: str | None) -> Scope:
         """The verifier of a step; its document is read once and reused."""
@@ -266,7 +291,7 @@ class Verifier:
             with attributed("verifier", "verify"):
                 require_intact(scope.view.files)
                 _, declared = scope.strategy(name)
-                variables = verifier_variables(scope, self._machine)
+                variables = self._variables(scope)
                 maker = self._maker(box, scope, variables, findings, soft=soft)
 
                 async def again(other: str, place: Path, another: Sandbox | None) -> Verdict:
@@ -287,6 +312,7 @@ class Verifier:
                     again=again,
                     rollout=rollout,
                     cache=self._cache,
+                    models=self._judges_of(scope.step),
                 )
                 findings.add(*await check_composition(box, scope))
                 has_services = box is self.environment.sandbox and self.environment.services is not None

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from benchflow.agents.acp.acp_session import Session
 
 EXTRA: Final = "the extra acp"
+GATEWAY_EXTRA: Final = "the extra models"
 
 
 class AcpAgent(Agent):
     """A process that takes prompts over its standard streams; one session from `start` to `close`."""
+
+    asks_inside = True
 
     def __init__(self, request: AgentRequest, launch: Launch) -> None:
         self.name = request.name
@@ -38,36 +41,37 @@ class AcpAgent(Agent):
 
     def check(self, env: Mapping[str, str]) -> None:
         if find_spec("acp") is None:
-            raise UsageError(self._missing(), code="extra-missing")
+            raise UsageError(self._missing(EXTRA), code="extra-missing")
+        if self._launch.pointing is not None and not all(map(find_spec, ("httpx", "uvicorn"))):
+            raise UsageError(self._missing(GATEWAY_EXTRA), code="extra-missing")
         try:
-            self._launch.environment(self.name, env, self._request.environ, self._request.model)
+            self._launch.check(self.name, env, self._request.environ, self._request.model)
         except AgentFailure as error:
             raise UsageError(str(error), code=error.code) from error
 
-    def _missing(self) -> str:
+    def _missing(self, extra: str) -> str:
         from cube.extras import extra_command
 
-        return f"The agent '{self.name}' needs {EXTRA}: {extra_command('acp')}"
+        return f"The agent '{self.name}' needs {extra}: {extra_command(extra.rpartition(' ')[2])}"
 
     async def start(self, context: AgentContext) -> None:
         if find_spec("acp") is None:
-            raise AgentFailure(self._missing(), code="extra-missing")
+            raise AgentFailure(self._missing(EXTRA), code="extra-missing")
         from benchflow.agents.acp.acp_session import Session
 
         if self._session is not None:
             raise AgentFailure(f"The agent '{self.name}' is already running.", code="already-started")
         model = context.model or self._request.model
         launch = self._launch
-        env = launch.environment(self.name, context.env, self._request.environ, model)
-        known = replace(
-            context, redactor=context.redactor.with_values(env[name] for name in launch.secrets if name in env)
-        )
+        pointed = launch.environment(self.name, context.env, self._request.environ, context.models, model)
+        machine = self._request.environ
+        secrets = [machine[name] for name in launch.secrets if machine.get(name)]
         self._session = await Session.open(
             self.name,
             launch.command,
-            env,
-            known,
-            model=None if launch.model_variable else model,
+            pointed.variables,
+            replace(context, redactor=context.redactor.with_values(secrets)),
+            model=pointed.session_model,
             auth_method=launch.auth_method,
         )
 
@@ -95,6 +99,7 @@ KIND: Final = AgentKind(
         "process",
         argument="COMMAND",
         needs=(EXTRA, "the command in the environment"),
+        models="variables",
     ),
     agent=_any_command,
 )

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from benchflow.agents.acp.pointing import Pointed, Pointing, Target, choose
 from benchflow.errors import AgentFailure
+from benchflow.models.gateway.upstreams import PROVIDERS, Upstreams, find_upstreams
 from benchflow.sandbox.network.addresses import VARIABLE
 from benchflow.sandbox.protocol import Sandbox
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 _INSTALL_TIMEOUT: Final = 900.0
 _OWN_LOG: Final = "complete log of this run"
 _REFUSED: Final = "egress to "
 """The beginning of a sandbox's message about a refused connection."""
 _FORBIDDEN: Final = re.compile(r"\b403\b")
-_PLAIN: Final = ("_MODEL", "_PROVIDER")
 _PERMIT: Final = f"if its address is not public, permit it with {VARIABLE}"
-
-Configure = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
-"""Derives more variables from those that are set and the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +34,23 @@ class Launch:
     install_script: str | None = None
     """Run by the environment's shell as root; None: the command already exists."""
     one_of: tuple[str, ...] = ()
-    """Variables of which at least one must be set."""
+    """Variables of keys, of which at least one must be set; their values stay with the gateway."""
     optional: tuple[str, ...] = ()
     """Variables that are passed on if they are set."""
     settings: Mapping[str, str] | None = None
     """Variables with fixed values."""
-    configure: Configure | None = None
-    """Translates other variables into the agent's own settings; raises `AgentFailure` if that is not possible."""
+    pointing: Pointing | None = None
+    """How it is pointed at the model gateway; None: by the variables of ordinary clients, as far as it reads them."""
     auth_method: str | None = None
     """The authentication method of the protocol, used if the agent requires one."""
-    model_variable: str | None = None
-    """How the model is passed to the agent; None: through the protocol."""
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        return (*self.one_of, *self.optional)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The variables whose values must not be recorded; names of models and providers may be."""
-        return tuple(name for name in self.variables if not name.endswith(_PLAIN))
+        """The variables of this machine whose values must not be recorded: keys, addresses, configurations."""
+        families = self.pointing.families if self.pointing is not None else ()
+        known = [provider for provider in PROVIDERS.values() if provider.family in families]
+        names = [name for provider in known for name in (*provider.keys, *provider.bases)]
+        return tuple(dict.fromkeys((*self.one_of, *self.optional, *names)))
 
     @property
     def install_key(self) -> str | None:
@@ -72,22 +70,55 @@ class Launch:
             reason = "time limit exceeded" if done.timed_out else said or f"exit code {done.exit_code}"
             raise AgentFailure(f"The agent '{agent}' could not be installed: {reason}", code="install-failed")
 
+    def check(self, agent: str, declared: Mapping[str, str], machine: Mapping[str, str], model: str | None) -> None:
+        """Raise `AgentFailure` or `UsageError` if it is already clear that it cannot be pointed at a model."""
+        if self.pointing is not None:
+            own = self._own(declared, machine)
+            self._pointed(self.pointing, agent, own, find_upstreams(machine), None, model)
+
     def environment(
-        self, agent: str, declared: Mapping[str, str], machine: Mapping[str, str], model: str | None
-    ) -> dict[str, str]:
-        """The variables of its process; those of the phase take precedence over keys from this machine."""
-        own = {name: machine[name] for name in self.variables if machine.get(name)}
-        env = {**(self.settings or {}), **own, **declared}
-        if self.one_of and not any(env.get(name) for name in self.one_of):
-            needs = f"the variable {self.one_of[0]}, which is not set"
-            if len(self.one_of) > 1:
-                needs = f"one of the variables {', '.join(self.one_of)}; none of them is set"
+        self,
+        agent: str,
+        declared: Mapping[str, str],
+        machine: Mapping[str, str],
+        models: Access | None,
+        model: str | None,
+    ) -> Pointed:
+        """The variables of its process, and the model that is chosen through the protocol.
+
+        What points it at the gateway takes precedence over the variables of the phase, which may contain keys.
+        """
+        own = self._own(declared, machine)
+        if self.pointing is None:
+            return Pointed({**(models.variables() if models is not None else {}), **own}, model)
+        if models is None:
+            message = f"The agent '{agent}' calls models through the gateway, which this sandbox cannot reach."
+            raise AgentFailure(message, code="gateway-unreachable")
+        found = find_upstreams(machine)
+        reachable = Upstreams({name: found.by_name[name] for name in found.by_name if name in models.families})
+        pointed = self._pointed(self.pointing, agent, own, reachable, models, model)
+        return Pointed({**own, **pointed.variables}, pointed.session_model)
+
+    def _own(self, declared: Mapping[str, str], machine: Mapping[str, str]) -> dict[str, str]:
+        passed = {name: machine[name] for name in self.optional if machine.get(name)}
+        return {**(self.settings or {}), **passed, **declared}
+
+    def _pointed(
+        self,
+        pointing: Pointing,
+        agent: str,
+        env: Mapping[str, str],
+        upstreams: Upstreams,
+        models: Access | None,
+        model: str | None,
+    ) -> Pointed:
+        """With `models`, where the gateway really is; without, only what can be known before the start."""
+        if not any(upstream.family in pointing.families for upstream in upstreams.by_name.values()):
+            needs = f"one of the variables {', '.join(self.one_of)}; none of them is set"
             raise AgentFailure(f"The agent '{agent}' needs {needs}.", code="variable-missing")
-        if model and self.model_variable:
-            env[self.model_variable] = model
-        if self.configure is not None:
-            env |= self.configure(env, model)
-        return env
+        chosen = choose(agent, pointing, upstreams, model)
+        url, token = ("", "") if models is None else (models.url(chosen.upstream), models.token)
+        return pointing.point(agent, Target(chosen, url, token), env)
 
 
 def _last_words(output: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.protocol import AgentLimits, AgentRequest, StopReason
 from benchflow.errors import AgentFailure, InfrastructureFailure, RuntimeFailure, UsageError
 from benchflow.models import ChatModel, ModelFailure, Reply
+from benchflow.models.chat import LIMIT_CODES
 
 
 class Budget:
@@ -54,6 +55,14 @@ class OutOfRoom(Exception):
     """The conversation is too long for the model and cannot be made any shorter."""
 
 
+class AtLimit(Exception):
+    """A limit of the rollout or the job on calls of models was reached."""
+
+    def __init__(self, limit: StopReason) -> None:
+        super().__init__(limit)
+        self.limit: StopReason = limit
+
+
 def model_name(request: AgentRequest) -> str:
     """The model named by `model:MODEL` or by `--model`; `UsageError` if there is none, or if both are given."""
     if request.argument and request.model and request.argument != request.model:
@@ -82,11 +91,13 @@ async def next_reply(
     tools: Sequence[Mapping[str, Any]],
     reasoning_effort: str | None = None,
 ) -> Reply:
-    """The model's next reply, added to the conversation. Raises `OutOfRoom` or a failure with its category."""
+    """The model's next reply, added to the conversation. Raises `OutOfRoom`, `AtLimit`, or a failure."""
     while True:
         try:
             reply = await chat.complete(conversation.messages, tools=tools, reasoning_effort=reasoning_effort)
         except ModelFailure as failure:
+            if failure.code in LIMIT_CODES:
+                raise AtLimit(cast("StopReason", failure.code)) from failure
             if failure.code != "context-overflow":
                 raise as_failure(failure) from failure
             if not conversation.shrink():

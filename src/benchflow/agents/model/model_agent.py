@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from benchflow.agents.model.asking import Budget, OutOfRoom, as_failure, check_model, model_name, next_reply
+from benchflow.agents.model.asking import AtLimit, Budget, OutOfRoom, as_failure, check_model, model_name, next_reply
 from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.model.model_policy import ModelPolicy
 from benchflow.agents.model.tools import MalformedCall, offered, parse_call, run_tool
@@ -61,7 +61,7 @@ class ModelAgent(Agent):
     async def start(self, context: AgentContext) -> None:
         if context.mcp_servers:
             raise AgentFailure(f"The agent '{self.name}' cannot use tool servers.", code="mcp-unsupported")
-        chat = ChatModel(self.model, {**self._environ, **context.env})
+        chat = ChatModel(self.model, {**self._environ, **context.env}, access=context.models)
         try:
             await chat.check()
         except ModelFailure as failure:
@@ -115,6 +115,8 @@ class _Turns:
                 reply = await next_reply(
                     self._chat, self._conversation, self._budget, self._tools, self._context.reasoning_effort
                 )
+            except AtLimit as reached:
+                return reached.limit
             except OutOfRoom as problem:
                 self._context.events("error", code="context-overflow", message=str(problem))
                 return "max_tokens"
@@ -187,6 +189,7 @@ KIND: Final = AgentKind(
             "the extra models",
             "the key of the model's provider, such as OPENAI_API_KEY",
         ),
+        models="machine",
     ),
     agent=ModelAgent,
     policy=ModelPolicy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchflow.agents.model.asking import Budget, OutOfRoom, check_model, model_name, next_reply
+from benchflow.agents.model.asking import AtLimit, Budget, OutOfRoom, check_model, model_name, next_reply
 from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.model.tools import MalformedCall, parse_arguments
 from benchflow.agents.protocol import AgentRequest, Policy, StopReason
@@ -61,6 +61,8 @@ class ModelPolicy(Policy):
                 reply = await next_reply(self._chat, self._conversation, self._budget, tools)
             except OutOfRoom:
                 return self._end("max_tokens")
+            except AtLimit as reached:
+                return self._end(reached.limit)
             if chosen := self._actions(reply, known):
                 return chosen
             if reply.tool_calls:

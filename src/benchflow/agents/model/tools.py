@@ -127,7 +127,7 @@ async def run_tool(workspace: Workspace, name: str, arguments: Mapping[str, Any]
             case "bash":
                 timeout = min(max(float(arguments.get("timeout_sec", DEFAULT_TIMEOUT)), 0.1), LONGEST_TIMEOUT)
                 done = await workspace.bash(arguments["command"], timeout=timeout)
-                return _shown_result(done, timeout), done.ok
+                return shown_result(done, timeout), done.ok
             case "read_file":
                 text = await workspace.read_text(
                     arguments["path"], line=arguments.get("line"), limit=arguments.get("limit")
@@ -143,7 +143,8 @@ async def run_tool(workspace: Workspace, name: str, arguments: Mapping[str, Any]
         return f"error: {error}", False
 
 
-def _shown_result(done: ExecResult, timeout: float) -> str:
+def shown_result(done: ExecResult, timeout: float) -> str:
+    """The output of a command and how it ended, as text of limited length."""
     parts = [stream.decode(errors="replace").rstrip("\n") for stream in (done.stdout, done.stderr)]
     text = shortened("\n".join(part for part in parts if part))
     if done.dropped_bytes:

@@ -14,6 +14,7 @@ from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
+from benchflow.cli.model_options import call_limit_options, job_limit_options
 from benchflow.cli.preflight import note_judges, note_markers, require_base_image
 from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
@@ -72,13 +73,8 @@ building_option = click.option(
 @machine_settings_option
 @isolation_option
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps of a model agent.")
-@click.option(
-    "--max-cost",
-    "max_cost_usd",
-    type=click.FloatRange(min=0),
-    metavar="USD",
-    help="Maximum model cost of a rollout in US dollars.",
-)
+@call_limit_options
+@job_limit_options
 @click.option(
     "--timeout",
     "timeout_sec",

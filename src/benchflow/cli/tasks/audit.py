@@ -6,8 +6,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,11 +21,18 @@ from benchflow.cli.tasks.rendering import counted, failure_issues, issue_lines
 from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
 from benchflow.errors import Issue, UsageError
 from benchflow.record.codec import plain
+from benchflow.record.evidence import AuditReport, AuditVerdict
 from benchflow.task.discovery import FoundPackage, find_packages
 
 if TYPE_CHECKING:
     from benchflow.evidence.audit.exploit_family import Family
     from benchflow.evidence.trial_stage import StageOptions
+
+_WORDS: Final[Mapping[AuditVerdict, tuple[str, str]]] = {
+    "sound": ("sound  ", "green"),
+    "unsound": ("UNSOUND", "red"),
+    "undecided": ("UNDECIDED", "yellow"),
+}
 
 
 def _list_families(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -76,7 +84,7 @@ def audit(
 
     Agents that know the package try to earn a reward by tricks: each family of exploits is held, broken (it scores more
     than the same state without the trick), voided (there is no score because of the trick), or not applicable. Exits
-    with 1 if a package is unsound.
+    with 1 if a package is unsound, or undecided because it could not be tried here.
     """
     from benchflow.cli.preflight import require_base_image
     from benchflow.evidence.audit.auditing import load_families
@@ -98,9 +106,10 @@ def audit(
         concurrency=max(1, places // at_once),
     )
     work = _Work(found, settings, chosen, at_once, quiet=as_json)
-    entries = work.run()
-    unsound = sum(not entry["sound"] for entry in entries)
-    summary = {"total": len(entries), "sound": len(entries) - unsound, "unsound": unsound}
+    audited = work.run()
+    entries = [item.entry for item in audited]
+    counts = Counter(item.verdict for item in audited)
+    summary = {"total": len(entries), "sound": counts["sound"], "unsound": counts["unsound"]}
     document = {"summary": summary, "tasks": entries}
     if output is not None:
         from benchflow.files.atomic import write_atomic
@@ -111,9 +120,18 @@ def audit(
     else:
         if len(entries) > 1:
             emit("\n".join(_table(entries)))
-        verdict = f"{counted(len(entries), 'package')} audited: {summary['sound']} sound, {unsound} unsound"
-        emit(style(verdict, "red" if unsound else "green"))
-    return FAILED if unsound else GOOD
+        verdict = f"{counted(len(entries), 'package')} audited: {counts['sound']} sound, {counts['unsound']} unsound"
+        verdict += f", {counts['undecided']} undecided" if counts["undecided"] else ""
+        emit(style(verdict, "green" if counts["sound"] == len(entries) else "red"))
+    return GOOD if counts["sound"] == len(entries) else FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """A package, and its entry in the JSON document."""
+
+    verdict: AuditVerdict
+    entry: dict[str, Any]
 
 
 class _Work:
@@ -135,8 +153,8 @@ class _Work:
         self._quiet = quiet
         self._progress = Progress("Trying exploits:", len(found) * (len(families) + 1))
 
-    def run(self) -> list[dict[str, Any]]:
-        """The entries of all packages, in the order in which they were found."""
+    def run(self) -> list[_Audited]:
+        """All packages, in the order in which they were found."""
         import anyio
 
         try:
@@ -144,25 +162,25 @@ class _Work:
         finally:
             self._progress.hide()
 
-    async def _run(self) -> list[dict[str, Any]]:
+    async def _run(self) -> list[_Audited]:
         import anyio
 
-        done: dict[int, dict[str, Any]] = {}
+        done: dict[int, _Audited] = {}
         places = anyio.CapacityLimiter(self._at_once)
 
         async def one(number: int, item: FoundPackage) -> None:
             async with places:
-                entry = done[number] = await self._audited(item)
+                audited = done[number] = await self._audited(item)
             self._progress.hide()
             if not self._quiet:
-                emit("\n".join(_lines(entry)))
+                emit("\n".join(_lines(audited)))
 
         async with anyio.create_task_group() as group:
             for number, item in enumerate(self._found):
                 group.start_soon(one, number, item)
         return [done[number] for number in sorted(done)]
 
-    async def _audited(self, item: FoundPackage) -> dict[str, Any]:
+    async def _audited(self, item: FoundPackage) -> _Audited:
         from benchflow.evidence.audit.auditing import audit_package
         from benchflow.task.package import load_package
 
@@ -175,16 +193,22 @@ class _Work:
             report = await audit_package(package, self._settings, self._families, self._progress.advance)
         except Exception as error:  # noqa: BLE001 - one package must not prevent the reports of the others
             return _unsound(entry, failure_issues(error))
-        return {**entry, **plain(report), "findings": [issue.to_dict() for issue in report.findings]}
+        return _with_report(entry, report)
 
 
-def _unsound(entry: dict[str, Any], issues: tuple[Issue, ...]) -> dict[str, Any]:
-    findings = [issue.to_dict() for issue in issues]
-    return {**entry, "sound": False, "isolation": None, "families": [], "findings": findings}
+def _with_report(entry: dict[str, Any], report: AuditReport) -> _Audited:
+    document = {**plain(report), "families": plain(report.families)}
+    findings = [issue.to_dict() for issue in report.findings]
+    return _Audited(report.verdict, {**entry, **document, "findings": findings})
 
 
-def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
-    word = style("sound  ", "green") if entry["sound"] else style("UNSOUND", "red")
+def _unsound(entry: dict[str, Any], issues: tuple[Issue, ...]) -> _Audited:
+    return _with_report(entry, AuditReport(sound=False, isolation=None, findings=issues))
+
+
+def _lines(audited: _Audited) -> Iterator[str]:
+    entry = audited.entry
+    word = style(*_WORDS[audited.verdict])
     rung = f" at '{entry['isolation']['rung']}'" if entry["isolation"] else ""
     name = f"({printable(entry['name'])}){rung}"
     yield f"{word} {printable(entry['path'])} {style(name, 'dim')}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -329,7 +329,14 @@ def _lines(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"     leaderboard: {board['status']}{unchecked}"
     yield from issue_lines((Issue(**issue) for issue in entry["issues"]), entry["path"])
     if entry["written"]:
-        yield style(f"     wrote {', '.join(entry['written'])}", "dim")
+        yield style(f"     wrote {_written(entry['written'])}", "dim")
+
+
+def _written(files: Sequence[str]) -> str:
+    """`task.md, 3 files below evidence/`; the JSON document names each."""
+    folders = Counter(file.partition("/")[0] for file in files if "/" in file)
+    alone = [file for file in files if "/" not in file]
+    return ", ".join([*alone, *(f"{counted(number, 'file')} below {folder}/" for folder, number in folders.items())])
 
 
 def _perturbation_lines(entry: Mapping[str, Any], same: list[str]) -> Iterator[str]:
@@ -358,7 +365,8 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
         rewards.append(", ".join(dict.fromkeys(_rewards(case) for case in cases)) or _NOTHING)
     perturbed = [case["passed"] for case in entry["cases"] if case["type"] == _PERTURBATION]
     flake, audit, board = entry["flake"], entry["audit"], entry["leaderboard"]
-    broken = sum(family["verdict"] == "broken" for family in audit.get("families", ())) if audit else 0
+    verdicts = Counter(family["verdict"] for family in audit.get("families", ())) if audit else Counter[str]()
+    bad = [f"{verdicts[verdict]} {verdict}" for verdict in ("broken", "voided") if verdicts[verdict]]
     return (
         printable(entry["path"]),
         "proven" if entry["proven"] else "UNPROVEN",
@@ -366,7 +374,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
         *rewards,
         f"<= {flake['upper_95']:.1%}" if flake else _NOTHING,
         _NOTHING if not perturbed else f"{perturbed.count(False)} differ" if not all(perturbed) else "same",
-        _NOTHING if not audit else f"{broken} broken" if broken else "sound" if audit["sound"] else "voided",
+        _NOTHING if not audit else bad[0] if bad else "sound" if audit["sound"] else "undecided",
         board["status"] if board else _NOTHING,
     )
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from benchflow.errors import Issue
+from benchflow.errors import BenchflowError, Issue, RuntimeFailure, UnsupportedError
 from benchflow.evidence.audit.battery import UNDECIDED, Battery, Bounds
 from benchflow.evidence.audit.exploit_family import Attempt, Family, NotApplicable, Seen
 from benchflow.evidence.audit.scouting import look
 from benchflow.evidence.trial_stage import Stage, StageOptions, Trial, open_stage
 from benchflow.plugins import FAMILIES
-from benchflow.record.evidence import TOLERANCE, AuditReport, FamilyReport
+from benchflow.record.evidence import AUDIT_UNDECIDED, TOLERANCE, AuditReport, FamilyReport
 from benchflow.task.checks.worth import check_worth
-from benchflow.task.package import TaskPackage
+from benchflow.task.package import TaskPackage, load_package
 from benchflow.verifier.scope import scope_of
 
 CHEATS = "evidence/cheats/"
@@ -31,9 +31,22 @@ async def audit_package(
     families: Mapping[str, Family],
     on_family: Callable[[], None] = lambda: None,
 ) -> AuditReport:
-    """Try the families on a package, on a stage of its own; `on_family` is called when one is done."""
-    async with open_stage(package, options) as stage:
-        return await audit_stage(stage, families, on_family)
+    """Try the families on a package, on a stage of its own; `on_family` is called when one is done.
+
+    Where it cannot be run here (a judge without its key, an image or a feature that is missing) the report is
+    undecided, and says what is missing. Raises what refuses a package that is wrong itself: `PackageError`.
+    """
+    package = package if isinstance(package, TaskPackage) else load_package(package)
+    try:
+        async with open_stage(package, options) as stage:
+            return await audit_stage(stage, families, on_family)
+    except (UnsupportedError, RuntimeFailure) as error:
+        return AuditReport(sound=False, isolation=None, findings=(not_run(error), *findings(package)))
+
+
+def not_run(error: BenchflowError) -> Issue:
+    """Why a package could not be audited here."""
+    return Issue(AUDIT_UNDECIDED, "error", error.path, f"The audit could not run: {error}", error.file, error.line)
 
 
 async def audit_stage(
@@ -90,7 +103,7 @@ def _undecided(reports: Sequence[FamilyReport]) -> Iterator[Issue]:
     names = ", ".join(report.family for report in undecided[:5])
     more = f" and {len(undecided) - 5} more" if len(undecided) > 5 else ""
     message = f"not decided: {names}{more}; {undecided[0].evidence.removeprefix(UNDECIDED)}"
-    yield Issue("audit-undecided", "error" if nothing else "warning", "", message)
+    yield Issue(AUDIT_UNDECIDED, "error" if nothing else "warning", "", message)
 
 
 def _shipped(seen: Seen) -> list[Attempt] | NotApplicable:

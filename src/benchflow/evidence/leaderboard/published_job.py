@@ -15,7 +15,16 @@ from benchflow.record.result import RESULT_SCHEMA
 
 REPEATABLE: Final = frozenset({"infrastructure", "sandbox", "environment", "judge", "cancelled"})
 """Failures after which a try may be repeated: nothing that the agent did decides whether they happen."""
-_OVERRIDES: Final = ("base_image", "max_steps", "max_tokens", "max_cost_usd", "agent_timeout_sec", "timeout_sec")
+_OVERRIDES: Final = (
+    "base_image",
+    "max_steps",
+    "max_calls",
+    "max_tokens",
+    "max_cost_usd",
+    "max_model_time",
+    "agent_timeout_sec",
+    "timeout_sec",
+)
 
 
 @dataclass(frozen=True)

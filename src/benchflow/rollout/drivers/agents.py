@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchflow.record import AgentEnd, Artifact, Workspace
+from benchflow.record import AgentEnd, Artifact, CallPlace, Workspace
 from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
 from benchflow.rollout.course import Checkpoint, Course, Past
@@ -70,7 +70,8 @@ class AgentDriver(Driver):
         context = self._context
         place = context.folder.step(step.name).agent
         agents = OpenAgents(context, step, context.environment.sandbox, place, self._gatekeeper())
-        user = make_user(context.package, context.plan, context.config, context.machine)
+        heard = context.grant.seat(CallPlace("user", "user", step.name)) if context.grant is not None else None
+        user = make_user(context.package, context.plan, context.config, context.machine, heard)
         conversation = Conversation(context, agents, user)
         try:
             try:
@@ -79,6 +80,7 @@ class AgentDriver(Driver):
                 await agents.close()
                 end = agents.tally.end()
                 self._draft.add_agent(end, agents.tally.usage)
+                self._note_calls()
             if self._branches is not None:
                 await self._branches.grow(step, conversation.points)
         finally:
@@ -87,6 +89,16 @@ class AgentDriver(Driver):
                     for point in conversation.points:
                         await point.base.stop()
         return end
+
+    def _note_calls(self) -> None:
+        """What the model gateway saw, and the limit at which it refused."""
+        grant, draft = self._context.grant, self._draft
+        if grant is None:
+            return
+        draft.seen_usage = grant.usage
+        if grant.limit is not None:
+            reached = grant.limit.name if grant.limit.scope == "rollout" else f"job {grant.limit.name}"
+            draft.note(limits_reached=tuple(dict.fromkeys((*draft.notes.limits_reached, reached))))
 
     def _gatekeeper(self) -> Gatekeeper:
         context = self._context

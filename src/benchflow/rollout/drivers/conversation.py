@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from benchflow.errors import BenchflowError, InfrastructureFailure
 from benchflow.rewards import Scored
 from benchflow.rollout.drivers.turns import Asked, OpenAgents, TurnContext, TurnOutcome
 from benchflow.rollout.plan import PlannedTurn
-from benchflow.rollout.users import BaseUser, RoundResult
+from benchflow.rollout.users import BaseUser, RoundResult, handoff_note, next_prompt, user_boundary
 from benchflow.sandbox.protocol import Sandbox
 
-FOLLOW_UP: Final = "User follow-up:"
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Grant
+
 MAX_VERIFIER_OUTPUT: Final = 6_000
 
 
@@ -53,7 +54,7 @@ class Conversation:
     async def run(self, *, start: int = 0, prompt: str | None = None, last: RoundResult | None = None) -> None:
         """Play from round `start` on; `prompt` is the prompt there, if already known."""
         if self.user is not None and start == 0 and self.branch is None:
-            with _user_boundary():
+            with user_boundary():
                 await self.user.setup(self.agents.step.prompt, self._solution())
         for number, turn, declared in self._schedule(start):
             said = prompt if prompt is not None else await self._next_prompt(number, turn, last, declared=declared)
@@ -79,21 +80,13 @@ class Conversation:
     async def _next_prompt(
         self, number: int, turn: PlannedTurn, last: RoundResult | None, *, declared: bool
     ) -> str | None:
-        user = self.user
-        if user is None:
-            return turn.prompt
-        instruction = turn.prompt if declared else self.agents.step.prompt
-        with _user_boundary():
-            said = await user.run(number, instruction, last)
-        if not (declared and user.follows_scenes):
-            return said
-        return turn.prompt if said in (None, turn.prompt) else f"{turn.prompt}\n\n{FOLLOW_UP}\n{said}"
+        return await next_prompt(self.user, number, turn.prompt if declared else None, self.agents.step.prompt, last)
 
     async def _round(self, number: int, turn: PlannedTurn, said: str, last: RoundResult | None) -> RoundResult:
         role = turn.role.name if turn.scene is not None else None
         previous = last.role if last is not None else None
         handed = previous is not None and role is not None and previous != role
-        prompt = said + _handoff_note(last) if handed and self.context.plan.handoff == "metadata" else said
+        prompt = said + handoff_note(last) if handed and self.context.plan.handoff == "metadata" else said
         base = await self.agents.sandbox.fork() if self.context.plan.branches else None
         user = self.user.branch() if self.user is not None and base is not None else None
         kept = False
@@ -134,9 +127,10 @@ class Conversation:
         place = context.folder.round(number, step=step.name, branch=self.branch)
         copy = await self.agents.sandbox.fork()
         try:
-            checked = await context.verifier.verify(
-                place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
-            )
+            with _suspended(context.grant):
+                checked = await context.verifier.verify(
+                    place, rollout=context.folder.path, step=step.name, sandbox=copy, soft=True
+                )
         finally:
             with anyio.CancelScope(shield=True):
                 await copy.stop()
@@ -175,20 +169,14 @@ def _tokens(usage: Mapping[str, float]) -> float | None:
     return sum(known) if known else None
 
 
-def _handoff_note(last: RoundResult | None) -> str:
-    """What the next role learns about the previous one: its name, and how much it did."""
-    if last is None:
-        return ""
-    return f"\n\nHandoff from {last.role} (scene {last.scene}): {last.n_tool_calls} tool calls in its last turn."
-
-
 @contextmanager
-def _user_boundary() -> Iterator[None]:
-    """An exception of a user is a failure of the caller, not of the agent."""
+def _suspended(grant: Grant | None) -> Iterator[None]:
+    """No model can be called by what the agent left running, while a verifier works."""
+    if grant is None:
+        yield
+        return
+    grant.suspended = True
     try:
         yield
-    except BenchflowError:
-        raise
-    except Exception as error:  # a user is the caller's own code
-        message = f"The user of this rollout failed: {type(error).__name__}: {error}"
-        raise InfrastructureFailure(message[:2000], code="user-failed") from error
+    finally:
+        grant.suspended = False

@@ -7,17 +7,19 @@ permission request is answered by the caller's handler; in doubt there is no ans
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import anyio
 
-from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, TurnResult
+from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, StopReason, TurnResult
 from benchflow.environment import Environment
+from benchflow.errors import UnsupportedError
 from benchflow.files.redaction import Redactor
-from benchflow.record import AgentEnd, Event, JsonLines, RolloutFolder, Trajectory
+from benchflow.record import AgentEnd, CallPlace, Event, JsonLines, RolloutFolder, Trajectory
 from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.phases.step_bounds import keeps_processes
@@ -28,9 +30,14 @@ from benchflow.task.package import TaskPackage
 from benchflow.task.taken import require_intact
 from benchflow.verifier import Verifier
 
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access, Grant
+
 GRACE_SEC: Final = 30.0
 """How long an agent may take to end its turn on its own after its time limit."""
 CLOSE_SEC: Final = 30.0
+LIMIT_SEC: Final = 10.0
+"""How long an agent may take to end its turn on its own after a limit on its calls of models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,20 @@ class TurnContext:
     """When the agents of all steps have to end, on the clock of the event loop."""
     installed: frozenset[Change] = frozenset()
     """What differs from the environment because agents were installed, before any of them began."""
+    grant: Grant | None = None
+    """The calls of models; None for agents that make none."""
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         return make_agent(self.config, name, model, self.machine)
 
     def agent_context(
-        self, step: StepPlan, turn: PlannedTurn, sandbox: Sandbox, logs: Path, ask: PermissionHandler | None
+        self,
+        step: StepPlan,
+        turn: PlannedTurn,
+        sandbox: Sandbox,
+        logs: Path,
+        ask: PermissionHandler | None,
+        models: Access | None = None,
     ) -> AgentContext:
         """The context of a role while it is open in a sandbox: variables and files of its own scope only."""
         view, role = self.plan.view, turn.role
@@ -81,7 +96,8 @@ class TurnContext:
             oracle_dir=self._oracle_dir(step) if is_oracle else None,
             oracle_env=self._oracle_env() if is_oracle else {},
             keep_processes=keeps_processes(self.environment.preparation, step.name),
-            redactor=self.redactor,
+            redactor=self.redactor if models is None else self.redactor.with_values([models.token]),
+            models=models,
         )
 
     def _agent_env(self, role_env: Mapping[str, str], *, is_oracle: bool) -> dict[str, str]:
@@ -230,13 +246,16 @@ class OpenAgents:
         self._logs: Final = logs
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
+        self._access: dict[str, Access] = {}
         own = None if step.timeout_sec is None else anyio.current_time() + step.timeout_sec
         limits = [limit for limit in (own, context.agents_until) if limit is not None]
         self._deadline: Final = min(limits, default=None)
 
     @property
     def exhausted(self) -> bool:
-        """Whether the step has reached its time limit."""
+        """Whether the step has reached its time limit, or a limit on calls of models."""
+        if self.context.grant is not None and self.context.grant.limit is not None:
+            return True
         return self._deadline is not None and anyio.current_time() >= self._deadline
 
     def _time_left(self, turn: PlannedTurn) -> float | None:
@@ -254,21 +273,41 @@ class OpenAgents:
         with trajectory.context(scene=turn.scene, role=role, **where), trajectory.collected() as events:
             trajectory("user_message", text=prompt)
             with attributed("agent", "agent"):
-                result = await self._prompt(turn, prompt)
+                result = await self._prompt(turn, prompt, where)
         self.gatekeeper.end_turn()
         self.tally.add(result)
         return TurnOutcome(result, events, anyio.current_time() - began, tuple(self.gatekeeper.asked))
 
-    async def _prompt(self, turn: PlannedTurn, prompt: str) -> TurnResult:
-        result: TurnResult | None = None
+    async def _prompt(self, turn: PlannedTurn, prompt: str, where: Mapping[str, Any]) -> TurnResult:
+        grant = self.context.grant
         agent = await self._opened(turn)
+        if (access := self._access.get(turn.role.name)) is not None:
+            place = {"step": where.get("step"), "turn": where.get("round", 0), "branch": where.get("branch")}
+            access.at(**place, scene=turn.scene)
         limit = self._time_left(turn)
-        with anyio.move_on_after(None if limit is None else limit + GRACE_SEC):
-            result = await agent.prompt(prompt, timeout=limit)
+        result: TurnResult | None = None
+        failed: Exception | None = None
+        with anyio.move_on_after(None if limit is None else limit + GRACE_SEC) as scope:
+            async with _ended_at_limit(grant, scope):
+                try:
+                    result = await agent.prompt(prompt, timeout=limit)
+                except Exception as error:  # noqa: BLE001 - raised again below, unless the gateway knows why
+                    failed = error
+        if result is None or result.timed_out:  # calls under way are over before anything is said of them
+            await self._shut(turn.role.name)
+        if grant is not None and grant.limit is not None:
+            self.context.trajectory("error", code=grant.limit.name, message=str(grant.limit))
+            await self._shut(turn.role.name)
+            ended = result or TurnResult("end_turn")
+            return replace(ended, stop_reason=cast("StopReason", grant.limit.name), timed_out=False)
+        if grant is not None and grant.failure is not None:
+            raise grant.failure.error() from failed
+        if failed is not None:
+            raise failed
         if result is None:
             self.context.trajectory("agent_timeout", reason="did not end by itself", timeout_sec=limit)
             result = TurnResult("timeout", timed_out=True)
-        if result.timed_out or result.stop_reason == "exited":
+        if result.stop_reason == "exited":
             await self._shut(turn.role.name)
         return result
 
@@ -279,19 +318,60 @@ class OpenAgents:
             agent = self.context.make_agent(role.agent, role.model)
             logs = self._logs / role.name if self._several else self._logs
             ask = self.gatekeeper if self.gatekeeper.active() else None
-            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask)
+            models = await self._admitted(agent, role.name)
+            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, models)
             self._open[role.name] = agent  # before it is started, so that a cancelled start is closed too
             await agent.start(settings)
         return agent
 
+    async def _admitted(self, agent: Agent, role: str) -> Access | None:
+        """The way to models of a role that is opened; it ends with the role."""
+        grant = self.context.grant
+        if grant is None:
+            return None
+        from benchflow.models.gateway import PORT
+
+        place = CallPlace(role, step=self.step.name)
+        if not agent.asks_inside:
+            access = grant.seat(place)
+        elif not grant.upstreams:
+            return None
+        else:
+            try:
+                access = grant.admit(place, await self.sandbox.listen(PORT))
+            except UnsupportedError:  # agents that need it refuse to start
+                return None
+        self._access[role] = access
+        return access
+
     async def _shut(self, role: str) -> None:
-        agent = self._open.pop(role, None)
-        if agent is None:
-            return
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SEC):
-            await agent.close()
+        agent, access = self._open.pop(role, None), self._access.pop(role, None)
+        with anyio.CancelScope(shield=True):
+            if agent is not None:
+                with anyio.move_on_after(CLOSE_SEC):
+                    await agent.close()
+            if access is not None:
+                await access.close()
 
     async def close(self) -> None:
         """End all agents, also while being cancelled; their files in the sandbox are removed."""
-        for role in list(self._open):
+        for role in {**self._open, **self._access}:
             await self._shut(role)
+
+
+@asynccontextmanager
+async def _ended_at_limit(grant: Grant | None, scope: anyio.CancelScope) -> AsyncIterator[None]:
+    """End the block if a limit on calls of models is reached and it does not end by itself soon after."""
+    if grant is None or not grant.bounded:
+        yield
+        return
+
+    async def watch() -> None:
+        await grant.reached.wait()
+        await anyio.sleep(LIMIT_SEC)
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        yield
+        group.cancel_scope.cancel()

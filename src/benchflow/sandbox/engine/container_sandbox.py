@@ -21,7 +21,7 @@ from benchflow.sandbox.engine.container_network import ContainerNetwork
 from benchflow.sandbox.engine.forwarded_services import ForwardedServices, services_of
 from benchflow.sandbox.engine.machine.engine_facts import needed
 from benchflow.sandbox.engine.machine.engine_host import EngineHost
-from benchflow.sandbox.engine.namespace_sockets import dial_into
+from benchflow.sandbox.engine.namespace_sockets import dial_into, listen_in
 from benchflow.sandbox.engine.user_layer import Home, make_workdir
 from benchflow.sandbox.inside.accounts import is_root
 from benchflow.sandbox.protocol import (
@@ -189,6 +189,11 @@ class EngineSandbox(InContainer):
         if not self._running.facts.may_enter:
             return await super().dial(port)
         return await dial_into(await self._running.first_process(self.id), port)
+
+    async def listen(self, port: int) -> socket.socket:
+        if not self._running.facts.may_enter:
+            return await super().listen(port)
+        return await listen_in(await self._running.first_process(self.id), port)
 
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None

@@ -43,6 +43,19 @@ async def dial_into(pid: int, port: int) -> socket.socket:
         await helper.close()
 
 
+async def listen_in(pid: int, port: int) -> socket.socket:
+    """A socket that listens on the loopback in the namespace of the anchor `pid`, at `port` or at another one."""
+    helper = await Entry.into(pid, pid)
+    try:
+        for tried in (port, 0):
+            opened, _ = await helper.listen([Offer("tcp", "127.0.0.1", tried)], ())
+            if opened:
+                return opened[0][1]
+    finally:
+        await helper.close()
+    raise SandboxFailure("No port is free inside the sandbox.", code="no-port")
+
+
 class Entry:
     """A helper process in the namespaces of a container."""
 

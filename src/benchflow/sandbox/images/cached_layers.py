@@ -51,7 +51,8 @@ def entries(registry: ImageRegistry) -> list[Entry]:
     found = [*_layers(registry), *_leftovers(store)]
     for folder, kind in _FILES.items():
         found += _files(store, store.root / folder, kind)
-    found += [*_kept(store, "packages"), *_kept(store, "repositories")]
+    found += [*_kept(store, "packages"), *_files(store, store.root / "places", "packages")]
+    found += _kept(store, "repositories")
     return sorted(found, key=lambda entry: (KINDS.index(entry.kind), entry.path.name))
 
 

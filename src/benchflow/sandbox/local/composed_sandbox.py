@@ -121,6 +121,9 @@ class ComposedSandbox(LocalSandbox):
     async def dial(self, port: int) -> socket.socket:
         return await self._holder.dial(port)
 
+    async def listen(self, port: int) -> socket.socket:
+        return await self._holder.listen(port)
+
     async def fork(
         self,
         *,

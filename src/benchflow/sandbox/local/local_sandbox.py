@@ -304,6 +304,14 @@ class LocalSandbox(Sandbox):
     async def dial(self, port: int) -> socket.socket:
         return await transfer.dial(await self._quiet_link(), Offer("tcp", "127.0.0.1", port))
 
+    async def listen(self, port: int) -> socket.socket:
+        link = await self._quiet_link()
+        for tried in (port, 0):
+            opened, _ = await transfer.listen(link, [Offer("tcp", "127.0.0.1", tried)], (), yields=False)
+            if opened:
+                return opened[0][1]
+        raise SandboxFailure("No port is free inside the sandbox.", code="no-port")
+
     async def fork(
         self,
         *,

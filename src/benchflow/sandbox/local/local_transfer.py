@@ -163,10 +163,13 @@ async def list_offers(link: Link) -> tuple[list[Offer], list[str]]:
 
 
 async def listen(
-    link: Link, wanted: Sequence[Offer], closed: Sequence[str]
+    link: Link, wanted: Sequence[Offer], closed: Sequence[str], *, yields: bool = True
 ) -> tuple[list[tuple[Offer, socket.socket]], list[str]]:
-    """Listening sockets inside at the addresses of another box's offers, and which of them cannot be had."""
-    answer, fds = await link.call({"op": "listen", "offers": wanted, "closed": closed})
+    """Listening sockets inside at the addresses of another box's offers, and which of them cannot be had.
+
+    Those that yield give way to processes inside that bind their addresses.
+    """
+    answer, fds = await link.call({"op": "listen", "offers": wanted, "closed": closed, "yields": yields})
     return paired(wanted, answer["reasons"], [socket.socket(fileno=fd) for fd in fds])
 
 

@@ -171,6 +171,19 @@ def pinned_source(source: str) -> str:
     return f"{named.file}@{digest}{rest}"
 
 
+def kept_package(digest: str, inside: str) -> Path | None:
+    """A package of a bundle that was used here before, from the cache alone; None if it is not in it any more."""
+    named = NamedFile("the bundle", digest, inside)
+    hold(packages_place())
+    try:
+        listing = _kept_listing(named)
+        if isinstance(listing, bytes):
+            return None  # tasks of a registry are fetched, which only a user asks for
+        return next((_from_cache(named, listing, entry).take() for entry in _chosen(named, listing)), None)
+    except UsageError:
+        return None
+
+
 def _require_pin(named: NamedFile, actual: Callable[[], str]) -> None:
     if named.digest is not None and actual() != named.digest:
         message = f"{named.file} has the digest {actual()}, but {named.digest} is pinned."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -338,6 +339,14 @@ class InMemorySandbox(Sandbox):
         self._require(f"network.{policy.mode}")
         self.network = policy
         self._machine.unreached.clear()
+
+    async def listen(self, port: int) -> socket.socket:
+        """A socket of this machine's own loopback, for there is no other here."""
+        self._require_running("listen", str(port))
+        opened = socket.socket()
+        opened.bind(("127.0.0.1", 0))
+        opened.listen()
+        return opened
 
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from benchflow.errors import JudgeFailure
 from benchflow.models import ChatModel, ModelFailure, Reply
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 TRIES: Final = 3
 MAX_TOKENS: Final = 2048
@@ -34,6 +37,8 @@ class JudgeModel:
     """Those of the verifier; they take precedence over the machine's."""
     timeout_sec: float = 120.0
     reasoning_effort: str | None = None
+    access: Access | None = None
+    """Where its calls are recorded and counted."""
 
     def __repr__(self) -> str:
         return f"JudgeModel({self.model!r})"
@@ -46,6 +51,7 @@ class JudgeModel:
             retries=TRIES - 1,
             first_pause_sec=PAUSE_SEC,
             request_timeout_sec=self.timeout_sec,
+            access=self.access,
         )
         try:
             reply = await client.complete(

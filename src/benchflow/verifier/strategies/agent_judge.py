@@ -43,7 +43,8 @@ async def score(run: Run) -> Scored:
         raise PackageError(message, code="unknown-role", file="verifier.md")
     evidence = [_shown(item) for item in await gather(run, strategy.inputs)]
     model = strategy.model or run.scope.config.judge.model
-    judge = JudgeModel(model, {**run.machine, **run.variables.values}, run.scope.config.timeout_sec)
+    variables = {**run.machine, **run.variables.values}
+    judge = JudgeModel(model, variables, run.scope.config.timeout_sec, access=run.models)
     messages = role_messages(role, run.scope.prompt, evidence)
     with anyio.move_on_after(run.scope.config.timeout_sec) as limit:
         answer = await judge.ask(messages)

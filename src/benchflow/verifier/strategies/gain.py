@@ -77,6 +77,7 @@ async def _measure(run: Run, strategy: GainStrategy, end: str, case: str) -> Ver
             cache=run.cache,
             base_image=run.maker.base_image,
             blames=False,
+            models=run.models,
         )
         found = await verifier.verify(
             run.output / end, step=run.scope.step, strategy=strategy.strategy, isolation=run.scope.isolation

@@ -44,9 +44,8 @@ async def score(run: Run) -> Scored:
     rubric = _rubric(run, strategy.rubric)
     options = _options(rubric)
     model = strategy.model or rubric.judge.model or run.scope.config.judge.model
-    judge = JudgeModel(
-        model, {**run.machine, **run.variables.values}, rubric.judge.timeout_sec, options["reasoning_effort"]
-    )
+    variables = {**run.machine, **run.variables.values}
+    judge = JudgeModel(model, variables, rubric.judge.timeout_sec, options["reasoning_effort"], run.models)
     folder = run.output / DELIVERABLES
     source = strategy.input_dir or run.sandbox.spec.workdir
     if not await fetch(run, source, folder):

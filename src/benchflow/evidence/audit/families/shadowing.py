@@ -78,14 +78,20 @@ def _node(seen: Seen) -> Sequence[Attempt] | NotApplicable:
 
 _ASKED: Final = re.compile(
     r"(?:version|distribution|metadata|require|get_distribution)\(\s*['\"]([\w.-]+)['\"]"
-    r"|pip3?\s+(?:-\S+\s+)*(?:show|freeze|list)\s*(?:-\S+\s+)*([\w.-]*)"
+    r"|\bpip3?[ '\",]+(?:-[\w=.-]+[ '\",]+)*show[ '\",]+(?:-[\w=.-]+[ '\",]+)*([\w.-]+)"
 )
+"""As words of a shell, and as a list of arguments."""
+_LISTS: Final = re.compile(r"\bpip3?[ '\",]+(?:-[\w=.-]+[ '\",]+)*(?:freeze|list)\b")
+_LOOKED_UP: Final = re.compile(r"['\"]([A-Za-z][\w.-]+)['\"]\s+(?:not\s+)?in\s+\w")
+"""What is looked for in a text, such as the output of `pip list`."""
 
 
 def _metadata(seen: Seen) -> Sequence[Attempt] | NotApplicable:
     texts = "\n".join(seen.verifier.values())
     names = [one or two for one, two in _ASKED.findall(texts) if one or two]
     names += re.findall(r"grep[^\n|]*?['\" ^]([A-Za-z][\w-]+)==", texts)
+    if _LISTS.search(texts):
+        names += [*_LOOKED_UP.findall(texts), *re.findall(r"\bgrep (?:-\S+ )*['\"^]*([A-Za-z][\w.-]+)", texts)]
     if not names or not any(word in texts for word in ("metadata", "pkg_resources", "pip")):
         return NotApplicable("The verifier does not ask which distributions are installed.")
     versions = dict(re.findall(r"([A-Za-z][\w-]+)[^\n]*?==\s*['\"]?(\d+(?:\.\d+)+)", texts))

@@ -135,6 +135,9 @@ class ComposeSandbox(InContainer):
     async def dial(self, port: int) -> socket.socket:
         return await self._holder.dial(port)
 
+    async def listen(self, port: int) -> socket.socket:
+        return await self._holder.listen(port)
+
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None
     ) -> Sandbox:
@@ -230,6 +233,9 @@ class ServiceSandbox(InContainer):
 
     async def dial(self, port: int) -> socket.socket:
         return await self._whole.dial(port)
+
+    async def listen(self, port: int) -> socket.socket:
+        return await self._whole.listen(port)
 
     async def fork(
         self, *, mounts: Sequence[Mount] = (), network: NetworkPolicy | None = None, revert: Revert | None = None

@@ -183,13 +183,16 @@ def dial(supervisor: Supervisor, message: messages.Message, reply: socket.socket
 
 
 def open_listeners(supervisor: Supervisor, message: messages.Message, reply: socket.socket, fds: list[int]) -> bool:
-    """Hand out sockets at the addresses of another box's offers; for each that cannot be had, the reason."""
+    """Hand out sockets at the addresses of another box's offers; for each that cannot be had, the reason.
+
+    Those that yield give way to processes inside that bind their addresses.
+    """
     del fds
     watch = supervisor.watch
     taken = watch.holds if watch is not None else None
     opened, reasons = offers.listen_all(message["offers"], message["closed"], taken=taken)
     try:
-        if watch is not None:
+        if watch is not None and message["yields"]:
             watch.forward(opened)
         messages.send(reply, {"reasons": reasons}, [item.fileno() for item in opened])
     finally:

@@ -1,0 +1,80 @@
+"""Options on calls of models: limits of a rollout and of a job, token ids, and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from benchflow.cli.arguments import PATH, Command
+from benchflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import CallLimits
+    from benchflow.models.gateway.replay_book import ReplayBook
+
+_COUNT: Final = click.IntRange(min=1)
+_AMOUNT: Final = click.FloatRange(min=0, min_open=True)
+_LIMITS: Final[tuple[tuple[str, str, Any, str, str], ...]] = (
+    ("calls", "calls", _COUNT, "N", "model calls"),
+    ("tokens", "tokens", _COUNT, "N", "tokens, input and output together,"),
+    ("cost", "cost_usd", _AMOUNT, "USD", "model cost in US dollars"),
+    ("model-time", "model_time", _AMOUNT, "SEC", "time in model calls, added up,"),
+)
+
+
+def call_limit_options(command: Command) -> Command:
+    """`--max-calls`, `--max-tokens`, `--max-cost`, `--max-model-time`, `--token-ids`: of one rollout."""
+    for name, key, kind, metavar, words in reversed(_LIMITS):
+        text = f"Maximum {words} of a rollout."
+        command = click.option(f"--max-{name}", f"max_{key}", type=kind, metavar=metavar, help=text)(command)
+    text = "Ask servers of OpenAI's dialect for token ids and log-probabilities, and record them."
+    return click.option("--token-ids", is_flag=True, help=text)(command)
+
+
+def job_limit_options(command: Command) -> Command:
+    """The same limits for all rollouts of a job together, and how many calls it makes at once."""
+    for name, key, kind, metavar, words in reversed(_LIMITS):
+        text = f"Maximum {words} of the whole job; rollouts that are not begun then are left out."
+        command = click.option(f"--job-max-{name}", f"job_max_{key}", type=kind, metavar=metavar, help=text)(command)
+    text = "Maximum number of model calls at once, in all rollouts together; more wait."
+    return click.option("--concurrent-calls", type=_COUNT, metavar="N", help=text)(command)
+
+
+def replay_options(command: Command) -> Command:
+    """`--replay JOB/ROLLOUT` and `--replay-mode`."""
+    command = click.option(
+        "--replay-mode",
+        type=click.Choice(["strict", "loose"]),
+        default="strict",
+        show_default=True,
+        help="strict: a request that the rollout did not make is an error; loose: answers come by their order.",
+    )(command)
+    text = "Answer model calls from the record of another rollout; nothing is sent to a model."
+    return click.option("--replay", type=PATH, metavar="JOB/ROLLOUT", help=text)(command)
+
+
+def call_limits(options: Mapping[str, Any]) -> CallLimits:
+    """The limits of a rollout."""
+    from benchflow.models.gateway import CallLimits
+
+    return CallLimits(options["max_calls"], options["max_tokens"], options["max_cost_usd"], options["max_model_time"])
+
+
+def replay_book(rollout: Path | None, mode: str, jobs: Path) -> ReplayBook | None:
+    """The calls of a rollout: a folder, or JOB/ROLLOUT below the folder of jobs; None if there is none to replay."""
+    if rollout is None:
+        return None
+    from benchflow.models.gateway.replay_book import ReplayBook
+
+    places = [rollout, jobs / rollout]
+    if len(rollout.parts) == 2:
+        places.append(jobs / rollout.parts[0] / "rollouts" / rollout.parts[1])
+    found = next((place for place in places if (place / "model_calls.jsonl").is_file()), None)
+    if found is None:
+        folder = next((place for place in places if place.is_dir()), None)
+        reason = "has no recorded model calls" if folder is not None else "does not exist"
+        raise UsageError(f"--replay {rollout}: {folder or rollout} {reason}.", code="replay-missing")
+    return ReplayBook.open(found, "loose" if mode == "loose" else "strict")

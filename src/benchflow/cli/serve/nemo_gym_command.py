@@ -1,0 +1,45 @@
+"""`bench serve nemo-gym`: packages and cubes as a resources server of NeMo Gym."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from benchflow.cli.failures import GOOD
+from benchflow.cli.serve.serving_options import ServingOptions, announce, background, serving_options, token_words
+
+
+@click.command("nemo-gym")
+@click.option(
+    "--unscored",
+    type=click.Choice(["error", "mask"]),
+    default="error",
+    show_default=True,
+    help="Answer an episode without a score with an error, or with a marked placeholder.",
+)
+@serving_options
+def nemo_gym(unscored: str, **values: Any) -> int:
+    """Serve packages and cubes as a resources server of NeMo Gym.
+
+    GET /rows is a dataset of all tasks. A reward of this protocol is a number: an episode without a score is answered
+    with status 500 and the reason, or with --unscored mask by 0.0 and the marks by which NeMo Gym and NeMo RL leave a
+    rollout out. Agents of NeMo Gym send the token as the password of the host: any:TOKEN@HOST.
+    """
+    options = ServingOptions(**values)
+    opener = options.opener()
+    from benchflow.serve.http_server import Application, serve
+    from benchflow.serve.nemo_plays import nemo_gym_server
+
+    sessions = options.sessions(opener)
+    server = nemo_gym_server(opener.tasks, sessions, reap_sec=options.reap_after, mask_unscored=unscored == "mask")
+    port = options.open_port()
+    names = ", ".join(opener.tasks.environments)
+    words = token_words(port.token, options.token_file)
+
+    def say() -> None:
+        sentence = f"Serving {names} to NeMo Gym at {port.url} ({words}; Ctrl+C ends it)"
+        announce("nemo-gym", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
+
+    serve([Application(server.app(), port)], background(opener, sessions, server.running), say)
+    return GOOD

@@ -1,0 +1,36 @@
+"""`bench serve ors`: packages and cubes over the Open Reward Standard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from benchflow.cli.failures import GOOD
+from benchflow.cli.serve.serving_options import ServingOptions, announce, background, serving_options, token_words
+
+
+@click.command()
+@serving_options
+def ors(**values: Any) -> int:
+    """Serve packages and cubes over the Open Reward Standard (ORS), for trainers such as TRL.
+
+    Every PATH (a package, a folder above packages, a bundle) and every cube:NAME is one environment; the first is the
+    default. Clients that cannot send a token need --no-token, which works on loopback only.
+    """
+    options = ServingOptions(**values)
+    opener = options.opener()
+    from benchflow.serve.http_server import Application, serve
+    from benchflow.serve.ors.ors_app import KEY_HEADER, ors_app
+
+    sessions = options.sessions(opener)
+    port = options.open_port()
+    names = ", ".join(opener.tasks.environments)
+    words = token_words(port.token, options.token_file)
+
+    def say() -> None:
+        sentence = f"Serving {names} over ORS at {port.url} ({words}; Ctrl+C ends it)"
+        announce("ors", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
+
+    serve([Application(ors_app(opener.tasks, sessions), port, KEY_HEADER)], background(opener, sessions), say)
+    return GOOD

@@ -1,0 +1,145 @@
+"""Options that all servers share, and how they begin: listen, announce in one line, serve until a signal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from benchflow.cli.arguments import ISOLATIONS, PATH, complete_paths, json_option
+from benchflow.cli.terminal import emit, printable
+from benchflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from benchflow.serve.http_server import Port
+    from benchflow.serve.opening import Opener
+    from benchflow.serve.sessions import Sessions
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_NEEDED: Final = ("httpx", "mcp", "starlette", "uvicorn")
+_OPTIONS: Final = (
+    click.argument("sources", metavar="PATH|cube:NAME...", nargs=-1, required=True, shell_complete=complete_paths),
+    click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on."),
+    click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 for a free one."),
+    click.option("--token-file", type=PATH, metavar="FILE", help="Use the token in this file, not a random one."),
+    click.option("--no-token", is_flag=True, help="Let in everybody on this machine; on loopback only."),
+    click.option("--sandbox", default="auto", show_default=True, metavar="NAME", help="Where packages run."),
+    click.option("--base-image", metavar="host|NAME", help="Substitute for a base image that is not available."),
+    click.option(
+        "--pull", type=click.Choice(["missing", "always", "never"]), default="missing", help="When to pull images."
+    ),
+    click.option("--isolation", type=click.Choice(ISOLATIONS), metavar="VALUE", help="What verifiers see, for all."),
+    click.option(
+        "--agent-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SEC", help="Time limit of an episode."
+    ),
+    click.option("--max-calls", type=click.IntRange(min=1), metavar="N", help="Calls until an episode is scored."),
+    click.option(
+        "--max-sessions", type=click.IntRange(min=1), default=256, show_default=True, help="Episodes at one time."
+    ),
+    click.option(
+        "--reap-after",
+        type=click.FloatRange(min=0, min_open=True),
+        default=900.0,
+        show_default=True,
+        metavar="SEC",
+        help="End sessions that nobody has used for this long.",
+    ),
+    json_option,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """The values of the shared options."""
+
+    sources: tuple[str, ...]
+    host: str
+    port: int
+    token_file: Path | None
+    no_token: bool
+    sandbox: str
+    base_image: str | None
+    pull: str
+    isolation: str | None
+    agent_timeout: float | None
+    max_calls: int | None
+    max_sessions: int
+    reap_after: float
+    as_json: bool
+
+    def opener(self) -> Opener:
+        """What is served; refuses wrong usage before anything listens."""
+        require_extra()
+        from benchflow.serve.opening import Opener
+        from benchflow.serve.package_episode import EpisodeLimits
+
+        return Opener(
+            self.sources,
+            sandbox=self.sandbox,
+            base_image=self.base_image,
+            pull=self.pull,
+            isolation=self.isolation,
+            limits=EpisodeLimits(self.agent_timeout, self.max_calls),
+        )
+
+    def sessions(self, opener: Opener) -> Sessions:
+        """A table of sessions that writes its log to standard error."""
+        from benchflow.serve.server_log import ServerLog
+        from benchflow.serve.sessions import Sessions
+
+        return Sessions(opener.open, most=self.max_sessions, reap_sec=self.reap_after, log=ServerLog())
+
+    def open_port(self) -> Port:
+        from benchflow.serve.http_server import open_port
+
+        return open_port(self.host, self.port, token_file=self.token_file, no_token=self.no_token)
+
+
+def serving_options(command: Command) -> Command:
+    """All of them; the command takes them as the fields of `ServingOptions`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def background(
+    opener: Opener, sessions: Sessions, own: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+) -> Callable[[], Any]:
+    """What lives as long as a server: what is its own, its sessions, the backends and benchmarks that they use."""
+
+    @asynccontextmanager
+    async def run() -> AsyncIterator[None]:
+        async with opener, sessions.running(), own():
+            yield
+
+    return run
+
+
+def announce(protocol: str, sentence: str, fields: dict[str, str | None], *, as_json: bool) -> None:
+    """The one line that says where a server listens."""
+    if as_json:
+        emit(json.dumps({"protocol": protocol, **fields}))
+    else:
+        emit(printable(sentence))
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def token_words(token: str | None, file: Path | None) -> str:
+    """What the announcement for people says about a token: it shows only one that is in no file."""
+    return f"token in {file}" if file is not None else f"token {token}" if token is not None else "no token"
+
+
+def require_extra() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        from cube.extras import extra_command
+
+        raise UsageError(f"Servers need the extra 'serve': {extra_command('serve')}", code="extra-missing")

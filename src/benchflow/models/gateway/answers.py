@@ -1,0 +1,206 @@
+"""What an answer says of itself, in each dialect: tokens, why it ended, whether it is whole, whether it is an error.
+
+Pure: bytes in, an `Answer` out. Of a stream only the events that matter are parsed, most of them at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from benchflow.record.model_calls import Dialect
+
+_LAST: Final = 64
+"""How many events from the end are looked at for the end of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of an answer with status 200."""
+
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """`input_tokens`, `output_tokens`, `cached_tokens`, as far as the server said."""
+    finish_reason: str | None = None
+    whole: bool = True
+    """False where a stream ended before its end, or a body is not the JSON object that was expected."""
+    error: str | None = None
+    """The message of an error that came instead of an answer, or in the middle of it."""
+    error_code: str | None = None
+    model: str | None = None
+    """The model that answered, as the server names it."""
+
+
+def read_answer(dialect: Dialect, body: bytes, *, stream: bool) -> Answer:
+    """What the whole body of an answer says."""
+    if not stream:
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            return Answer(whole=False, error="the answer is not valid JSON", error_code="bad-answer")
+        if dialect == "gemini-stream" and isinstance(value, list):  # without alt=sse a stream is one JSON list
+            return _merged(dialect, [item for item in value if isinstance(item, dict)], done=True)
+        if not isinstance(value, dict):
+            return Answer(whole=False, error="the answer is not a JSON object", error_code="bad-answer")
+        return _merged(dialect, [value], done=True)
+    return _merged(dialect, list(_events_that_matter(dialect, body)), done=b"[DONE]" in body[-4096:])
+
+
+def is_first_error(chunk: bytes) -> bool:
+    """Whether a stream begins with an error, as far as its first bytes tell."""
+    head = chunk.lstrip()[:200].replace(b" ", b"")
+    return head.startswith((b"event:error", b'data:{"error"', b'data:{"type":"error"'))
+
+
+def events(body: bytes) -> Iterator[bytes]:
+    """The data of every server-sent event."""
+    for block in body.replace(b"\r\n", b"\n").split(b"\n\n"):
+        lines = [line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:")]
+        if lines:
+            yield b"\n".join(lines)
+
+
+def _events_that_matter(dialect: Dialect, body: bytes) -> Iterator[dict[str, Any]]:
+    found = [data for data in events(body) if data and data != b"[DONE]"]
+    chosen = found
+    if len(found) > _LAST:
+        marks = (b'"message_start"', b'"error"', b'"response.failed"') if dialect != "gemini-stream" else (b'"error"',)
+        chosen = [data for data in found[:-_LAST] if any(mark in data for mark in marks)] + found[-_LAST:]
+    for data in chosen:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            yield {"error": {"message": "an event is not valid JSON", "code": "bad-answer"}}
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _merged(dialect: Dialect, values: list[dict[str, Any]], *, done: bool) -> Answer:
+    """`done`: the answer says itself that it is whole, by an end mark or as one JSON value."""
+    error = next((found for value in values if (found := _error(value)) is not None), None)
+    if error is not None:
+        return Answer(_usage(dialect, values), whole=False, error=error[0], error_code=error[1])
+    finish = next((found for value in reversed(values) if (found := _finish(dialect, value))), None)
+    model = next((found for value in values if (found := _model(value))), None)
+    whole = bool(values) and (finish is not None or done)
+    return Answer(_usage(dialect, values), finish, whole=whole, model=model)
+
+
+def _error(value: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The error that an event or a body is: message and the server's own code."""
+    found = value.get("error")
+    if value.get("type") == "response.failed":
+        response = value.get("response")
+        found = response.get("error") if isinstance(response, dict) else None
+        found = found or {"message": "the response failed"}
+    elif value.get("type") == "error" and not found:
+        found = value
+    if not found:
+        return None
+    if not isinstance(found, dict):
+        return str(found)[:500], "error"
+    code = found.get("code") or found.get("type") or found.get("status") or "error"
+    return str(found.get("message") or code)[:500], str(code)
+
+
+def _finish(dialect: Dialect, value: Mapping[str, Any]) -> str | None:
+    match dialect:
+        case "openai-chat" | "openai-completions" | "litellm":
+            return _text(_first(value.get("choices")).get("finish_reason"))
+        case "openai-responses":
+            response = value.get("response") if isinstance(value.get("response"), dict) else value
+            status = response.get("status") if isinstance(response, dict) else None
+            return _text(status) if status not in (None, "in_progress", "queued") else None
+        case "anthropic-messages":
+            delta = value.get("delta") if value.get("type") == "message_delta" else value
+            return _text(delta.get("stop_reason")) if isinstance(delta, dict) else None
+        case "gemini-generate" | "gemini-stream":
+            feedback = value.get("promptFeedback")
+            blocked = feedback.get("blockReason") if isinstance(feedback, dict) else None
+            return _text(_first(value.get("candidates")).get("finishReason")) or _text(blocked)
+        case _:
+            return None
+
+
+def _usage(dialect: Dialect, values: list[dict[str, Any]]) -> dict[str, float]:
+    """The tokens; of several counts of one call the largest is the last."""
+    known: dict[str, float] = {}
+    for value in values:
+        for name, number in _counts(dialect, value).items():
+            known[name] = max(known.get(name, 0), number)
+    return known
+
+
+def _counts(dialect: Dialect, value: Mapping[str, Any]) -> dict[str, float]:
+    if dialect.startswith("gemini"):
+        found = value.get("usageMetadata")
+        return _gemini_counts(found) if isinstance(found, dict) else {}
+    found = value.get("usage")
+    for holder in ("response", "message"):
+        inner = value.get(holder)
+        if found is None and isinstance(inner, dict):
+            found = inner.get("usage")
+    if not isinstance(found, dict):
+        return {}
+    return _anthropic_counts(found) if dialect.startswith("anthropic") else _openai_counts(found)
+
+
+def _openai_counts(found: Mapping[str, Any]) -> dict[str, float]:
+    details = found.get("prompt_tokens_details") or found.get("input_tokens_details")
+    return _numbers(
+        input_tokens=found.get("prompt_tokens", found.get("input_tokens")),
+        output_tokens=found.get("completion_tokens", found.get("output_tokens")),
+        cached_tokens=details.get("cached_tokens") if isinstance(details, dict) else None,
+    )
+
+
+def _anthropic_counts(found: Mapping[str, Any]) -> dict[str, float]:
+    """Anthropic counts cached input apart; here, as elsewhere, `input_tokens` includes it."""
+    plain, cached, written = (
+        found.get(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    )
+    parts = [part for part in (plain, cached, written) if isinstance(part, int)]
+    return _numbers(
+        input_tokens=sum(parts) if parts else None,
+        output_tokens=found.get("output_tokens"),
+        cached_tokens=cached,
+        cache_write_tokens=written,
+    )
+
+
+def _gemini_counts(found: Mapping[str, Any]) -> dict[str, float]:
+    spoken = [found.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    counted = [part for part in spoken if isinstance(part, int)]
+    return _numbers(
+        input_tokens=found.get("promptTokenCount"),
+        output_tokens=sum(counted) if counted else None,
+        cached_tokens=found.get("cachedContentTokenCount"),
+    )
+
+
+def _numbers(**found: Any) -> dict[str, float]:
+    """What is a count; anything else a server may say is left out."""
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+    }
+
+
+def _first(value: Any) -> Mapping[str, Any]:
+    return value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value[:100] if isinstance(value, str) and value else None
+
+
+def _model(value: Mapping[str, Any]) -> str | None:
+    for holder in (value, value.get("message"), value.get("response")):
+        if isinstance(holder, dict):
+            found = _text(holder.get("model")) or _text(holder.get("modelVersion"))
+            if found:
+                return found
+    return None

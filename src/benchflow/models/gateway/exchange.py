@@ -1,0 +1,146 @@
+"""One call as far as it is known: who asks, what for, what came back; and its end, where it is counted and recorded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from benchflow.models.gateway.answers import Answer, read_answer
+from benchflow.models.gateway.call_failures import CallFailure
+from benchflow.models.gateway.call_prices import cost_of
+from benchflow.models.gateway.endpoints import Family, Route
+from benchflow.models.gateway.grants import Access
+from benchflow.record.model_calls import CallOutcome, CallPlace, CallRetry
+from benchflow.record.trajectory import timestamp
+
+ERROR: Final = 400
+"""The first status of an error."""
+_BYTES_PER_TOKEN: Final = 3
+"""Where a server does not count and a limit must hold: rather too many tokens than too few."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A call under way."""
+
+    access: Access
+    place: CallPlace
+    route: Route
+    method: str
+    began: float = field(default_factory=time.perf_counter)
+    time: str = field(default_factory=timestamp)
+    provider: str = ""
+    model: str | None = None
+    stream: bool = False
+    request: Any = None
+    content: bytes = b""
+    """The request as it is sent on."""
+    removed: tuple[str, ...] = ()
+    retries: list[CallRetry] = field(default_factory=list)
+    timing: dict[str, float] = field(default_factory=dict)
+    status: int | None = None
+    """What the caller was told; None as long as nothing went out."""
+    content_type: str | None = None
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    last_try: CallFailure | None = None
+    """How the last try failed."""
+    replayed: bool = False
+    over: bool = False
+
+    def since(self) -> float:
+        """Seconds since the call came in."""
+        return time.perf_counter() - self.began
+
+    def begin_answer(self, status: int, content_type: str | None) -> None:
+        """The first bytes go out."""
+        self.status, self.content_type = status, content_type
+        self.timing["first_byte"] = self.since()
+
+    def take(self, piece: bytes) -> None:
+        """A piece of the answer goes out."""
+        self.pieces.append(piece)
+        self.size += len(piece)
+
+    @property
+    def family(self) -> Family:
+        return self.route.endpoint.family
+
+    @property
+    def generates(self) -> bool:
+        """Whether it costs tokens."""
+        return self.route.endpoint.kind == "generate"
+
+    def end(
+        self,
+        outcome: CallOutcome,
+        failure: CallFailure | None = None,
+        said: Answer | None = None,
+        *,
+        code: str | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Count, note and record the call; only the first end counts."""
+        if self.over:
+            return
+        self.over = True
+        self.timing["total"] = self.since()
+        grant, body = self.access.grant, b"".join(self.pieces)
+        if said is None and body and (self.status or ERROR) < ERROR:
+            said = read_answer(self.route.endpoint.dialect, body, stream=self.stream)
+        usage, estimated = self._usage(said, body)
+        if self.generates:
+            grant.meter.end(usage, self.timing["total"])
+            if outcome == "aborted" and self.status is None:
+                failure = self.last_try  # the provider had failed already, and nobody waited for it to recover
+            if outcome in ("answered", "failed") or failure is not None:
+                grant.ended(self.place, failure)
+        grant.record(
+            **self.known(outcome),
+            usage=usage,
+            estimated=estimated,
+            code=code or (failure.code if failure is not None else None),
+            message=message or (failure.message if failure is not None else None),
+            finish_reason=said.finish_reason if said is not None else None,
+            **({"body": body, "content_type": self.content_type, "pieces": len(self.pieces)} if self.status else {}),
+        )
+
+    def refuse(self, outcome: CallOutcome, status: int, code: str, message: str) -> None:
+        """Record a call that was not sent on."""
+        if not self.over:
+            self.over = True
+            known = {**self.known(outcome), "status": status}
+            self.access.grant.record(refused=True, **known, usage={}, code=code, message=message)
+
+    def known(self, outcome: CallOutcome) -> dict[str, Any]:
+        """What is recorded however it ended."""
+        return {
+            "time": self.time,
+            "place": self.place,
+            "dialect": self.route.endpoint.dialect,
+            "provider": self.provider or self.route.upstream,
+            "model": self.model,
+            "endpoint": f"{self.method} {self.route.path}",
+            "outcome": outcome,
+            "status": self.status,
+            "timing": {name: round(seconds, 6) for name, seconds in self.timing.items()},
+            "stream": self.stream,
+            "retries": tuple(self.retries),
+            "removed_tools": self.removed,
+            "replayed": self.replayed,
+            "request": self.request,
+        }
+
+    def _usage(self, said: Answer | None, body: bytes) -> tuple[dict[str, float], bool]:
+        """Tokens and cost; where the server does not count and a limit must hold, an estimate."""
+        if not self.generates or not body or (self.status or ERROR) >= ERROR:
+            return {}, False
+        usage = dict(said.usage) if said is not None else {}
+        unknown = {"input_tokens", "output_tokens"} - usage.keys()
+        estimated = bool(unknown) and self.access.grant.meter.counted
+        if estimated:
+            sizes = {"input_tokens": len(self.content), "output_tokens": len(body)}
+            usage |= {name: -(-sizes[name] // _BYTES_PER_TOKEN) for name in unknown}
+        cost = cost_of(self.provider, self.model, usage)
+        return (usage if cost is None else {**usage, "cost_usd": cost}), estimated

@@ -1,0 +1,98 @@
+"""`Gateway`: what a driver runs so that agents in boxes can call models, without a key and without a network.
+
+    box                                driver
+    client ── 127.0.0.1:41999 ═══════> Listening ──> PassThrough ──> httpx ──> upstream, with its key
+              (socket passed out)      token, limits, policy, record
+
+One gateway serves all rollouts of a process from its event loop. Clients and protocols are loaded when first used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Self
+
+import anyio
+
+from benchflow.models.gateway.call_failures import Patience
+from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, Meter
+from benchflow.models.gateway.endpoints import Family
+from benchflow.models.gateway.grants import Access, Grant, GrantRequest
+from benchflow.models.gateway.listening import Listening, Protocols, http_protocols
+from benchflow.models.gateway.upstreams import Upstreams, find_upstreams
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Gateway:
+    """One per process or job. Use it within one event loop."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        limits: CallLimits = NO_CALL_LIMITS,
+        patience: Patience | None = None,
+        upstreams: Upstreams | None = None,
+    ) -> None:
+        """`environ` holds keys and base URLs; `limits` are those of all rollouts together."""
+        self.upstreams: Final = find_upstreams(environ) if upstreams is None else upstreams
+        self.patience: Final = patience or Patience()
+        self.meter: Final = Meter(limits, "job")
+        self.slots: Final = anyio.Semaphore(limits.concurrent) if limits.concurrent else None
+        self._protocols: Protocols | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._grants: set[Grant] = set()
+
+    @property
+    def families(self) -> Mapping[str, Family]:
+        """The upstreams that can be asked, by name."""
+        return self.upstreams.families
+
+    def open(self, request: GrantRequest) -> Grant:
+        """A grant for one rollout; the caller closes it."""
+        grant = Grant(self, request, self.meter)
+        self._grants = {known for known in self._grants if not known.closed} | {grant}
+        return grant
+
+    def listen(self, sock: socket.socket, access: Access) -> Listening:
+        """Serve a listening socket for one access."""
+        return Listening(sock, access, self._make_protocol)
+
+    def _make_protocol(self, access: Access, calls: set[asyncio.Task[None]]) -> asyncio.Protocol:
+        if self._protocols is None:
+            from benchflow.models.gateway.pass_through import PassThrough
+
+            self._protocols = http_protocols(PassThrough(self))
+        return self._protocols(access, calls)
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        """The client of all upstreams, with one pool of connections."""
+        if self._client is None:
+            import httpx
+
+            wait = self.patience
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
+            timeout = httpx.Timeout(wait.answer_sec, connect=wait.connect_sec, pool=None)
+            self._client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False)
+        return self._client
+
+    async def close(self) -> None:
+        """Close all grants and connections; idempotent."""
+        with anyio.CancelScope(shield=True):
+            for grant in tuple(self._grants):
+                await grant.close()
+            self._grants.clear()
+            client, self._client = self._client, None
+            if client is not None:
+                await client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,102 @@
+"""`Opener`: makes the episodes of served tasks. It has the sandbox backends and live benchmarks that they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from benchflow.evaluation.cubes import CubeRunner
+from benchflow.evaluation.packages import PackageRunner
+from benchflow.evaluation.sources import CUBE_PREFIX
+from benchflow.evaluation.work import TaskRef
+from benchflow.gym.driver import ActionDriver
+from benchflow.gym.shared import PACKAGES
+from benchflow.plugins import SANDBOXES
+from benchflow.record import JobRequest
+from benchflow.sandbox.factory import AUTO
+from benchflow.serve.cube_episode import CubeEpisode
+from benchflow.serve.discretion import Discretion
+from benchflow.serve.episode import Episode
+from benchflow.serve.package_episode import EpisodeLimits, PackageEpisode
+from benchflow.serve.served_tasks import ServedTask, ServedTasks, list_tasks
+from benchflow.task.package import TaskPackage
+from cube.task import Task
+
+_CLIENTS_SCOPES: Final = ("environment", "agent")
+"""Scopes of secrets that a client may give: what verifiers and judges use is this machine's."""
+
+
+class Opener:
+    """Lists what is served and opens it; `async with` ends backends and benchmarks."""
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        *,
+        sandbox: str = AUTO,
+        base_image: str | None = None,
+        pull: str = "missing",
+        isolation: str | None = None,
+        limits: EpisodeLimits | None = None,
+    ) -> None:
+        """An unknown sandbox, a PATH that is not there and a cube that is not installed are a `UsageError`."""
+        if sandbox != AUTO:
+            SANDBOXES.load(sandbox)
+        request = JobRequest(
+            tuple(sources), "served", sandbox=sandbox, base_image=base_image, pull=pull, isolation=isolation
+        )
+        names = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
+        self._base_image: Final = base_image
+        self._limits: Final = limits or EpisodeLimits()
+        self._packages: Final = PackageRunner([], request)
+        self._cubes: Final = CubeRunner(list(dict.fromkeys(names)), request)
+        listed: dict[str, list[TaskRef]] = {}
+        for ref in self._cubes.listed():
+            listed.setdefault(ref.payload[0], []).append(ref)
+        self.tasks: Final[ServedTasks] = list_tasks(sources, listed)
+        self._discretion: Final = Discretion(Path(source) for source in sources if not source.startswith(CUBE_PREFIX))
+
+    def open(self, task: ServedTask, secrets: Mapping[str, str] | None = None) -> Episode:
+        """A new episode of a task, not begun; a package gets those `secrets` of a client that it declares."""
+        payload = task.payload
+        if isinstance(payload, TaskRef):
+            name, listed = payload.payload
+            config = listed if task.seed is None else listed.model_copy(update={"seed": task.seed})
+
+            async def spawn() -> Callable[[], Task[Any]]:
+                benchmark = await self._cubes.benchmark(name)
+                return lambda: benchmark.spawn(config)
+
+            return CubeEpisode(task.id, spawn, self._limits.max_calls, self._discretion)
+        start = partial(self._start, payload, task, secrets or {})
+        return PackageEpisode(start, self._limits, self._discretion)
+
+    async def _start(
+        self, folder: Path, task: ServedTask, secrets: Mapping[str, str]
+    ) -> tuple[TaskPackage, ActionDriver]:
+        package = PACKAGES.get(folder, task.full_digest)
+        machine = {**os.environ, **_declared(package, secrets)} if secrets else None
+        backend = await self._packages.backend(package)
+        chosen = await self._packages.isolation(package)
+        driver = await ActionDriver.start(
+            package, backend, base_image=self._base_image, chosen=chosen, machine=machine, seed=task.seed
+        )
+        return package, driver
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._packages.close()
+        await self._cubes.close()
+
+
+def _declared(package: TaskPackage, secrets: Mapping[str, str]) -> dict[str, str]:
+    wanted = [secret.env or secret.name for secret in package.view.namespace.secrets if secret.scope in _CLIENTS_SCOPES]
+    return {name: secrets[name] for name in wanted if name in secrets}

@@ -1,0 +1,1 @@
+"""The Open Reward Standard: its server."""

@@ -1,0 +1,37 @@
+"""The log of a server: one JSON object per line on standard error. Never headers, bodies or secret values."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from benchflow.files.redaction import make_redactor, secret_values
+
+Log = Callable[..., None]
+"""Called with the name of an event and its fields."""
+
+
+class ServerLog:
+    """Writes events; a reader that is gone never stops the server."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream: Final = stream if stream is not None else sys.stderr
+        self._redactor: Final = make_redactor(secret_values(os.environ))
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps(self._redactor.data({"time": now, "event": event, **fields}), default=str)
+        try:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+
+def silent(event: str, **fields: Any) -> None:
+    """A log that nobody reads."""
+    del event, fields
