@@ -1,6 +1,7 @@
 """`bench tasks prove`, as a user calls it."""
 
 import json
+import os
 import re
 
 import pytest
@@ -77,6 +78,13 @@ def test_a_killed_run_over_many_packages_is_taken_up_where_it_was(make_package, 
 def test_the_text_says_in_one_short_line_what_was_written(make_package, prove):
     _, out, _ = prove("--declare", make_package())
     assert re.search(r"^     wrote task\.md, \d files below evidence/$", out, re.MULTILINE), out
+
+
+def test_a_name_that_is_no_text_does_not_break_the_json(make_package, prove):
+    folder = make_package()
+    other = folder.rename(folder.with_name(os.fsdecode(b"t\xe9")))
+    _, out, _ = prove("--json", "--report-only", other)
+    assert json.loads(out)["tasks"][0]["path"] == str(other)
 
 
 def test_report_only_writes_nothing_and_contradicts_declare(make_package, prove):

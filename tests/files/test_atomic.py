@@ -2,10 +2,12 @@
 
 import os
 import stat
+from contextlib import suppress
 
 import pytest
 
 from benchflow.files import write_atomic, write_unseen
+from benchflow.files.atomic import growing_file
 
 
 def names(folder):
@@ -79,3 +81,15 @@ def test_a_pipe_in_the_place_of_an_unseen_file_is_replaced_without_waiting(tmp_p
     os.mkfifo(tmp_path / "file")
     write_unseen(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
+
+
+def test_a_growing_file_is_there_when_its_block_has_succeeded_and_never_before(tmp_path):
+    target = tmp_path / "report"
+    with growing_file(target) as stream:
+        stream.write("grün\r\n")
+        assert not target.exists()
+    assert target.read_bytes() == "grün\r\n".encode()
+    with suppress(KeyboardInterrupt), growing_file(tmp_path / "other") as stream:
+        stream.write("half")
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FICLONE: Final = 0x40049409
@@ -58,6 +58,22 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None, sync
         raise
     if sync:
         sync_folder(path.parent)
+
+
+@contextmanager
+def growing_file(path: Path) -> Iterator[TextIO]:
+    """A file to write piece by piece; it becomes `path` if the block succeeds and is removed if it fails."""
+    temporary = temporary_sibling(path)
+    try:
+        with temporary.open("x", encoding="utf-8", newline="") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def write_unseen(path: Path, data: bytes | str) -> None:

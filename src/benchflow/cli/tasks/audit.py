@@ -6,9 +6,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -18,8 +19,9 @@ from benchflow.cli.machine_settings import machine_settings_option
 from benchflow.cli.progress import Progress
 from benchflow.cli.pull_lines import PullLines, pull_option
 from benchflow.cli.tasks.rendering import counted, failure_issues, issue_lines
-from benchflow.cli.terminal import emit, emit_json, printable, style, wrapped
+from benchflow.cli.terminal import Colour, emit, emit_json_text, printable, style, wrapped
 from benchflow.errors import Issue, UsageError
+from benchflow.files.atomic import growing_file
 from benchflow.record.codec import plain
 from benchflow.record.evidence import AuditReport, AuditVerdict
 from benchflow.task.discovery import FoundPackage, find_packages
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from benchflow.evidence.audit.exploit_family import Family
     from benchflow.evidence.trial_stage import StageOptions
 
-_WORDS: Final[Mapping[AuditVerdict, tuple[str, str]]] = {
+_WORDS: Final[Mapping[AuditVerdict, tuple[str, Colour]]] = {
     "sound": ("sound  ", "green"),
     "unsound": ("UNSOUND", "red"),
     "undecided": ("UNDECIDED", "yellow"),
@@ -105,25 +107,10 @@ def audit(
         options["isolation"],
         concurrency=max(1, places // at_once),
     )
-    work = _Work(found, settings, chosen, at_once, quiet=as_json)
-    audited = work.run()
-    entries = [item.entry for item in audited]
-    counts = Counter(item.verdict for item in audited)
-    summary = {"total": len(entries), "sound": counts["sound"], "unsound": counts["unsound"]}
-    document = {"summary": summary, "tasks": entries}
-    if output is not None:
-        from benchflow.files.atomic import write_atomic
-
-        write_atomic(output, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    if as_json:
-        emit_json(document)
-    else:
-        if len(entries) > 1:
-            emit("\n".join(_table(entries)))
-        verdict = f"{counted(len(entries), 'package')} audited: {counts['sound']} sound, {counts['unsound']} unsound"
-        verdict += f", {counts['undecided']} undecided" if counts["undecided"] else ""
-        emit(style(verdict, "green" if counts["sound"] == len(entries) else "red"))
-    return GOOD if counts["sound"] == len(entries) else FAILED
+    with growing_file(output) if output is not None else nullcontext() as file:
+        report = _Report(file, as_json=as_json, several=len(found) > 1)
+        _Work(found, settings, chosen, at_once, report).run()
+        return GOOD if report.finish() else FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +121,50 @@ class _Audited:
     entry: dict[str, Any]
 
 
+class _Report:
+    """Says what was found of each package, so that memory does not grow with their number."""
+
+    def __init__(self, file: TextIO | None, *, as_json: bool, several: bool) -> None:
+        self._file = file
+        self._as_json = as_json
+        self._several = several
+        self._verdicts: Counter[AuditVerdict] = Counter()
+        self._families: dict[str, Counter[str]] = {}
+
+    def show(self, item: _Audited) -> None:
+        """As soon as it is done."""
+        if not self._as_json:
+            emit("\n".join(_lines(item)))
+
+    def add(self, item: _Audited) -> None:
+        """In the order in which they were found."""
+        self._write(("," if self._verdicts else '{"tasks": [') + json.dumps(item.entry))
+        self._verdicts[item.verdict] += 1
+        for family in item.entry["families"]:
+            self._families.setdefault(family["family"], Counter())[family["verdict"]] += 1
+
+    def finish(self) -> bool:
+        """Whether all are sound."""
+        seen, total = self._verdicts, self._verdicts.total()
+        summary = {"total": total, "sound": seen["sound"], "unsound": seen["unsound"]}
+        self._write(f'], "summary": {json.dumps(summary)}}}')
+        if not self._as_json:
+            if self._several:
+                emit("\n".join(_table(self._families)))
+            text = f"{counted(total, 'package')} audited: {seen['sound']:,} sound, {seen['unsound']:,} unsound"
+            text += f", {seen['undecided']:,} undecided" if seen["undecided"] else ""
+            emit(style(text, "green" if seen["sound"] == total else "red"))
+        return seen["sound"] == total
+
+    def _write(self, text: str) -> None:
+        if self._file is not None:
+            self._file.write(text + "\n")
+        if self._as_json:
+            emit_json_text(text)
+
+
 class _Work:
-    """The packages of one command, some of them at once; each is shown when it is done."""
+    """The packages of one command, some of them at once."""
 
     def __init__(
         self,
@@ -143,42 +172,43 @@ class _Work:
         settings: StageOptions,
         families: Mapping[str, Family],
         at_once: int,
-        *,
-        quiet: bool,
+        report: _Report,
     ) -> None:
         self._found = found
         self._settings = settings
         self._families = families
         self._at_once = at_once
-        self._quiet = quiet
+        self._report = report
         self._progress = Progress("Trying exploits:", len(found) * (len(families) + 1))
 
-    def run(self) -> list[_Audited]:
-        """All packages, in the order in which they were found."""
+    def run(self) -> None:
         import anyio
 
         try:
-            return anyio.run(self._run)
+            anyio.run(self._run)
         finally:
             self._progress.hide()
 
-    async def _run(self) -> list[_Audited]:
+    async def _run(self) -> None:
         import anyio
 
-        done: dict[int, _Audited] = {}
+        waiting: dict[int, _Audited] = {}
+        following = 0
         places = anyio.CapacityLimiter(self._at_once)
 
         async def one(number: int, item: FoundPackage) -> None:
+            nonlocal following
             async with places:
-                audited = done[number] = await self._audited(item)
+                audited = waiting[number] = await self._audited(item)
             self._progress.hide()
-            if not self._quiet:
-                emit("\n".join(_lines(audited)))
+            self._report.show(audited)
+            while following in waiting:
+                self._report.add(waiting.pop(following))
+                following += 1
 
         async with anyio.create_task_group() as group:
             for number, item in enumerate(self._found):
                 group.start_soon(one, number, item)
-        return [done[number] for number in sorted(done)]
 
     async def _audited(self, item: FoundPackage) -> _Audited:
         from benchflow.evidence.audit.auditing import audit_package
@@ -224,12 +254,8 @@ def _lines(audited: _Audited) -> Iterator[str]:
     yield from issue_lines((Issue(**issue) for issue in entry["findings"]), entry["path"])
 
 
-def _table(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _table(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
     """How often each family had which verdict, over all packages."""
-    counts: dict[str, Counter[str]] = {}
-    for entry in entries:
-        for family in entry["families"]:
-            counts.setdefault(family["family"], Counter())[family["verdict"]] += 1
     if not counts:
         return
     width = max(map(len, counts))

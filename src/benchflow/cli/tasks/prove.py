@@ -263,7 +263,7 @@ class _JsonOutput:
     def add(self, entry: dict[str, Any]) -> None:
         head = "," if self._counts else '{"tasks": ['
         self._counts[entry["proven"]] += 1
-        emit_json_text(head + json.dumps(entry, ensure_ascii=False))
+        emit_json_text(head + json.dumps(entry))
 
     def finish(self) -> bool:
         summary = {"total": self._counts.total(), "proven": self._counts[True], "unproven": self._counts[False]}
