@@ -20,7 +20,7 @@ from benchflow.serve.tool_arguments import wrong_arguments
 SUBMIT: Final = "submit"
 Call = tuple[str, Mapping[str, Any]]
 """The name of a tool, and its arguments."""
-Reason = Literal["not_found", "input_validation", "episode_finished", "not_begun", "forbidden"]
+Reason = Literal["not_found", "input_validation", "episode_finished", "not_begun"]
 
 
 @dataclass(frozen=True, slots=True)
