@@ -97,6 +97,14 @@ def test_a_reward_on_the_way_does_not_stand_for_an_end_without_one(client):
         session.score()
 
 
+def test_another_process_continues_a_session_by_its_id(client, served):
+    plain = task(client, "set/plain")
+    with client.open(plain) as session, Client(served.url, token=served.address["token"]) as other:
+        other.attach(plain, session.id).call("bash", command=DONE)
+        other.close()
+        assert session.score() == 1.0
+
+
 def test_cubes_are_played_in_the_same_way(client):
     up = next(each for each in client.tasks(environment="counter-cube") if each.id == "up-3")
     with client.open(up) as session:

@@ -146,8 +146,12 @@ class Client:
             raise
         return session
 
+    def attach(self, task: Task, sid: str) -> Session:
+        """A session that another process opened; whoever opened it closes it."""
+        return Session(self, sid, task)
+
     def close(self) -> None:
-        """End all sessions and the connection."""
+        """End all sessions that it opened, and the connection."""
         self._ended.set()
         for session in list(self._open.values()):
             session.close()
@@ -296,9 +300,10 @@ class Session:
                         return _output(data)
             except httpx.HTTPError as error:
                 if "task_id" not in body or attempt == ATTEMPTS:
-                    raise ClientError(
-                        f"The connection was lost during a call: {str(error) or type(error).__name__}"
-                    ) from error
+                    lost = str(error) or type(error).__name__
+                    raise ClientError(f"The connection was lost during a call: {lost}") from error
+            if "task_id" not in body:
+                break  # asking again would call again
         raise ClientError("The server ended its answer to a call before the result.")
 
 
