@@ -26,6 +26,7 @@ PART_OF = {"markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"py
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "images": ["PIL.Image", "cube.core"],
+    "gymnasium": ["benchflow.trainers.package_env"],
     "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools", "cube.access"],
     "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
     "models": ["litellm", "benchflow.models.chat"],

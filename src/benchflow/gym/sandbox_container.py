@@ -42,6 +42,7 @@ class _Loop:
         """Held while the loop is started."""
         self._manager: AbstractContextManager[BlockingPortal] | None = None
         self._portal: BlockingPortal | None = None
+        self._of_parent: AbstractContextManager[BlockingPortal] | None = None
 
     def portal(self) -> BlockingPortal:
         with self._lock:
@@ -63,6 +64,7 @@ class _Loop:
 
     def forget(self) -> None:
         """In a process that was forked: the thread stayed in the parent."""
+        self._of_parent = self._manager or self._of_parent  # kept: when it is collected, it would wait for that thread
         self._lock, self._manager, self._portal = threading.Lock(), None, None
 
 

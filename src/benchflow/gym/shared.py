@@ -87,6 +87,7 @@ class Backends:
         self._guard = threading.Lock()
         """Protects the registration of the clean-up."""
         self._registered = False
+        self._of_parent: tuple[dict[str, SandboxBackend], ...] = ()
 
     def use(self, backend: SandboxBackend) -> None:
         """Make a backend available under its name in this process, as a double for tests and measurements is."""
@@ -126,7 +127,8 @@ class Backends:
         self._known.clear()
 
     def forget(self) -> None:
-        """In a process that was forked: the backends are the parent's."""
+        """In a process that was forked: the backends are the parent's, and are neither used nor closed here."""
+        self._of_parent = (*self._of_parent, self._known)
         self._known, self._guard, self._registered = {}, threading.Lock(), False
 
 

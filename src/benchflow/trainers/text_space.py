@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import multiprocessing
 import string
+from collections.abc import Sequence
 from multiprocessing.sharedctypes import SynchronizedArray
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -86,10 +87,44 @@ def _write(space: AnyText, index: int, value: str, shared_memory: SynchronizedAr
 
 
 @read_from_shared_memory.register(AnyText)
-def _read(space: AnyText, shared_memory: SynchronizedArray[Any], n: int = 1) -> tuple[str, ...]:
-    view = memoryview(shared_memory.get_obj()).cast("B")
-    texts = []
-    for start in range(0, n * _row(space), _row(space)):
+def _read(space: AnyText, shared_memory: SynchronizedArray[Any], n: int = 1) -> SharedTexts:
+    return SharedTexts(shared_memory, _row(space), n)
+
+
+class SharedTexts(Sequence[str]):
+    """The texts that are in shared memory now; a copy is a tuple of them.
+
+    Gymnasium asks for the batch once and relies on it to change with the memory, as its arrays do.
+    """
+
+    def __init__(self, memory: SynchronizedArray[Any], row: int, count: int) -> None:
+        self._memory: Final = memory
+        self._row: Final = row
+        self._count: Final = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(self._count)))
+        start = range(self._count)[index] * self._row
+        view = memoryview(self._memory.get_obj()).cast("B")
         length = int.from_bytes(view[start : start + _HEADER], "little")
-        texts.append(bytes(view[start + _HEADER : start + _HEADER + length]).decode())
-    return tuple(texts)
+        return bytes(view[start + _HEADER : start + _HEADER + length]).decode()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == (tuple(other) if isinstance(other, SharedTexts) else other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
