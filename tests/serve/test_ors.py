@@ -39,7 +39,7 @@ def test_the_header_or_the_path_choose_the_environment_and_an_unknown_one_is_ref
     for path, headers in (("/splits", {"X-Deployment": "sett"}), ("/sett/splits", {})):
         answer = server.http.get(path, headers=headers)
         assert answer.status_code == 404
-        assert "There is no environment 'sett'; there are: set, counter-cube." in answer.json()["detail"]
+        assert "There is no environment 'sett'; available: set, counter-cube." in answer.json()["detail"]
 
 
 def test_a_placed_session_starts_nothing(server):

@@ -35,7 +35,7 @@ def until(condition, seconds=60):
         ("POST", "/tasks", b"[]", {}, 422, "must be a JSON object"),
         ("POST", "/tasks", b"\xff\xfe", {}, 400, "not JSON"),
         ("POST", "/tasks", b"{}", {}, 422, "split"),
-        ("POST", "/tasks", b'{"split": "dev"}', {}, 400, "there are: test, train"),
+        ("POST", "/tasks", b'{"split": "dev"}', {}, 400, "available: test, train"),
         ("POST", "/task", b'{"split": "test", "index": 99}', {}, 400, "there is no index 99"),
         ("POST", "/task", b'{"split": "test", "index": true}', {}, 422, "whole number"),
         ("POST", "/create", b'{"split": "test", "index": 0}', {}, 400, "X-Session-ID"),

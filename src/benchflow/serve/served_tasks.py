@@ -76,7 +76,7 @@ class ServedEnvironment:
     def tasks(self, split: str) -> tuple[ServedTask, ...]:
         if split not in self.splits:
             known = ", ".join(self.splits)
-            raise UnknownTask(f"The environment '{self.name}' has no split '{split[:100]}'; there are: {known}.")
+            raise UnknownTask(f"The environment '{self.name}' has no split '{split[:100]}'; available: {known}.")
         return self.splits[split]
 
     def all_tasks(self) -> tuple[ServedTask, ...]:
@@ -119,7 +119,7 @@ class ServedTasks:
         if wanted not in self.environments:
             known = ", ".join(self.environments)
             near = did_you_mean(wanted, self.environments)
-            raise UnknownTask(f"There is no environment '{name[:100]}'; there are: {known}.{near}")
+            raise UnknownTask(f"There is no environment '{name[:100]}'; available: {known}.{near}")
         return self.environments[wanted]
 
 
