@@ -11,7 +11,6 @@ from pathlib import Path
 
 import anyio
 import gymnasium
-import httpx
 import httpx2
 import pytest
 from mcp.client import Client
@@ -23,12 +22,13 @@ from benchflow.gym import PackageBenchmarkConfig, UnscoredError
 from counter_cube.benchmark import CounterBenchmarkConfig
 from cube.client import TaskClient
 from cube.core import Action
-from served_process import LOCAL, served
+from episode_server import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.sandbox, pytest.mark.xdist_group("serve")]
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples" / "packages"
+LOCAL = ("--sandbox", "local", "--base-image", "host")
 CANARY = "canary-7b1f0c55"
 SCRIPT = f"""{(EXAMPLES / "count-words/oracle/solve.sh").read_text()}
 printf '7 3\\n6 4\\n5\\n2\\n8\\n5\\n' > /app/packing.txt
@@ -54,9 +54,9 @@ def same_reason(told):
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory):
+def suite(module_tmp):
     """Three example packages, and one whose verifier writes no reward."""
-    folder = tmp_path_factory.mktemp("served") / "suite"
+    folder = module_tmp / "suite"
     for name in TURNS:
         if name.startswith("examples/"):
             shutil.copytree(EXAMPLES / name.removeprefix("examples/"), folder / name.rpartition("/")[2])
@@ -132,46 +132,25 @@ def test_a_gymnasium_environment_gives_them(suite):
         assert (math.isnan(given) and same_reason(info["unscored"])) if reward is None else given == reward
 
 
-def test_ors_gives_them(suite):
-    with (
-        served("ors", suite, "cube:counter-cube", *LOCAL) as server,
-        httpx.Client(base_url=server.url, headers=server.headers, timeout=300) as http,
-    ):
-        for name, reward in REWARDS.items():
-            last = ors_episode(http, "suite", name, calls_of(name))
+def test_ors_gives_them(suite, module_tmp):
+    with serving(module_tmp, suite, "cube:counter-cube", *LOCAL) as server:
+        for name, reward in {**REWARDS, **CUBE_REWARDS}.items():
+            environment, calls = ("counter-cube", CUBE[name]) if name in CUBE else ("suite", calls_of(name))
+            sid = server.session(env_name=environment, task_spec={"id": name})
+            answers = [server.call(sid, tool, **arguments) for tool, arguments in calls]
+            last = answers[-1]["output"]
             assert (name, last["finished"], last["reward"]) == (name, True, reward)
             assert reward is not None or same_reason(last["metadata"]["error"])
-        for name, reward in CUBE_REWARDS.items():
-            last = ors_episode(http, "counter-cube", name, CUBE[name])
-            assert (name, last["finished"], last["reward"]) == (name, True, reward)
+            assert CANARY not in json.dumps(answers)
 
 
-def ors_episode(http, environment, task, calls):
-    """The output of the last call."""
-    headers = {"X-Session-ID": f"{environment}-{task}".replace("/", "-"), "X-Deployment": environment}
-    http.post("/create", json={"task_spec": {"id": task}}, headers=headers).raise_for_status()
-    for name, arguments in calls:
-        reply = http.post("/call", json={"name": name, "input": arguments}, headers=headers).raise_for_status()
-        assert CANARY not in reply.text
-        events = [part.split("\n") for part in reply.text.split("\n\n") if part]
-        data = "".join(
-            line.removeprefix("data:").removeprefix(" ")
-            for lines in events
-            if lines[0] in ("event: chunk", "event: end")
-            for line in lines[1:]
-        )
-        last = json.loads(data)["output"]
-    http.post("/delete", json={}, headers=headers).raise_for_status()
-    return last
-
-
-def test_the_stock_clients_of_openenv_get_them(suite):
+def test_the_stock_clients_of_openenv_get_them(suite, module_tmp):
     plays = [{"task": name, "calls": calls_of(name)} for name in REWARDS]
     plays += [{"task": name, "calls": CUBE[name]} for name in CUBE_REWARDS]
-    with served("openenv", suite, "cube:counter-cube", *LOCAL) as server:
-        said = player("openenv_player.py", OPENENV, {**server.said, "plays": plays})
+    with serving(module_tmp, suite, "cube:counter-cube", *LOCAL, wire="openenv", no_token=False) as server:
+        said = player("openenv_player.py", OPENENV, {**server.address, "plays": plays})
         openenv = peer_environment(*OPENENV) / "openenv"
-        url = server.url.replace("//", f"//any:{server.said['token']}@")
+        url = server.url.replace("//", f"//any:{server.address['token']}@")
         command = [openenv, "validate", "--url", url, "--level", "runtime", "--timeout", "60", "--json"]
         judged = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     assert (judged["passed"], judged["summary"]["failed_criteria"]) == (True, [])
@@ -189,25 +168,22 @@ def test_the_stock_clients_of_openenv_get_them(suite):
         assert reward is not None or same_reason(outcome["metadata"]["error"])
 
 
-def test_the_stock_agent_of_nemo_gym_gets_them(suite):
+def test_the_stock_agent_of_nemo_gym_gets_them(suite, module_tmp):
     """Its agent stops by saying so: what is submitted last is submitted by `/verify`."""
     tasks = {**{f"suite/{name}": calls_of(name)[:-1] for name in REWARDS}}
     tasks |= {f"counter-cube/{name}": CUBE[name] for name in CUBE_REWARDS}
     both = (suite, "cube:counter-cube", *LOCAL)
+    mask = (suite / "broken", "--unscored", "mask", *LOCAL)
     with (
-        served("nemo-gym", *both) as server,
-        served("nemo-gym", suite / "broken", "--unscored", "mask", *LOCAL) as other,
+        serving(module_tmp, *both, wire="nemo-gym", no_token=False) as server,
+        serving(module_tmp, *mask, wire="nemo-gym", no_token=False) as other,
     ):
-        with httpx.Client(headers=server.headers, timeout=300) as http:
-            lines = http.get(f"{server.url}/rows").raise_for_status().text.splitlines()
-            rows = {row["task_id"]: row for row in map(json.loads, lines)}
+        rows = {row["task_id"]: row for row in map(json.loads, server.http.get("/rows").text.splitlines())}
         plays = [{**address(server), "row": rows[name], "calls": calls} for name, calls in tasks.items()]
         masked = {**rows["suite/t/broken"], "task_id": "t/broken"}
         plays.append({**address(other), "row": masked, "calls": []})
         said = player("nemo_gym_player.py", NEMO_GYM, {"plays": plays}, dependencies=False)
-        mine = {"verify_responses": said["rows"]}
-        with httpx.Client(headers=server.headers, timeout=60) as http:
-            metrics = http.post(f"{server.url}/aggregate_metrics", json=mine).raise_for_status().json()
+        metrics = server.http.post("/aggregate_metrics", json={"verify_responses": said["rows"]}).json()
     for name, outcome in zip(tasks, said["played"], strict=False):
         reward = {**REWARDS, **CUBE_REWARDS}[name.partition("/")[2]]
         if reward is None:
@@ -228,12 +204,12 @@ def test_the_stock_agent_of_nemo_gym_gets_them(suite):
 
 def address(server):
     """Where NeMo Gym finds a server: the token is the password of its host."""
-    return {"host": f"any:{server.said['token']}@127.0.0.1", "port": int(server.url.rpartition(":")[2])}
+    return {"host": f"any:{server.address['token']}@127.0.0.1", "port": int(server.url.rpartition(":")[2])}
 
 
-def test_an_agent_over_mcp_gets_them_and_learns_of_no_reward(suite):
-    with served("mcp", suite, "cube:counter-cube", *LOCAL) as server:
-        said = server.said
+def test_an_agent_over_mcp_gets_them_and_learns_of_no_reward(suite, module_tmp):
+    with serving(module_tmp, suite, "cube:counter-cube", *LOCAL, wire="mcp", no_token=False) as server:
+        said = server.address
         with TaskClient(said["url"], token=said["token"], timeout=300) as harness:
             for name, reward in {**REWARDS, **CUBE_REWARDS}.items():
                 harness.reset(name)

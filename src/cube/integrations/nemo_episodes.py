@@ -80,6 +80,7 @@ class CubePlay:
         self.task_id: Final = task_id
         self._stage: Final = stage
         self._verdict: Verdict | None = None
+        self._closed = False
         self._turn: Final = anyio.Lock()
         """Held by the call that runs."""
 
@@ -108,6 +109,9 @@ class CubePlay:
             return self._verdict or Verdict(None, {"reason": "The task did not end."})
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._stage.shut_down)
 

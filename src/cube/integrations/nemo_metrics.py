@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 TASK_INDEX: Final = "_ng_task_index"
@@ -17,7 +17,7 @@ ROLLOUT_INDEX: Final = "_ng_rollout_index"
 FAILURE_CLASS: Final = "_ng_failure_class"
 """NeMo Gym keeps a result with this key out of its rollouts, and in a file of failures."""
 _NO_METRICS: Final = frozenset({TASK_INDEX, ROLLOUT_INDEX})
-_STATISTICS: Final = {
+_STATISTICS: Final[Mapping[str, Callable[[list[float]], float]]] = {
     "mean": statistics.fmean,
     "max": max,
     "min": min,
