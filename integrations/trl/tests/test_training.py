@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 from trl.experimental.openreward import OpenRewardSpec
 
-from benchcube_trl import ServedPackages
+from benchcube_trl import PackageEnvironment, ServedPackages
 
 URL, TOKEN = os.environ["SERVED_URL"], os.environ["SERVED_TOKEN"]
 
@@ -46,17 +46,10 @@ class TrainingTests(unittest.TestCase):
         self.addCleanup(served.close)
         rewards: list[float | None] = []
 
-        def environment():
-            made = served.environment()
-            owned = made.get_reward
-
-            class Watched(type(made)):
-                def get_reward(self) -> float | None:
-                    rewards.append(owned())
-                    return rewards[-1]
-
-            made.__class__ = Watched
-            return made
+        class Watched(PackageEnvironment):
+            def get_reward(self) -> float | None:
+                rewards.append(super().get_reward())
+                return rewards[-1]
 
         tokenizer = tiny_tokenizer()
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -65,7 +58,7 @@ class TrainingTests(unittest.TestCase):
                 model=tiny_model(tokenizer),
                 processing_class=tokenizer,
                 train_dataset=served.dataset(),
-                environment_factory=environment,
+                environment_factory=lambda: Watched(served.client),
                 args=GRPOConfig(
                     output_dir=folder,
                     max_steps=1,
@@ -84,9 +77,8 @@ class TrainingTests(unittest.TestCase):
             self.assertEqual(trainer.state.global_step, 1)
             self.assertEqual([*Path(folder).glob("checkpoint-*")], [])
         self.assertEqual(len(rewards), 6)
-        self.assertEqual({reward for reward in rewards if reward is not None}, {0.0})
-        logged = trainer.state.log_history[0]
-        self.assertEqual(logged["reward"], 0.0)
+        self.assertEqual({*rewards}, {0.0, None})
+        self.assertEqual(trainer.state.log_history[0]["reward"], 0.0)
 
     def test_the_adapter_of_trl_for_ors_servers_plays_packages(self) -> None:
         os.environ["OPENREWARD_API_KEY"] = TOKEN

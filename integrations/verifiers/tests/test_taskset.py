@@ -69,6 +69,7 @@ class TasksetTests(unittest.TestCase):
             command = [
                 str(Path(sys.executable).with_name("vf-validate")), "benchcube-packages",
                 "--taskset.root", ROOT, "--taskset.bench", BENCH, "--taskset.sandbox", SANDBOX,
+                "--runtime.type", "subprocess",
                 "--output-dir", folder, "--no-rich",
             ]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
