@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
+
 from benchcube_packages.served import client_of, oracle_reward, package_folders, served
 from benchflow.trainers.client import CallRefused, Session, Task
 
