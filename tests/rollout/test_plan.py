@@ -54,7 +54,7 @@ def test_networks_of_phases_and_steps(make_package):
 def test_an_agent_that_may_reach_only_its_model_reaches_the_gateway_and_declared_hosts(make_package):
     policy = "benchflow:\n  runtime_policy: {network: {agent_egress: model-only%s}}\n"
     closed = make_package(policy % "")
-    for agent in ("oracle", "model:m", "claude"):
+    for agent in ("model:m", "claude"):
         assert planned(closed, agent).steps[0].network == NetworkPolicy("none")
     named = make_package(policy % ", allowed_hosts: [api.example]", name="named")
     assert planned(named, "claude").steps[0].network == NetworkPolicy("allowlist", ("api.example",))
