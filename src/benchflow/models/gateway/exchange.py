@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchflow.models.gateway.answers import Answer, read_answer
+from benchflow.models.gateway.wire_answers import Answer, read_answer
 from benchflow.models.gateway.call_failures import CallFailure
 from benchflow.models.gateway.call_prices import cost_of
 from benchflow.models.gateway.endpoints import Family, Route

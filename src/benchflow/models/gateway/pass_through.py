@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import UsageError
-from benchflow.models.gateway.answers import read_answer
+from benchflow.models.gateway.wire_answers import read_answer
 from benchflow.models.gateway.call_failures import CallFailure, named
 from benchflow.models.gateway.call_limits import LimitReached
 from benchflow.models.gateway.call_prices import price_of

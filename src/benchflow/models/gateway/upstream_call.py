@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from benchflow.models.gateway.answers import Answer, is_first_error, read_answer
+from benchflow.models.gateway.wire_answers import Answer, is_first_error, read_answer
 from benchflow.models.gateway.call_failures import (
     CallFailure,
     asked_wait,

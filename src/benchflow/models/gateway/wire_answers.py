@@ -40,10 +40,10 @@ def read_answer(dialect: Dialect, body: bytes, *, stream: bool) -> Answer:
         except (ValueError, RecursionError):
             return Answer(whole=False, error="the answer is not valid JSON", error_code="bad-answer")
         if dialect == "gemini-stream" and isinstance(value, list):  # without alt=sse a stream is one JSON list
-            return _merged(dialect, [item for item in value if isinstance(item, dict)])
+            return _merged(dialect, [item for item in value if isinstance(item, dict)], done=True)
         if not isinstance(value, dict):
             return Answer(whole=False, error="the answer is not a JSON object", error_code="bad-answer")
-        return _merged(dialect, [value])
+        return _merged(dialect, [value], done=True)
     return _merged(dialect, list(_events_that_matter(dialect, body)), done=b"[DONE]" in body[-4096:])
 
 
@@ -77,18 +77,15 @@ def _events_that_matter(dialect: Dialect, body: bytes) -> Iterator[dict[str, Any
             yield value
 
 
-def _merged(dialect: Dialect, values: list[dict[str, Any]], *, done: bool = False) -> Answer:
+def _merged(dialect: Dialect, values: list[dict[str, Any]], *, done: bool) -> Answer:
+    """`done`: the answer says itself that it is whole, by an end mark or as one JSON value."""
     error = next((found for value in values if (found := _error(value)) is not None), None)
     if error is not None:
         return Answer(_usage(dialect, values), whole=False, error=error[0], error_code=error[1])
     finish = next((found for value in reversed(values) if (found := _finish(dialect, value))), None)
     model = next((found for value in values if (found := _model(value))), None)
-    ended = bool(values) and (finish is not None or done or _needs_no_end(dialect))
-    return Answer(_usage(dialect, values), finish, whole=ended, model=model)
-
-
-def _needs_no_end(dialect: Dialect) -> bool:
-    return dialect in ("openai-embeddings", "anthropic-count", "gemini-count", "gemini-embed", "models")
+    whole = bool(values) and (finish is not None or done)
+    return Answer(_usage(dialect, values), finish, whole=whole, model=model)
 
 
 def _error(value: Mapping[str, Any]) -> tuple[str, str] | None:
