@@ -153,7 +153,7 @@ async def test_a_box_without_network_asks_a_model_and_holds_no_key(run, make_pac
     script = tmp_path / "agent.sh"
     script.write_text(
         f"cat > ask.py <<'EOF'\n{ASK}\nprint(ask('hi'))\nEOF\npython3 ask.py > answer.txt\n"
-        "env; cat /proc/*/environ 2>/dev/null; grep -rl sk-canary /app /home /root /tmp /etc /opt /var 2>/dev/null; true\n"
+        "env; cat /proc/*/environ 2>/dev/null; grep -rl sk-canary /app /home /root /tmp /etc 2>/dev/null; true\n"
     )
     package = make_package("environment:\n  network_mode: no-network\n")
     result = await run(package, f"script:{script}", machine=machine)

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import UsageError
-from benchflow.models.gateway.wire_answers import read_answer
 from benchflow.models.gateway.call_failures import CallFailure, named
 from benchflow.models.gateway.call_limits import LimitReached
 from benchflow.models.gateway.call_prices import price_of
@@ -30,6 +29,7 @@ from benchflow.models.gateway.grants import Access
 from benchflow.models.gateway.provider_tools import searching_model, without_tools
 from benchflow.models.gateway.upstream_call import Send, UpstreamCalls, respond, settle
 from benchflow.models.gateway.upstreams import Upstream
+from benchflow.models.gateway.wire_answers import read_answer
 
 if TYPE_CHECKING:
     from benchflow.models.gateway.model_gateway import Gateway
