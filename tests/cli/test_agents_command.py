@@ -15,8 +15,11 @@ def test_agents_are_one_json_document(bench):
     agents = {agent["name"]: agent for agent in json.loads(shown.stdout)["agents"]}
     assert {"oracle", "nop", "script", "acp", "model", "claude", "goose"} <= agents.keys()
     assert set(agents["oracle"]) == {
-        *{"name", "description", "kind", "argument", "needs", "takes", "install", "aliases"},
+        *{"name", "description", "kind", "argument", "needs", "takes", "install", "aliases", "models", "dialects"},
     }
+    assert (agents["claude"]["models"], agents["claude"]["dialects"]) == ("gateway", ["anthropic"])
+    ways = {name: agents[name]["models"] for name in ("oracle", "script", "acp", "model")}
+    assert ways == {"oracle": "none", "script": "variables", "acp": "variables", "model": "machine"}
 
 
 def test_one_agent_says_whether_it_is_ready_and_how_it_is_called(bench, monkeypatch):
@@ -26,7 +29,7 @@ def test_one_agent_says_whether_it_is_ready_and_how_it_is_called(bench, monkeypa
     assert shown.returncode == 0
     for words in (
         "needs one of the variables ANTHROPIC_API_KEY",
-        "passes on ANTHROPIC_BASE_URL if set",
+        "calls models through the gateway (anthropic)",
         "from npm in the sandbox",
         "not ready: The agent 'claude-code' needs one of the variables",
         "also called claude-code",

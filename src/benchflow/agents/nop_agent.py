@@ -35,4 +35,4 @@ class NopPolicy(Policy):
         return []
 
 
-KIND: Final = AgentKind(AgentInfo("nop", "Does nothing.", "both"), agent=NopAgent, policy=NopPolicy)
+KIND: Final = AgentKind(AgentInfo("nop", "Does nothing.", "both", models="none"), agent=NopAgent, policy=NopPolicy)

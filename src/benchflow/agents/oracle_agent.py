@@ -120,6 +120,7 @@ KIND: Final = AgentKind(
         "Runs the package's own solution.",
         "process",
         needs=("oracle/solve.sh or solution/solve.sh in the package",),
+        models="none",
     ),
     agent=OracleAgent,
 )

@@ -33,6 +33,11 @@ StopReason = Literal[
     "exited",
 ]
 
+ModelWay = Literal["none", "machine", "gateway", "variables"]
+"""`none`: it calls no models. `machine`: from this machine, with the records and limits of the gateway. `gateway`: from
+the sandbox, pointed at the gateway by its own settings. `variables`: as `gateway`, if it reads variables of providers.
+"""
+
 EventType = Literal[
     "user_message",
     "agent_message",
@@ -235,9 +240,10 @@ class AgentInfo:
     install: str | None = None
     """What is installed for it, in words; None if nothing is."""
     aliases: tuple[str, ...] = ()
+    models: ModelWay | None = None
+    """How it reaches models; None: nobody said, so nothing of the gateway can be relied on."""
     dialects: tuple[str, ...] = ()
-    """The dialects in which it calls models through the gateway: `openai`, `anthropic`, `gemini`. Empty: it calls none,
-    or cannot be pointed there for certain."""
+    """The dialects that it speaks with the gateway: `openai`, `anthropic`, `gemini`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ KIND: Final = AgentKind(
         "process",
         argument="FILE",
         needs=("sh in the environment",),
+        models="variables",
     ),
     agent=_from_file,
 )

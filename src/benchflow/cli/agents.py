@@ -44,14 +44,26 @@ def _title(info: AgentInfo) -> str:
 
 def _overview(info: AgentInfo) -> list[str]:
     needs = "; ".join(map(printable, info.needs))
-    return [_title(info), *([wrapped(f"needs {needs}", 2)] if needs else [])]
+    return [_title(info), *([wrapped(f"needs {needs}", 2)] if needs else []), wrapped(_models(info), 2)]
+
+
+def _models(info: AgentInfo) -> str:
+    """How it reaches models."""
+    spoken = f" ({', '.join(info.dialects)})" if info.dialects else ""
+    ways = {
+        "none": "calls no models",
+        "machine": "calls models from this machine",
+        "gateway": f"calls models through the gateway{spoken}",
+        "variables": "calls models through the gateway if it reads the variables of providers, such as OPENAI_BASE_URL",
+    }
+    return ways.get(info.models or "", "may call models past the gateway")
 
 
 def _details(info: AgentInfo) -> list[str]:
     lines = []
     if info.kind != "process":
         lines.append("also runs on gym tasks" if info.kind == "both" else "runs on gym tasks only")
-    lines += [f"needs {printable(need)}" for need in info.needs]
+    lines += [*(f"needs {printable(need)}" for need in info.needs), _models(info)]
     if info.takes:
         lines.append(f"passes on {', '.join(map(printable, info.takes))} if set")
     if info.install:

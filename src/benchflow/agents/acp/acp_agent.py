@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from benchflow.agents.acp.acp_session import Session
 
 EXTRA: Final = "the extra acp"
+GATEWAY_EXTRA: Final = "the extra models"
 
 
 class AcpAgent(Agent):
@@ -40,20 +41,22 @@ class AcpAgent(Agent):
 
     def check(self, env: Mapping[str, str]) -> None:
         if find_spec("acp") is None:
-            raise UsageError(self._missing(), code="extra-missing")
+            raise UsageError(self._missing(EXTRA), code="extra-missing")
+        if self._launch.pointing is not None and not all(map(find_spec, ("httpx", "uvicorn"))):
+            raise UsageError(self._missing(GATEWAY_EXTRA), code="extra-missing")
         try:
             self._launch.check(self.name, env, self._request.environ, self._request.model)
         except AgentFailure as error:
             raise UsageError(str(error), code=error.code) from error
 
-    def _missing(self) -> str:
+    def _missing(self, extra: str) -> str:
         from cube.extras import extra_command
 
-        return f"The agent '{self.name}' needs {EXTRA}: {extra_command('acp')}"
+        return f"The agent '{self.name}' needs {extra}: {extra_command(extra.rpartition(' ')[2])}"
 
     async def start(self, context: AgentContext) -> None:
         if find_spec("acp") is None:
-            raise AgentFailure(self._missing(), code="extra-missing")
+            raise AgentFailure(self._missing(EXTRA), code="extra-missing")
         from benchflow.agents.acp.acp_session import Session
 
         if self._session is not None:
@@ -96,6 +99,7 @@ KIND: Final = AgentKind(
         "process",
         argument="COMMAND",
         needs=(EXTRA, "the command in the environment"),
+        models="variables",
     ),
     agent=_any_command,
 )

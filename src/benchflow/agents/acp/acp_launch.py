@@ -114,9 +114,7 @@ class Launch:
     ) -> Pointed:
         """With `models`, where the gateway really is; without, only what can be known before the start."""
         if not any(upstream.family in pointing.families for upstream in upstreams.by_name.values()):
-            needs = f"the variable {self.one_of[0]}, which is not set"
-            if len(self.one_of) > 1:
-                needs = f"one of the variables {', '.join(self.one_of)}; none of them is set"
+            needs = f"one of the variables {', '.join(self.one_of)}; none of them is set"
             raise AgentFailure(f"The agent '{agent}' needs {needs}.", code="variable-missing")
         chosen = choose(agent, pointing, upstreams, model)
         url, token = ("", "") if models is None else (models.url(chosen.upstream), models.token)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from benchflow.agents.acp.acp_agent import EXTRA, AcpAgent
+from benchflow.agents.acp.acp_agent import EXTRA, GATEWAY_EXTRA, AcpAgent
 from benchflow.agents.acp.acp_launch import Launch
 from benchflow.agents.acp.agent_recipes import CERTIFICATES, GooseRelease, Npm, PyPI, Recipe
 from benchflow.agents.acp.pointing import (
@@ -46,16 +46,15 @@ class _Preset:
     """Commands before its own."""
 
     def kind(self) -> AgentKind:
-        needs = [EXTRA, f"one of the variables {', '.join(self.one_of)}"]
-        if len(self.one_of) == 1:
-            needs[1] = f"the variable {self.one_of[0]}"
+        keys = f"one of the variables {', '.join(self.one_of)}"
         info = AgentInfo(
             self.name,
             f"{self.title}, over the Agent Client Protocol.",
             "process",
             argument="VERSION",
-            needs=tuple(needs),
+            needs=(EXTRA, GATEWAY_EXTRA, keys),
             takes=self.optional,
+            models="gateway",
             dialects=self.pointing.families,
             install=self.recipe.words(self.version),
             aliases=self.aliases,
@@ -103,7 +102,8 @@ CODEX: Final = _Preset(
     ("OPENAI_API_KEY", "CODEX_API_KEY"),
     Pointing(("openai",), point_codex),
     optional=("CODEX_CONFIG",),
-    settings={"NO_BROWSER": "1"},
+    # Its own confinement needs namespaces that a sandbox does not grant: without this every command of it fails.
+    settings={"NO_BROWSER": "1", "INITIAL_AGENT_MODE": "agent-full-access"},
     auth_method="api-key",
     aliases=("codex-acp",),
 ).kind()

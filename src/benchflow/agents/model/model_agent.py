@@ -189,6 +189,7 @@ KIND: Final = AgentKind(
             "the extra models",
             "the key of the model's provider, such as OPENAI_API_KEY",
         ),
+        models="machine",
     ),
     agent=ModelAgent,
     policy=ModelPolicy,
