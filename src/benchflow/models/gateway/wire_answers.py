@@ -82,8 +82,8 @@ def _merged(dialect: Dialect, values: list[dict[str, Any]], *, done: bool) -> An
     error = next((found for value in values if (found := _error(value)) is not None), None)
     if error is not None:
         return Answer(_usage(dialect, values), whole=False, error=error[0], error_code=error[1])
-    finish = next((found for value in reversed(values) if (found := _finish(dialect, value))), None)
-    model = next((found for value in values if (found := _model(value))), None)
+    finish = next((reason for value in reversed(values) if (reason := _finish(dialect, value))), None)
+    model = next((name for value in values if (name := _model(value))), None)
     whole = bool(values) and (finish is not None or done)
     return Answer(_usage(dialect, values), finish, whole=whole, model=model)
 
