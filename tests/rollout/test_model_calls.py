@@ -11,6 +11,7 @@ from benchflow.agents.protocol import TurnResult
 from benchflow.models.gateway import CallLimits, Gateway
 from benchflow.models.gateway.replay_book import ReplayBook
 from benchflow.record import read_model_calls
+from benchflow.rollout.atif import export_atif
 from benchflow.rollout.drivers import turns
 from benchflow.testing import Fault, ModelServer
 
@@ -173,3 +174,22 @@ async def test_a_turn_result_of_an_agent_without_calls_stays_as_it_is(run, make_
 
     result = await run(make_package(), commands=[work], machine=machine)
     assert result.usage == {"input_tokens": 7}
+
+
+async def test_token_ids_are_recorded_and_the_export_carries_the_calls(run, make_package, machine, tmp_path):
+    ask = asking("one two")
+
+    async def work(context):
+        command = await ask(context)
+        context.events("agent_message", text="I asked.")
+        return command
+
+    await run(make_package(), commands=[work], machine=machine, token_ids=True)
+    document = export_atif(tmp_path / "out")
+    (step,) = [step for step in document["steps"] if step["source"] == "agent"]
+    assert step["llm_call_count"] == 1
+    assert len(step["metrics"]["completion_token_ids"]) == len(step["metrics"]["logprobs"]) == 1
+    assert step["metrics"]["prompt_token_ids"]
+    (call,) = document["extra"]["model_calls"]
+    assert (call["seq"], call["request"]["return_token_ids"]) == (1, True)
+    assert document["final_metrics"]["total_cost_usd"] > 0

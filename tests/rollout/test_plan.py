@@ -51,14 +51,11 @@ def test_networks_of_phases_and_steps(make_package):
     assert second.network == NetworkPolicy("allowlist", ("example.org",))
 
 
-def test_an_agent_inside_is_refused_when_nobody_says_where_its_model_is(make_package):
+def test_an_agent_that_may_reach_only_its_model_reaches_the_gateway_and_declared_hosts(make_package):
     policy = "benchflow:\n  runtime_policy: {network: {agent_egress: model-only%s}}\n"
     closed = make_package(policy % "")
-    for agent in ("oracle", "nop", "model:m"):
-        assert planned(closed, agent).steps[0].network.hosts == ()
-    with pytest.raises(UnsupportedError, match="needs the hosts of the model in allowed_hosts") as refused:
-        planned(closed, "claude")
-    assert refused.value.path == "benchflow.runtime_policy.network.agent_egress"
+    for agent in ("model:m", "claude"):
+        assert planned(closed, agent).steps[0].network == NetworkPolicy("none")
     named = make_package(policy % ", allowed_hosts: [api.example]", name="named")
     assert planned(named, "claude").steps[0].network == NetworkPolicy("allowlist", ("api.example",))
 

@@ -17,9 +17,9 @@ import click
 from benchflow.cli.arguments import PATH, isolation_option, json_option, refuse_model
 from benchflow.cli.failures import FAILED, GOOD
 from benchflow.cli.machine_settings import machine_settings_option
-from benchflow.cli.model_options import call_limit_options, call_limits, replay_book, replay_options
 from benchflow.cli.preflight import note_markers
 from benchflow.cli.pull_lines import PullLines, pull_option
+from benchflow.cli.rollouts.model_options import call_limit_options, call_limits, replay_book, replay_options
 from benchflow.cli.terminal import emit, emit_json, is_terminal, printable, shortened
 from benchflow.errors import UsageError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.errors import PackageError, UnsupportedError
-from benchflow.record import ALWAYS_WIN, always_wins
+from benchflow.record import always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, require_finished, skills_folder
 from benchflow.sandbox.protocol import NetworkPolicy
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
 SCRIPT: Final = "script"
-MODEL: Final = "model"
 RESERVED: Final = 0.25
 """The share of the deadline that is reserved for verification, unless the verifier needs less: an agent that
 uses up all the time would otherwise never be scored."""
@@ -116,8 +115,6 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     if branches and view.manifest is not None:
         message = "benchflow.nudges.branch_execution: services of the environment cannot be forked."
         raise UnsupportedError(message, code="branch-unsupported", path="benchflow.nudges.branch_execution")
-    for step in steps:
-        _require_model_hosts(view, step)
     turns = max(len(step.turns) for step in steps)
     return RolloutPlan(
         view=view,
@@ -160,23 +157,6 @@ def document_user(
         ask = model_caller(machine, access)
         return ModelDocumentNudgeUser(contract.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
-
-
-def _require_model_hosts(view: TaskRuntimeView, step: StepPlan) -> None:
-    """Refuse an agent that could not reach its model: only the package can list the hosts of the model."""
-    policy = view.namespace.runtime_policy
-    egress = policy.network.agent_egress if policy is not None else None
-    if egress not in ("model-only", "model-and-dependencies") or step.network != NetworkPolicy("allowlist"):
-        return
-    outside = (*ALWAYS_WIN, MODEL)
-    inside = next((turn.role.agent for turn in step.turns if turn.role.agent.partition(":")[0] not in outside), None)
-    if inside is not None:
-        path = "benchflow.runtime_policy.network.agent_egress"
-        message = (
-            f"{path}: {egress} needs the hosts of the model in allowed_hosts, for the agent '{inside}' asks its model "
-            "from inside the sandbox."
-        )
-        raise UnsupportedError(message, code="model-hosts-missing", path=path)
 
 
 def _scopes(agent: str) -> tuple[str, ...]:

@@ -39,6 +39,9 @@ _MODES: Final[Mapping[str, NetworkMode]] = {
 }
 
 
+_OF_THE_MODEL: Final = ("model-only", "model-and-dependencies")
+
+
 def in_step(view: TaskRuntimeView, step: StepView | None) -> TaskRuntimeView:
     """The view with the agent's settings of a step; what the step does not say, the task says."""
     if step is None:
@@ -52,8 +55,8 @@ def network_policy(view: TaskRuntimeView, phase: Scope) -> NetworkPolicy:
     """How far the sandbox reaches in a phase: the most specific declaration wins.
 
     What neither the phase nor the environment declares is the policy's `task_default`. The two kinds of egress that are
-    named after the model are lists of hosts too, those of `allowed_hosts`: a model that is called from outside the
-    sandbox needs none.
+    named after the model are lists of hosts too, those of `allowed_hosts`: models are reached through their gateway,
+    which every policy permits.
     """
     environment = view.config.environment
     own = view.config.agent if phase == "agent" else view.config.verifier if phase == "verifier" else None
@@ -69,6 +72,8 @@ def network_policy(view: TaskRuntimeView, phase: Scope) -> NetworkPolicy:
     if rules is not None and phase in rules.phase_overrides:
         mode, hosts = rules.phase_overrides[phase], (*hosts, *rules.allowed_hosts)
     kind = _MODES[mode]
+    if mode in _OF_THE_MODEL and not hosts:
+        kind = "none"
     return NetworkPolicy(kind, tuple(dict.fromkeys(hosts)) if kind == "allowlist" else ())
 
 

@@ -102,7 +102,8 @@ CODEX: Final = _Preset(
     ("OPENAI_API_KEY", "CODEX_API_KEY"),
     Pointing(("openai",), point_codex),
     optional=("CODEX_CONFIG",),
-    settings={"NO_BROWSER": "1"},
+    # Its own confinement needs namespaces that a sandbox does not grant: without this every command of it fails.
+    settings={"NO_BROWSER": "1", "INITIAL_AGENT_MODE": "agent-full-access"},
     auth_method="api-key",
     aliases=("codex-acp",),
 ).kind()

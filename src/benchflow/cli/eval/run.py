@@ -14,9 +14,9 @@ from benchflow.cli.eval.inspect import jobs_dir_option, readable
 from benchflow.cli.eval.job_file import given_paths, job_file_option
 from benchflow.cli.eval.watching import Watching
 from benchflow.cli.machine_settings import machine_settings_option
-from benchflow.cli.model_options import call_limit_options, job_limit_options
 from benchflow.cli.preflight import note_judges, note_markers, require_base_image
 from benchflow.cli.pull_lines import PullLines, pull_option
+from benchflow.cli.rollouts.model_options import call_limit_options, job_limit_options
 from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.compare import compare_all

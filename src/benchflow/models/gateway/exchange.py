@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchflow.models.gateway.answers import Answer, read_answer
 from benchflow.models.gateway.call_failures import CallFailure
 from benchflow.models.gateway.call_prices import cost_of
 from benchflow.models.gateway.endpoints import Family, Route
 from benchflow.models.gateway.grants import Access
+from benchflow.models.gateway.wire_answers import Answer, read_answer
 from benchflow.record.model_calls import CallOutcome, CallPlace, CallRetry
 from benchflow.record.trajectory import timestamp
 

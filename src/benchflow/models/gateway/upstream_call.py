@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from benchflow.models.gateway.answers import Answer, is_first_error, read_answer
 from benchflow.models.gateway.call_failures import (
     CallFailure,
     asked_wait,
@@ -26,6 +25,7 @@ from benchflow.models.gateway.call_failures import (
 from benchflow.models.gateway.endpoints import error_body, returned_headers
 from benchflow.models.gateway.exchange import ERROR, Exchange
 from benchflow.models.gateway.upstreams import Upstream
+from benchflow.models.gateway.wire_answers import Answer, is_first_error, read_answer
 from benchflow.record.model_calls import CallRetry
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
 
 from benchflow.errors import UsageError
@@ -166,9 +166,10 @@ def _upstream(path: Path, name: str, given: Any, environ: Mapping[str, str]) -> 
         raise _wrong(path, f"{where}: only dialect, base_url and key are known")
     if not name.replace("-", "").isalnum() or name != name.lower():
         raise _wrong(path, f"{where}: a name has lower-case letters, digits and hyphens")
-    family = given.get("dialect")
-    if family not in get_args(Family):
-        raise _wrong(path, f"{where}.dialect: {family!r} is not one of {', '.join(get_args(Family))}")
+    dialect = given.get("dialect")
+    if dialect not in get_args(Family):
+        raise _wrong(path, f"{where}.dialect: {dialect!r} is not one of {', '.join(get_args(Family))}")
+    family = cast("Family", dialect)
     variable = given.get("key")
     key = environ.get(str(variable)) if variable is not None else None
     if variable is not None and not key:
