@@ -172,3 +172,17 @@ async def test_a_turn_result_of_an_agent_without_calls_stays_as_it_is(run, make_
 
     result = await run(make_package(), commands=[work], machine=machine)
     assert result.usage == {"input_tokens": 7}
+
+
+async def test_a_token_that_an_agent_shows_its_model_is_neither_recorded_nor_in_the_way_of_a_replay(
+    run, make_package, machine, new_script, tmp_path
+):
+    async def showing(context):
+        return await asking(f"my key is {context.models.token}")(context)
+
+    script = new_script(showing)
+    assert (await run(make_package(), script=script, machine=machine)).reward == 1
+    assert script.contexts[0].models.token not in (tmp_path / "out" / "model_calls.jsonl").read_text()
+    book = ReplayBook.open(tmp_path / "out")
+    again = await run(make_package(), commands=[showing], machine=machine, out="again", replay=book)
+    assert (again.reward, calls(tmp_path, "again")[0].replayed) == (1, True)

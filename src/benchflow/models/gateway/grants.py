@@ -24,7 +24,7 @@ from benchflow.record.model_calls import CallPlace, ModelCalls
 if TYPE_CHECKING:
     from benchflow.models.gateway.listening import Listening
     from benchflow.models.gateway.model_gateway import Gateway
-    from benchflow.models.gateway.replay_book import ReplayBook
+    from benchflow.models.gateway.replay_book import ReplayBook, Replayed
 
 HOST: Final = "127.0.0.1"
 """Where a box finds the gateway: its own loopback, which every client and every network policy lets it use."""
@@ -97,6 +97,8 @@ class Grant:
         access = replace(self.seat(place), port=listener.getsockname()[1])
         access.listening = self._gateway.listen(listener, access)
         self._open.append(access)
+        if self.request.calls is not None:  # an agent that shows its variables to its model shows the token
+            self.request.calls.redactor = self.request.calls.redactor.with_values([access.token])
         return access
 
     async def close(self) -> None:
@@ -115,6 +117,13 @@ class Grant:
         """Note how a call of a place ended; the last one counts. Judges and users report their own failures."""
         if place.source == "agent":
             self.failure = failure
+
+    def replayed(self, place: CallPlace, dialect: str, endpoint: str, request: Any) -> Replayed | None:
+        """The answer of the rollout that is replayed, found by the request as it would be recorded."""
+        book, calls = self.request.replay, self.request.calls
+        if book is None:
+            return None
+        return book.take(place.role, dialect, endpoint, request if calls is None else calls.cleaned(request))
 
     def record(self, *, refused: bool = False, **call: Any) -> None:
         """Write a call down; of refused ones only the first, so that garbage cannot fill a disk."""
