@@ -11,6 +11,7 @@ from benchflow.agents.protocol import TurnResult
 from benchflow.models.gateway import CallLimits, Gateway
 from benchflow.models.gateway.replay_book import ReplayBook
 from benchflow.record import read_model_calls
+from benchflow.rollout.atif import export_atif
 from benchflow.rollout.drivers import turns
 from benchflow.testing import Fault, ModelServer
 
@@ -186,3 +187,22 @@ async def test_a_token_that_an_agent_shows_its_model_is_neither_recorded_nor_in_
     book = ReplayBook.open(tmp_path / "out")
     again = await run(make_package(), commands=[showing], machine=machine, out="again", replay=book)
     assert (again.reward, calls(tmp_path, "again")[0].replayed) == (1, True)
+
+
+async def test_token_ids_are_recorded_and_the_export_carries_the_calls(run, make_package, machine, tmp_path):
+    ask = asking("one two")
+
+    async def work(context):
+        command = await ask(context)
+        context.events("agent_message", text="I asked.")
+        return command
+
+    await run(make_package(), commands=[work], machine=machine, token_ids=True)
+    document = export_atif(tmp_path / "out")
+    (step,) = [step for step in document["steps"] if step["source"] == "agent"]
+    assert step["llm_call_count"] == 1
+    assert len(step["metrics"]["completion_token_ids"]) == len(step["metrics"]["logprobs"]) == 1
+    assert step["metrics"]["prompt_token_ids"]
+    (call,) = document["extra"]["model_calls"]
+    assert (call["seq"], call["request"]["return_token_ids"]) == (1, True)
+    assert document["final_metrics"]["total_cost_usd"] > 0

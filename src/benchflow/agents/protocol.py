@@ -258,6 +258,8 @@ class AgentRequest:
     """Variables of this machine that the agent itself needs, such as a key."""
     limits: AgentLimits = NO_LIMITS
     """Limits of a policy; an agent gets its limits from its context."""
+    models: Access | None = None
+    """Where calls of a policy are limited and recorded; an agent has it in its context."""
 
 
 @dataclass(frozen=True, slots=True)

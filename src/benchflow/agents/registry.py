@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from benchflow.agents.protocol import NO_LIMITS, Agent, AgentInfo, AgentKind, AgentLimits, AgentRequest, Policy
 from benchflow.errors import PluginError, UsageError
 from benchflow.plugins import AGENTS
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access
 
 _ALIASES: Final[Mapping[str, str]] = {
     "claude-code": "claude",
@@ -35,13 +38,21 @@ def create_agent(name: str, model: str | None = None, *, environ: Mapping[str, s
 
 
 def create_policy(
-    name: str, model: str | None = None, *, limits: AgentLimits = NO_LIMITS, environ: Mapping[str, str] | None = None
+    name: str,
+    model: str | None = None,
+    *,
+    limits: AgentLimits = NO_LIMITS,
+    environ: Mapping[str, str] | None = None,
+    models: Access | None = None,
 ) -> Policy:
-    """The policy of that name, for gym tasks. Wrong names and arguments are a `UsageError`."""
+    """The policy of that name, for gym tasks. Wrong names and arguments are a `UsageError`.
+
+    With `models`, its calls of models are limited and recorded.
+    """
     kind, request = _find(name, model, environ)
     if kind.policy is None:
         raise UsageError(f"The agent '{name}' runs in a sandbox; it cannot run on gym tasks.", code="agent-kind")
-    return kind.policy(replace(request, limits=limits))
+    return kind.policy(replace(request, limits=limits, models=models))
 
 
 def list_agents() -> list[AgentInfo]:

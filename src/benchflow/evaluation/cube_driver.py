@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -29,6 +29,9 @@ from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.plan import time_for_agents
 from cube.core import Action, EnvironmentOutput, Observation, StepError
 from cube.task import Task
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Grant
 
 DEFAULT_MAX_STEPS: Final = 100
 GRACE_SEC: Final = 5.0
@@ -76,6 +79,7 @@ class CubeDriver(Driver):
         trajectory: Trajectory,
         *,
         began: float,
+        grant: Grant | None = None,
     ) -> None:
         """`spawn` makes the live task; `began` is when the rollout did, on the clock of the event loop."""
         super().__init__(Course())
@@ -86,6 +90,7 @@ class CubeDriver(Driver):
         self._trajectory: Final = trajectory
         self._thread: Final = OwnThread(draft.task.name)
         self._began: Final = began
+        self._grant: Final = grant
         self._timed_out = False
 
     async def take_step(self, step: Checkpoint) -> Past:
@@ -116,6 +121,7 @@ class CubeDriver(Driver):
             return await self._act(task, observation, self._agents_until())
         finally:
             self._draft.add_agent(AgentEnd(None, self._timed_out), policy.usage)
+            self._draft.note_calls(self._grant)
 
     def _agents_until(self) -> float:
         """When an agent that starts now has to end; a deadline of the whole rollout leaves time to evaluate."""

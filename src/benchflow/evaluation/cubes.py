@@ -9,8 +9,10 @@ import hashlib
 import importlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -18,10 +20,21 @@ from benchflow.agents.protocol import AgentLimits, Policy
 from benchflow.agents.registry import create_policy
 from benchflow.errors import AgentFailure, UsageError
 from benchflow.evaluation.cube_driver import CLOSE_SEC, CubeDriver, OwnThread
+from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files.redaction import make_redactor, secret_values
-from benchflow.record import AgentPart, JobRequest, Result, RolloutFolder, SandboxPart, TaskId, Trajectory
-from benchflow.rewards import Verdict, attributed
+from benchflow.record import (
+    AgentPart,
+    CallPlace,
+    JobRequest,
+    ModelCalls,
+    Result,
+    RolloutFolder,
+    SandboxPart,
+    TaskId,
+    Trajectory,
+)
+from benchflow.rewards import Attributed, Unscored, Verdict, attributed
 from benchflow.rollout.lifecycle import Draft, carry_out
 from cube.benchmark import Benchmark, BenchmarkConfig, close_quietly
 from cube.core import Action, ActionSchema, Observation
@@ -29,15 +42,19 @@ from cube.episodes import DebugAgent
 from cube.registry import installed
 from cube.task import TaskConfig
 
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Access, Grant
+
 DEBUG: Final = "debug"
 
 
 class CubeRunner:
     """Plays tasks of installed benchmarks. A benchmark is set up when its first task runs, and shared by all."""
 
-    def __init__(self, names: Sequence[str], request: JobRequest) -> None:
+    def __init__(self, names: Sequence[str], request: JobRequest, models: JobModels) -> None:
         self._names: Final = list(names)
         self._request: Final = request
+        self._models: Final = models
         self._configs: dict[str, BenchmarkConfig[Any]] = {}
         self._live: dict[str, Benchmark[Any]] = {}
         self._thread: Final = OwnThread("benchmarks")
@@ -66,19 +83,34 @@ class CubeRunner:
         draft.redactor = make_redactor(secret_values(os.environ))
 
         async def play() -> Verdict:
-            with Trajectory(places.trajectory, draft.redactor) as trajectory:
-                draft.driver = await self._driver(item, draft, trajectory)
+            calls = ModelCalls(places, draft.redactor)
+            with Trajectory(places.trajectory, draft.redactor) as trajectory, closing(calls):
+                grant = self._grant(calls)
+                draft.driver = await self._driver(item, draft, trajectory, grant)
                 return await draft.driver.walk()
 
         return await carry_out(draft, places, play, timeout_sec=request.timeout_sec, durable=False)
 
-    async def _driver(self, item: WorkItem, draft: Draft, trajectory: Trajectory) -> CubeDriver:
+    def _grant(self, calls: ModelCalls) -> Grant | None:
+        """What the policy may ask of models; `Attributed` if the job has used it up."""
+        gateway = self._models.gateway if self._request.agent != DEBUG else None
+        if gateway is None:
+            return None
+        if (reached := gateway.meter.reached()) is not None:
+            raise Attributed(Unscored("cancelled", "plan", "job-limit", f"{reached} It was not begun."))
+        from benchflow.models.gateway import GrantRequest
+
+        return gateway.open(GrantRequest(calls, self._models.limits))
+
+    async def _driver(self, item: WorkItem, draft: Draft, trajectory: Trajectory, grant: Grant | None) -> CubeDriver:
         name, config = item.task.payload
         began = anyio.current_time()
         with draft.timed("plan"), attributed("infrastructure", "plan"):
             benchmark = await self._benchmark(name)
-            policy = _policy(name, config.task_id, self._request)
-        return CubeDriver(lambda: benchmark.spawn(config), policy, self._request, draft, trajectory, began=began)
+            access = grant.seat(CallPlace("agent")) if grant is not None else None
+            policy = _policy(name, config.task_id, self._request, access)
+        spawn = partial(benchmark.spawn, config)
+        return CubeDriver(spawn, policy, self._request, draft, trajectory, began=began, grant=grant)
 
     def can_score_again(self, item: WorkItem, folder: RolloutFolder, result: Result) -> bool:
         """The state of a cube's task ends with its episode."""
@@ -122,10 +154,10 @@ class DebugPolicy(Policy):
         return chosen if isinstance(chosen, list) else [chosen]
 
 
-def _policy(benchmark: str, task_id: str, request: JobRequest) -> Policy:
+def _policy(benchmark: str, task_id: str, request: JobRequest, models: Access | None) -> Policy:
     if request.agent != DEBUG:
         limits = AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd)
-        return create_policy(request.agent, request.model, limits=limits)
+        return create_policy(request.agent, request.model, limits=limits, models=models)
     module = installed()[benchmark].module.rpartition(".")[0] + ".debug"
     try:
         return DebugPolicy(importlib.import_module(module).make_debug_agent, task_id)

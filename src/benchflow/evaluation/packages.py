@@ -19,9 +19,10 @@ import anyio
 from benchflow.agents.protocol import AgentLimits
 from benchflow.agents.registry import create_agent
 from benchflow.agents.running import Installations
+from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.plugins import SANDBOXES
-from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, always_wins, outcome_of
+from benchflow.record import JobRequest, RescoreNote, Result, RolloutFolder, TaskId, outcome_of
 from benchflow.rewards import attribute
 from benchflow.sandbox.backends import ENGINES
 from benchflow.sandbox.factory import AUTO, choose_backend, compose_file, needs_image, prepare
@@ -32,7 +33,6 @@ from benchflow.task.package import VERIFIER_PART, TaskPackage, load_package, pac
 from benchflow.task.runtime_capabilities import validate_task_runtime_support
 
 if TYPE_CHECKING:
-    from benchflow.models.gateway import CallLimits, Gateway
     from benchflow.rollout.policies import Chosen
     from benchflow.rollout.proving import Proofs
 
@@ -40,7 +40,14 @@ if TYPE_CHECKING:
 class PackageRunner:
     """Runs packages below paths as they were given. An invalid one is run too: its rollout reports why."""
 
-    def __init__(self, paths: Sequence[Path], request: JobRequest, on_pull: OnPull | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        request: JobRequest,
+        on_pull: OnPull | None = None,
+        models: JobModels | None = None,
+    ) -> None:
+        """`models` is shared with others, and theirs to close."""
         self._given: Final[dict[Path, Path]] = {}
         """The paths as given, by where they are; of two spellings the first."""
         for path in paths:
@@ -52,6 +59,7 @@ class PackageRunner:
         """Environments with agents installed, by the name of their backend."""
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
+        self._models: Final = models or JobModels(request, self._machine)
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is created, even for concurrent requests."""
 
@@ -61,23 +69,6 @@ class PackageRunner:
         from benchflow.rollout.proving import Proofs
 
         return Proofs()
-
-    @cached_property
-    def _gateway(self) -> Gateway | None:
-        """The way to models of all rollouts of the job; None for agents that have their own, or ask none."""
-        if always_wins(self._request.agent) and self._request.agent.partition(":")[0] != "script":
-            return None
-        from benchflow.models.gateway import CallLimits, Gateway
-
-        request = self._request
-        limits = CallLimits(
-            request.job_max_calls,
-            request.job_max_tokens,
-            request.job_max_cost_usd,
-            request.job_max_model_time,
-            request.concurrent_calls,
-        )
-        return Gateway(self._machine, limits=limits)
 
     def tasks(self) -> list[TaskRef]:
         """Every package below the paths, valid or not.
@@ -137,9 +128,9 @@ class PackageRunner:
             key=item.key,
             ordinal=item.task.id.ordinal,
             limits=AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd),
-            call_limits=_call_limits(request),
+            call_limits=self._models.limits,
             token_ids=request.token_ids,
-            gateway=self._gateway,
+            gateway=self._models.gateway,
             agent_timeout_sec=request.agent_timeout_sec,
             timeout_sec=request.timeout_sec,
             task_path=item.task.path,
@@ -224,21 +215,12 @@ class PackageRunner:
     async def close(self) -> None:
         """End the backends."""
         with anyio.CancelScope(shield=True):
-            gateway = self.__dict__.pop("_gateway", None)
-            if gateway is not None:
-                await gateway.close()
             for installations in self._installations.values():
                 await installations.close()
             for backend in {id(backend): backend for backend in self._backends.values()}.values():
                 await backend.close()
         self._backends.clear()
         self._installations.clear()
-
-
-def _call_limits(request: JobRequest) -> CallLimits:
-    from benchflow.models.gateway import CallLimits
-
-    return CallLimits(request.max_calls, request.max_tokens, request.max_cost_usd, request.max_model_time)
 
 
 def _task(folder: Path, path: str) -> TaskRef:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+import anyio
+
+from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.work import TaskRef, WorkItem, numbered
 from benchflow.record import JobRequest, Result, RolloutFolder
@@ -24,11 +28,13 @@ class Sources:
         sources = dict.fromkeys(request.sources)
         cubes = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
         paths = [Path(source) for source in sources if not source.startswith(CUBE_PREFIX)]
-        self._runners: Final[list[PackageRunner | CubeRunner]] = [PackageRunner(paths, request, on_pull)]
+        self._models: Final = JobModels(request, dict(os.environ))
+        packages = PackageRunner(paths, request, on_pull, self._models)
+        self._runners: Final[list[PackageRunner | CubeRunner]] = [packages]
         if cubes:
             from benchflow.evaluation.cubes import CubeRunner  # brings in the gym layer, which packages do not need
 
-            self._runners.append(CubeRunner(cubes, request))
+            self._runners.append(CubeRunner(cubes, request, self._models))
         self._owners: dict[TaskRef, PackageRunner | CubeRunner] = {}
 
     def tasks(self) -> list[TaskRef]:
@@ -56,5 +62,7 @@ class Sources:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._models.close()
         for runner in self._runners:
             await runner.close()

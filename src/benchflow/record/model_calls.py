@@ -26,6 +26,7 @@ Dialect = Literal[
     "openai-chat",
     "openai-completions",
     "openai-responses",
+    "openai-count",
     "openai-embeddings",
     "anthropic-messages",
     "anthropic-count",

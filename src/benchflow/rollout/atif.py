@@ -1,19 +1,32 @@
 """A rollout's folder as an ATIF 1.x trajectory, rewards included.
 
 Prompts become user steps; what the agent thought, said and called between two prompts becomes agent steps, each tool
-call with its result in the same step; rewards become system steps that carry the event in `extra`.
+call with its result in the same step; rewards become system steps that carry the event in `extra`. A call of a model
+counts for the agent step that it led to; the calls themselves are in `extra` of the document, as they were recorded.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from benchflow.errors import UsageError
 from benchflow.files.strict_json import StrictJSONError, parse_json
-from benchflow.record import Event, Result, RewardLine, RolloutFolder, read_rewards, read_trajectory
+from benchflow.models.gateway.wire_answers import read_tokens
+from benchflow.record import (
+    CallParts,
+    Event,
+    ModelCall,
+    Result,
+    RewardLine,
+    RolloutFolder,
+    read_model_calls,
+    read_rewards,
+    read_trajectory,
+)
 from benchflow.record.codec import plain
 from benchflow.record.trajectory import tool_name
 
@@ -37,15 +50,37 @@ def export_atif(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{newest.result} {error}.", code="not-a-rollout") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} has no result of a rollout: {error}", code="not-a-rollout") from error
-    return to_atif(result, read_trajectory(places.trajectory), read_rewards(newest.rewards), name=folder.name)
+    document = to_atif(
+        result,
+        read_trajectory(places.trajectory),
+        read_rewards(newest.rewards),
+        name=folder.name,
+        calls=read_model_calls(places.model_calls),
+        parts=CallParts(places),
+    )
+    if "model_calls" in document["extra"]:
+        files = sorted(places.model_call_parts.glob("[0-9a-f]*"))
+        document["extra"]["model_call_parts"] = {
+            f"sha256:{file.name}": file.read_text(encoding="utf-8", errors="replace") for file in files
+        }
+    return document
 
 
 def to_atif(
-    result: Result, events: Iterable[Event], rewards: Iterable[RewardLine] = (), *, name: str | None = None
+    result: Result,
+    events: Iterable[Event],
+    rewards: Iterable[RewardLine] = (),
+    *,
+    name: str | None = None,
+    calls: Iterable[ModelCall] = (),
+    parts: CallParts | None = None,
 ) -> dict[str, Any]:
-    """The ATIF document of a result, its events and its reward events."""
+    """The ATIF document of a result, its events, its reward events and its calls of models."""
     agent = result.agent
-    steps = [*_agent_steps(events, agent.model), *(_reward_step(reward) for reward in rewards)]
+    made = list(calls)
+    acted = list(_agent_steps(events, agent.model))
+    _count_calls([step for step in acted if step["source"] == "agent"], made, parts)
+    steps = [*acted, *(_reward_step(reward) for reward in rewards)]
     if not steps:
         steps = [{"source": "system", "message": "Nothing happened."}]
     document: dict[str, Any] = {
@@ -57,9 +92,53 @@ def to_atif(
         "extra": {
             "task": plain(result.task),
             **plain(result.outcome),
+            **({"model_calls": [plain(call) for call in made]} if made else {}),
         },
     }
     return document
+
+
+def _count_calls(steps: list[dict[str, Any]], calls: Iterable[ModelCall], parts: CallParts | None) -> None:
+    """Give every answered call of the agent to the first step after its answer, or to the last one."""
+    if not steps:
+        return
+    by_step: dict[int, list[ModelCall]] = {}
+    for call in calls:
+        if call.outcome != "answered" or call.place.source != "agent" or not call.usage:
+            continue
+        ended = _moment(call.time) + call.timing.get("total", 0.0)
+        at = next((at for at, step in enumerate(steps) if _moment(step.get("timestamp")) >= ended), len(steps) - 1)
+        by_step.setdefault(at, []).append(call)
+    for at, given in by_step.items():
+        step = steps[at]
+        totals = {
+            _KNOWN_USAGE[name]: sum(call.usage.get(name, 0) for call in given)
+            for name in _KNOWN_USAGE
+            if any(name in call.usage for call in given)
+        }
+        tokens = _tokens(given[0], parts) if len(given) == 1 else {}
+        step["metrics"] = {**step.get("metrics", {}), **totals, **tokens}
+        step["llm_call_count"] = len(given)
+        step["extra"] = {**step.get("extra", {}), "model_calls": [call.seq for call in given]}
+
+
+def _tokens(call: ModelCall, parts: CallParts | None) -> dict[str, Any]:
+    try:
+        body = parts.answer(call) if parts is not None else b""
+    except ValueError:
+        return {}
+    found = read_tokens(call.dialect, body, stream=call.stream)
+    return _given(
+        prompt_token_ids=list(found.prompt_ids), completion_token_ids=list(found.ids), logprobs=list(found.logprobs)
+    )
+
+
+def _moment(text: str | None) -> float:
+    """Seconds of a time stamp; 0 for none."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
 
 
 class _AgentStep:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -39,6 +39,9 @@ from benchflow.record.codec import cleaned
 from benchflow.record.trajectory import timestamp
 from benchflow.rewards import Attributed, Unscored, Verdict, attribute
 from benchflow.rollout.course import Checkpoint, Course, Past
+
+if TYPE_CHECKING:
+    from benchflow.models.gateway import Grant
 
 OnPhase = Callable[[str], None]
 _OF_MODELS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
@@ -126,6 +129,15 @@ class Draft:
         )
         for name, value in usage.items():
             self._usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
+
+    def note_calls(self, grant: Grant | None) -> None:
+        """What the model gateway saw, and the limit at which it refused."""
+        if grant is None:
+            return
+        self.seen_usage = grant.usage
+        if grant.limit is not None:
+            reached = grant.limit.name if grant.limit.scope == "rollout" else f"job {grant.limit.name}"
+            self.note(limits_reached=tuple(dict.fromkeys((*self.notes.limits_reached, reached))))
 
     def _counted(self) -> dict[str, float]:
         if not self.seen_usage:

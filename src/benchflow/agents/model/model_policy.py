@@ -28,7 +28,7 @@ class ModelPolicy(Policy):
         self.model = model_name(request)
         self._limits = request.limits
         self._environ = request.environ
-        self._chat = ChatModel(self.model, request.environ)
+        self._chat = ChatModel(self.model, request.environ, access=request.models)
         self._stop: StopReason | None = None
         self.reset()
 

@@ -90,7 +90,7 @@ def pause_before(patience: Patience, tries: int, asked: float | None) -> float |
         return None
     if asked is not None:
         return asked
-    pause = min(patience.first_pause_sec * 2 ** (tries - 1), patience.longest_pause_sec)
+    pause: float = min(patience.first_pause_sec * 2.0 ** (tries - 1), patience.longest_pause_sec)
     return pause * random.uniform(0.75, 1.25)  # noqa: S311 - spreads requests
 
 

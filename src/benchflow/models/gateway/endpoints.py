@@ -70,6 +70,7 @@ def _endpoint(family: Family, dialect: Dialect, kind: Kind, method: str, pattern
 ENDPOINTS: Final = (
     _endpoint("openai", "openai-chat", "generate", "POST", r"/v1(?P<path>/chat/completions)"),
     _endpoint("openai", "openai-responses", "generate", "POST", r"/v1(?P<path>/responses)"),
+    _endpoint("openai", "openai-count", "count", "POST", r"/v1(?P<path>/responses/input_tokens)"),
     _endpoint("openai", "openai-completions", "generate", "POST", r"/v1(?P<path>/completions)"),
     _endpoint("openai", "openai-embeddings", "generate", "POST", r"/v1(?P<path>/embeddings)"),
     _endpoint("openai", "models", "list", "GET", r"/v1(?P<path>/models(/[A-Za-z0-9][A-Za-z0-9._:/-]{0,127})?)"),

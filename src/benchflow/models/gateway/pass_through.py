@@ -40,7 +40,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_REQUEST: Final = 32 << 20
 _TOKEN_FIELDS: Final = {"logprobs": True, "return_token_ids": True}
-"""What servers of the OpenAI dialect are asked for, so that they give token ids."""
+"""What servers of chat completions are asked for, so that they give token ids."""
+_LOGPROBS: Final = "message.output_text.logprobs"
 
 
 class Refused(Exception):
@@ -197,12 +198,22 @@ def _keep_policy(call: Exchange) -> None:
 
 def _ask_for_tokens(call: Exchange) -> None:
     """Ask for token ids and log-probabilities where the user wants them and the dialect has them."""
-    if not call.access.grant.request.token_ids or call.route.endpoint.dialect != "openai-chat":
+    if not call.access.grant.request.token_ids or call.request is None:
         return
-    wanted = {name: value for name, value in _TOKEN_FIELDS.items() if name not in call.request}
-    if wanted:
-        call.request = {**call.request, **wanted}
-        call.content = json.dumps(call.request).encode()
+    asked: dict[str, Any] = call.request
+    match call.route.endpoint.dialect:
+        case "openai-chat":
+            changed = {**_TOKEN_FIELDS, **asked}
+        case "openai-responses":
+            included = asked.get("include") or []
+            changed = {**asked, "include": [*included, _LOGPROBS]} if _LOGPROBS not in included else asked
+        case "gemini-generate" | "gemini-stream":
+            changed = {**asked, "generationConfig": {"responseLogprobs": True, **(asked.get("generationConfig") or {})}}
+        case _:
+            return
+    if changed != asked:
+        call.request = changed
+        call.content = json.dumps(changed).encode()
 
 
 def _require_room(call: Exchange, *, free: bool) -> None:

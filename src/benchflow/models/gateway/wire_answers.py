@@ -204,3 +204,44 @@ def _model(value: Mapping[str, Any]) -> str | None:
             if found:
                 return found
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one answer, as far as a server of chat completions gave them."""
+
+    prompt_ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+def read_tokens(dialect: Dialect, body: bytes, *, stream: bool) -> Tokens:
+    """Token ids and log-probabilities of the first choice; empty where there are none."""
+    if dialect not in ("openai-chat", "openai-completions"):
+        return Tokens()
+    prompt: list[int] = []
+    ids: list[int] = []
+    logprobs: list[float] = []
+    for value in _values(body, stream=stream):
+        choice = _first(value.get("choices"))
+        prompt = prompt or _integers(value.get("prompt_token_ids")) or _integers(choice.get("prompt_token_ids"))
+        ids += _integers(choice.get("token_ids"))
+        given = choice.get("logprobs")
+        content = given.get("content") if isinstance(given, dict) else None
+        found = [item.get("logprob") for item in content or () if isinstance(item, dict)]
+        logprobs += [float(item) for item in found if isinstance(item, int | float)]
+    return Tokens(tuple(prompt), tuple(ids), tuple(logprobs))
+
+
+def _values(body: bytes, *, stream: bool) -> Iterator[dict[str, Any]]:
+    for data in events(body) if stream else (body,):
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _integers(value: Any) -> list[int]:
+    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []

@@ -80,7 +80,7 @@ class AgentDriver(Driver):
                 await agents.close()
                 end = agents.tally.end()
                 self._draft.add_agent(end, agents.tally.usage)
-                self._note_calls()
+                self._draft.note_calls(context.grant)
             if self._branches is not None:
                 await self._branches.grow(step, conversation.points)
         finally:
@@ -89,16 +89,6 @@ class AgentDriver(Driver):
                     for point in conversation.points:
                         await point.base.stop()
         return end
-
-    def _note_calls(self) -> None:
-        """What the model gateway saw, and the limit at which it refused."""
-        grant, draft = self._context.grant, self._draft
-        if grant is None:
-            return
-        draft.seen_usage = grant.usage
-        if grant.limit is not None:
-            reached = grant.limit.name if grant.limit.scope == "rollout" else f"job {grant.limit.name}"
-            draft.note(limits_reached=tuple(dict.fromkeys((*draft.notes.limits_reached, reached))))
 
     def _gatekeeper(self) -> Gatekeeper:
         context = self._context
