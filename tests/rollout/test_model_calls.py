@@ -206,3 +206,18 @@ async def test_token_ids_are_recorded_and_the_export_carries_the_calls(run, make
     (call,) = document["extra"]["model_calls"]
     assert (call["seq"], call["request"]["return_token_ids"]) == (1, True)
     assert document["final_metrics"]["total_cost_usd"] > 0
+
+
+async def test_a_key_that_a_package_or_the_user_passes_on_is_replaced_by_the_token(
+    run, make_package, machine, new_script
+):
+    script = new_script("echo done > answer.txt")
+    given = {"APP_KEY": KEY, "APP_CONFIG": f'{{"key": "{KEY}"}}', "PLAIN": "sk"}
+    assert (await run(make_package(), script=script, machine=machine, agent_env=given)).reward == 1
+    context = script.contexts[0]
+    token = context.models.token
+    assert {name: context.env[name] for name in given} == {
+        "APP_KEY": token,
+        "APP_CONFIG": f'{{"key": "{token}"}}',
+        "PLAIN": "sk",
+    }

@@ -31,6 +31,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 41999
 """The port there, unless another program of the box has it."""
 _REFUSALS_KEPT: Final = 100
+_LONG_KEY: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ class Grant:
     def upstreams(self) -> Mapping[str, Family]:
         """Who can be asked."""
         return self._gateway.families
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of those who can be asked."""
+        return self._gateway.upstreams.keys
 
     @property
     def bounded(self) -> bool:
@@ -166,6 +172,18 @@ class Access:
                 found[provider.bases[0]] = self.url(name)
                 found[provider.keys[0]] = self.token
         return found
+
+    def without_keys(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Variables for a box, in which the token stands for every key that the gateway has."""
+        keys = self.grant.keys
+        long = [key for key in keys if len(key) >= _LONG_KEY]  # "test" may be a key, and a part of any path
+
+        def replaced(value: str) -> str:
+            for key in long:
+                value = value.replace(key, self.token)
+            return self.token if value in keys else value
+
+        return {name: replaced(value) for name, value in env.items()}
 
     def at(self, **where: Any) -> None:
         """Calls belong to this step, turn, scene or branch from now on."""
