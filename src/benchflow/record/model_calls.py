@@ -147,7 +147,7 @@ class ModelCalls:
             self._count += 1
             call = ModelCall(
                 seq=self._count,
-                request=self._shortened(clean.data(request) if self._holds_secret(request) else request),
+                request=self._shortened(self.cleaned(request)),
                 answer=None
                 if body is None
                 else self._answer(body, known.pop("content_type", None), known.pop("pieces", 1)),
@@ -160,12 +160,12 @@ class ModelCalls:
         """Idempotent."""
         self._lines.close()
 
-    def _holds_secret(self, request: Any) -> bool:
-        """Whether it must be copied without secrets; nearly none has to be."""
+    def cleaned(self, request: Any) -> Any:
+        """A request as it is recorded: without secrets. Nearly none has any, so few are copied."""
         if request is None or not self.redactor.values:
-            return False
+            return request
         text = _WORD.encode(request)
-        return self.redactor.text(text) != text
+        return self.redactor.data(request) if self.redactor.text(text) != text else request
 
     def _shortened(self, request: Any) -> Any:
         if not isinstance(request, Mapping):
