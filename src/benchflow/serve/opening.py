@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from benchflow.evaluation.cubes import CubeRunner
+from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.work import TaskRef
@@ -53,7 +54,7 @@ class Opener:
         self._base_image: Final = base_image
         self._limits: Final = limits or EpisodeLimits()
         self._packages: Final = PackageRunner([], request)
-        self._cubes: Final = CubeRunner(list(dict.fromkeys(names)), request)
+        self._cubes: Final = CubeRunner(list(dict.fromkeys(names)), request, JobModels(request, os.environ))
         listed: dict[str, list[TaskRef]] = {}
         for ref in self._cubes.listed():
             listed.setdefault(ref.payload[0], []).append(ref)
