@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from benchflow.errors import SandboxFailure
@@ -409,3 +410,25 @@ async def test_a_port_inside_can_be_dialled(bench):
         await server.kill()
         with pytest.raises(ConnectionError):
             await sandbox.dial(7201)
+
+
+async def test_a_socket_of_the_caller_listens_inside_until_it_is_closed(bench):
+    async with bench.sandbox(network=NetworkPolicy("none")) as sandbox:
+        listening = await sandbox.listen(7300)
+        other = await sandbox.listen(7300)
+        assert listening.getsockname() == ("127.0.0.1", 7300)
+        assert other.getsockname()[1] != 7300
+        other.close()
+
+        async def greet() -> None:
+            accepted, _ = await anyio.to_thread.run_sync(listening.accept)
+            with accepted:
+                accepted.sendall(b"hello\n")
+
+        with listening:
+            listening.setblocking(True)
+            async with anyio.create_task_group() as group:
+                group.start_soon(greet)
+                heard = await sandbox.exec("nc -w 30 127.0.0.1 7300 </dev/null", timeout=60)
+            assert heard.stdout == b"hello\n"
+        assert not (await sandbox.exec("nc -w 3 127.0.0.1 7300 </dev/null", timeout=30)).ok

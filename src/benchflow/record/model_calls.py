@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -123,35 +123,48 @@ class ModelCall:
     answer: CallAnswer | None = None
 
 
-@dataclass(slots=True)
 class ModelCalls:
     """Appends calls to the files of one rollout, which appear with the first."""
 
-    folder: RolloutFolder
-    redactor: Redactor
-    _lines: JsonLines = field(init=False, repr=False)
-    _known: set[str] = field(default_factory=set, repr=False)
-    _count: int = 0
-    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """Judges are asked from other threads than the gateway's."""
+    def __init__(self, folder: RolloutFolder, redactor: Redactor) -> None:
+        self._parts: Final = folder.model_call_parts
+        self._lines: Final = JsonLines(folder.model_calls)
+        self._redactor: Final = redactor
+        # A search for each value is much faster than the redactor's own pattern, and nearly nothing holds a secret.
+        self._secrets: Final = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
+        self._raw_secrets: Final = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
+        self._known: set[str] = set()
+        self._count = 0
+        self._writing: Final = threading.Lock()
+        """Judges may be asked from other threads than the gateway's."""
 
-    def __post_init__(self) -> None:
-        self._lines = JsonLines(self.folder.model_calls)
-
-    def append(self, *, request: Any = None, body: bytes | None = None, **known: Any) -> ModelCall:
+    def append(
+        self,
+        *,
+        request: Any = None,
+        body: bytes | None = None,
+        content_type: str | None = None,
+        pieces: int = 1,
+        message: str | None = None,
+        **known: Any,
+    ) -> ModelCall:
         """Write one call: `request` is its JSON value, `body` the bytes of its answer, the rest fields of a call."""
-        clean = self.redactor
-        if known.get("message"):
-            known["message"] = clean.text(known["message"])
         with self._writing:
             self._count += 1
             call = ModelCall(
                 seq=self._count,
+<<<<<<< HEAD
                 request=self._shortened(self.cleaned(request)),
                 answer=None
                 if body is None
                 else self._answer(body, known.pop("content_type", None), known.pop("pieces", 1)),
                 **{name: value for name, value in known.items() if name not in ("content_type", "pieces")},
+=======
+                request=self._shortened(request),
+                answer=None if body is None else self._answer(body, content_type, pieces),
+                message=None if message is None else self._redactor.text(message),
+                **known,
+>>>>>>> gateway
             )
             self._lines.append(plain(call))
         return call
@@ -160,6 +173,7 @@ class ModelCalls:
         """Idempotent."""
         self._lines.close()
 
+<<<<<<< HEAD
     def cleaned(self, request: Any) -> Any:
         """A request as it is recorded: without secrets. Nearly none has any, so few are copied."""
         if request is None or not self.redactor.values:
@@ -167,36 +181,45 @@ class ModelCalls:
         text = _WORD.encode(request)
         return self.redactor.data(request) if self.redactor.text(text) != text else request
 
+=======
+>>>>>>> gateway
     def _shortened(self, request: Any) -> Any:
         if not isinstance(request, Mapping):
             return self._part_of(request)
-        return {key: self._listed(value) if key in _LISTS else self._part_of(value) for key, value in request.items()}
+        return {
+            self._redactor.text(str(key)): self._listed(value) if key in _LISTS else self._part_of(value)
+            for key, value in request.items()
+        }
 
     def _listed(self, value: Any) -> Any:
         return [self._part_of(item) for item in value] if isinstance(value, list) else self._part_of(value)
 
     def _part_of(self, value: Any) -> Any:
-        """The value, or what stands for it."""
-        if not isinstance(value, str | list | dict) or (isinstance(value, str) and len(value) < LARGE // 4):
+        """The value without secrets, or what stands for it if it is large."""
+        if not isinstance(value, str | list | dict):
             return value
-        data = _WORD.encode(value).encode(errors="replace")
+        text = _WORD.encode(value)
+        if any(secret in text for secret in self._secrets):
+            value = self._redactor.data(value)
+            text = _WORD.encode(value)
         is_mark = isinstance(value, dict) and PART in value
-        return {PART: self._keep(data)} if len(data) >= LARGE or is_mark else value
+        return {PART: self._keep(text.encode(errors="replace"))} if len(text) >= LARGE or is_mark else value
 
     def _answer(self, body: bytes, content_type: str | None, pieces: int) -> CallAnswer:
-        clean = self.redactor.raw(body)
+        if any(secret in body for secret in self._raw_secrets):
+            body = self._redactor.raw(body)
         try:
-            text = clean.decode() if len(clean) < LARGE else None
+            text = body.decode() if len(body) < LARGE else None
         except UnicodeDecodeError:
             text = None
-        part = self._keep(clean) if text is None else None
-        return CallAnswer(len(clean), text, part, content_type, pieces)
+        part = self._keep(body) if text is None else None
+        return CallAnswer(len(body), text, part, content_type, pieces)
 
     def _keep(self, data: bytes) -> str:
         """Write a part unless it is there; a name is there only when its content is whole."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._known:
-            path = self.folder.model_call_parts / digest
+            path = self._parts / digest
             if not self._known:
                 path.parent.mkdir(exist_ok=True)
             if not path.exists():
@@ -229,12 +252,7 @@ class CallParts:
             return self._whole(value)
         if PART in value:
             return self._whole(value)
-        return {
-            key: [self._whole(item) for item in item_or_list]
-            if isinstance(item_or_list, list)
-            else self._whole(item_or_list)
-            for key, item_or_list in value.items()
-        }
+        return {key: self._all(item) for key, item in value.items()}
 
     def answer(self, call: ModelCall) -> bytes:
         """The bytes of the answer; `ValueError` if there is none or its part is missing or damaged."""
@@ -242,6 +260,9 @@ class CallParts:
         if found is None:
             raise ValueError(f"call {call.seq} has no answer")
         return found.text.encode() if found.part is None and found.text is not None else self._read(found.part or "")
+
+    def _all(self, value: Any) -> Any:
+        return [self._whole(item) for item in value] if isinstance(value, list) else self._whole(value)
 
     def _whole(self, value: Any) -> Any:
         if isinstance(value, dict) and set(value) == {PART}:

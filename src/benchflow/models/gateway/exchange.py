@@ -47,6 +47,8 @@ class Exchange:
     last_try: CallFailure | None = None
     """How the last try failed."""
     replayed: bool = False
+    held: int = 0
+    """Bytes of its request that are in memory."""
     over: bool = False
 
     def since(self) -> float:

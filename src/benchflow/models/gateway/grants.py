@@ -153,6 +153,8 @@ class Access:
     """The upstreams that can be asked, by name."""
     token: str = field(default_factory=lambda: f"bench-{secrets.token_urlsafe(24)}", repr=False)
     listening: Listening | None = field(default=None, repr=False)
+    held: int = 0
+    """Bytes of its requests that are in memory."""
 
     @property
     def meter(self) -> Meter:

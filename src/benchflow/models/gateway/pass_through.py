@@ -39,6 +39,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_REQUEST: Final = 32 << 20
+MAX_HELD: Final = 4 * MAX_REQUEST
+"""Of all requests of one role at a time: a box cannot fill the memory of the driver."""
 _TOKEN_FIELDS: Final = {"logprobs": True, "return_token_ids": True}
 """What servers of chat completions are asked for, so that they give token ids."""
 _LOGPROBS: Final = "message.output_text.logprobs"
@@ -96,6 +98,9 @@ class PassThrough:
                 what = f"The gateway failed: {type(error).__name__}: {error}"
                 call.end("failed", CallFailure("infrastructure", "gateway-failed", what[:500]))
             raise
+        finally:
+            if call is not None:
+                access.held -= call.held
 
     async def _admit(self, call: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the call through what holds for its rollout, and answer it, unless its caller leaves."""
@@ -161,6 +166,10 @@ async def _read(call: Exchange, scope: Scope, receive: Receive) -> None:
             raise Gone
         piece = message.get("body", b"")
         size += len(piece)
+        call.held += len(piece)
+        call.access.held += len(piece)
+        if call.access.held > MAX_HELD:
+            raise Refused(413, "requests-too-large", f"Requests have at most {MAX_HELD >> 20} MB at a time.")
         if size > MAX_REQUEST:
             raise Refused(413, "request-too-large", f"A request has at most {MAX_REQUEST >> 20} MB.")
         body.append(piece)
