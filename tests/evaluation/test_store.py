@@ -4,6 +4,7 @@ import fcntl
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchflow.errors import InfrastructureFailure, UsageError
-from benchflow.evaluation.store import JobStore
+from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import ErrorRecord, Job, JobRecord, JobRequest, list_jobs, read_summary
 
@@ -42,6 +43,23 @@ def test_a_job_that_was_killed_before_it_began_leaves_its_name_free(tmp_path, re
     store.close()
     assert list_jobs(tmp_path) == ["job"]
     assert Job.find(tmp_path, "job").record.request.agent == "oracle"
+
+
+def test_a_store_has_the_record_that_it_wrote_last(tmp_path):
+    store = JobStore.create(tmp_path, record())
+    longer = replace(store.record, planned=7)
+    store.write_plan(longer)
+    assert store.record is longer
+    assert Job(tmp_path / "job").record == longer
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("folder", "argument"),
+    [("jobs/mine", "mine"), ("jobs/two words", "'two words'"), ("mine", "./mine"), ("other/mine", "other/mine")],
+)
+def test_a_job_is_named_as_commands_find_it(folder, argument):
+    assert job_argument(Path(folder)) == argument
 
 
 def test_a_job_that_is_about_to_begin_is_not_taken(tmp_path):
@@ -127,6 +145,14 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, result, damag
 def test_a_job_of_that_name_is_refused_and_points_to_resume(tmp_path):
     JobStore.create(tmp_path, record()).close()
     with pytest.raises(UsageError, match=r"bench eval resume /.*/job") as caught:
+        JobStore.create(tmp_path, record())
+    assert caught.value.code == "job-exists"
+
+
+def test_nobody_is_sent_to_resume_a_job_that_cannot_be_read(tmp_path):
+    JobStore.create(tmp_path, record()).close()
+    (tmp_path / "job" / "job.json").write_text("{")
+    with pytest.raises(UsageError, match=r"It cannot be continued; choose another name\.") as caught:
         JobStore.create(tmp_path, record())
     assert caught.value.code == "job-exists"
 
