@@ -15,8 +15,8 @@ from typing import Any, Final
 import anyio
 
 from benchflow.agents.protocol import AgentLimits, Policy
-from benchflow.agents.registry import create_policy
-from benchflow.errors import AgentFailure, UsageError
+from benchflow.agents.registry import create_policy, policy_names
+from benchflow.errors import AgentFailure, UsageError, did_you_mean
 from benchflow.evaluation.cube_driver import CLOSE_SEC, CubeDriver, OwnThread
 from benchflow.evaluation.work import TaskRef, WorkItem
 from benchflow.files.redaction import make_redactor, secret_values
@@ -47,7 +47,7 @@ class CubeRunner:
     def tasks(self) -> list[TaskRef]:
         """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
-            create_policy(self._request.agent, self._request.model).check()
+            _require_policy(self._request)
         refs = []
         for name in self._names:
             config = self._configs[name] = _benchmark(name)
@@ -120,6 +120,19 @@ class DebugPolicy(Policy):
     async def act(self, observation: Observation, actions: Sequence[ActionSchema]) -> list[Action]:
         chosen = self._agent(observation, list(actions))
         return chosen if isinstance(chosen, list) else [chosen]
+
+
+def _require_policy(request: JobRequest) -> None:
+    """Refuse an agent that cannot play, with the names of those that can."""
+    try:
+        create_policy(request.agent, request.model).check()
+    except UsageError as error:
+        if error.code not in ("unknown-agent", "agent-kind"):
+            raise
+        known = [DEBUG, *policy_names()]
+        first = f"Unknown agent '{request.agent}'" if error.code == "unknown-agent" else str(error).rstrip(".")
+        near = did_you_mean(request.agent, known)
+        raise UsageError(f"{first}; cubes are played by {', '.join(known)}.{near}", code=error.code) from None
 
 
 def _policy(benchmark: str, task_id: str, request: JobRequest) -> Policy:
