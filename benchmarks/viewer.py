@@ -44,6 +44,7 @@ TARGETS = {
     "filter over 100,000 rollouts": 0.3,
     "filter and text over 100,000 rollouts": 0.3,
     "first paint of a job of 3,000 rollouts": 0.5,
+    "first paint of a job of 100,000 rollouts": 2.0,
 }
 MOST_MEMORY_MB = 150
 
@@ -180,8 +181,12 @@ def main() -> int:
         write_job(jobs, "some", 3_000)
         with viewer(jobs) as running:
             report("first paint of a job of 3,000 rollouts", *running.get("/job/some")[:2])
-            first, used, _ = running.get("/job/many")
-            print(f"{'(100,000 rollouts opened for the first time':42}{first:7.2f} s{used:7.2f} s)")
+            used, began = running.cpu(), time.perf_counter()
+            report("first paint of a job of 100,000 rollouts", *running.get("/job/many")[:2])
+            while "are being read" in running.get("/job/many")[2]:
+                time.sleep(0.5)
+            whole, used = time.perf_counter() - began, running.cpu() - used
+            print(f"{'(until all 100,000 rollouts are shown':42}{whole:7.2f} s{used:7.2f} s)")
             filtered = "/job/many?reward=full&agent=model%20%C2%B7%20acme%2Flarge&sort=-time"
             report("filter over 100,000 rollouts", *running.get(filtered)[:2])
             running.get("/job/many?q=x")

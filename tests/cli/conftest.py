@@ -107,7 +107,7 @@ def snapshot() -> Callable[[Path], dict[str, bytes | None]]:
 def in_terminal(tmp_path):
     """Run `bench` in a terminal; gives its exit code and what it showed. `keys` are typed when `until` was shown."""
 
-    def run(arguments, *, environ=None, keys=b"", until=b"", columns=80):
+    def run(arguments, *, environ=None, keys=b"", until=b"", columns=80, limit=120):
         process, terminal = pty.fork()
         if process == 0:
             try:
@@ -116,7 +116,7 @@ def in_terminal(tmp_path):
                 os.execv(sys.executable, [*loaded_commands.BENCH, *map(str, arguments)])
             finally:
                 os._exit(127)
-        shown, deadline = b"", time.monotonic() + 120
+        shown, deadline = b"", time.monotonic() + limit
         try:
             while time.monotonic() < deadline:
                 if not select.select([terminal], [], [], 1)[0]:

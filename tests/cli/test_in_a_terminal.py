@@ -1,6 +1,12 @@
 """What asks or answers in a terminal: confirmations of a human, and an author's shell."""
 
+import os
+import shlex
+import shutil
+import subprocess
+
 import pytest
+from engines import BASE_IMAGE, EngineUnavailable
 
 from benchflow.agents.protocol import PermissionOption, PermissionRequest
 from benchflow.cli.rollouts.confirmations import request_lines
@@ -35,6 +41,9 @@ for line in sys.stdin:
         open("answer.txt", "w").write(str(message["result"]["outcome"].get("optionId")))
         send(id=prompt, result={"stopReason": "end_turn"})
 """
+ENGINES = [
+    pytest.param(name, marks=[pytest.mark.engine, pytest.mark.xdist_group(name)]) for name in ("docker", "podman")
+]
 COMMAND = ["run", "task", "--sandbox", "local", "--agent", "acp:python3 /agent/agent.py"]
 
 
@@ -82,6 +91,58 @@ def test_an_author_has_a_terminal_in_the_environment(task, in_terminal):
     assert code == 7, shown
     assert "/dev/pts/" in shown
     assert "24 91" in shown
+
+
+def reaching(name, engines, folder):
+    """The variables with which `bench` finds a running engine under its own name."""
+    try:
+        if name == "docker":
+            return engines.docker()
+        command, env = engines.podman()
+    except EngineUnavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    command[command.index(name)] = shutil.which(name)  # the program of that name on the path will be this script
+    (folder / "bin").mkdir()
+    (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    (folder / "bin" / name).chmod(0o755)
+    return {**env, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+
+def add_programs(environment, *names):
+    """Build the environment from a base of this machine, with these programs of it and their libraries."""
+    for path in map(shutil.which, names):
+        linked = subprocess.run(["ldd", path], capture_output=True, check=True, text=True).stdout.split()
+        for file in (path, *(word for word in linked if word.startswith("/"))):
+            target = environment / "root" / file[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+    (environment / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nCOPY root /\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_author_has_a_terminal_in_a_container(task, in_terminal, engines, name):
+    add_programs(task / "task" / "environment", "bash", "script")
+    keys = b"tty; ls /verifier; stty size; exit 7\n"
+    command = ["tasks", "shell", "task", "--sandbox", name]
+    code, shown = in_terminal(
+        command, environ=reaching(name, engines, task), keys=keys, until=b"$ ", columns=91, limit=600
+    )
+    assert code == 7, shown
+    assert f"Shell in a {name} sandbox on " in shown
+    assert "/dev/pts/" in shown
+    assert "24 91" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_container_without_a_program_that_makes_terminals_still_has_a_shell(task, in_terminal, engines, name):
+    (task / "task" / "environment").mkdir()
+    (task / "task" / "environment" / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\n")
+    command = ["tasks", "shell", "task", "--sandbox", name]
+    environ, until = reaching(name, engines, task), b"no terminal of its own"
+    code, shown = in_terminal(command, environ=environ, keys=b"pwd; exit 7\n", until=until, limit=600)
+    assert (code, "/app" in shown) == (7, True), shown
 
 
 @pytest.mark.sandbox

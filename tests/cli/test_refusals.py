@@ -43,6 +43,18 @@ def test_what_cubes_have_no_use_for_is_refused(bench, tmp_path, option):
     assert not (tmp_path / "jobs").exists()
 
 
+@pytest.mark.parametrize(
+    ("agent", "sentence"),
+    [
+        ("debgu", "Unknown agent 'debgu'; cubes are played by debug, nop, model. Did you mean 'debug'?"),
+        ("oracle", "it cannot run on gym tasks; cubes are played by debug, nop, model."),
+    ],
+)
+def test_an_agent_that_cannot_play_cubes_is_refused_with_those_that_can(bench, tmp_path, agent, sentence):
+    assert sentence in refused(bench("eval", "run", "cube:counter-cube", "--agent", agent))
+    assert not (tmp_path / "jobs").exists()
+
+
 @pytest.mark.parametrize("spelling", [SECRET, "c2stMDEyMzQ1Njc4OWFiY2RlZg"])
 def test_an_agent_that_holds_a_secret_is_refused_with_the_way_to_pass_it(bench, make_package, tmp_path, spelling):
     make_package()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from starlette.testclient import TestClient
 
 from benchflow.record.reading.trajectory_steps import MAX_LINE
 from benchflow.rollout.atif import export_atif
+from benchflow.view import known_jobs
 from benchflow.view.facets import Chooser, Query
 from benchflow.view.job_index import ResultsFile
 from benchflow.view.page_rendering import STATIC
@@ -184,6 +188,41 @@ def test_jobs_of_harbor_and_trajectories_of_others_open_read_only(jobs: Path, tm
     assert "I look first." in alone.get("/").text
     assert alone.get("/part?at=0-2&part=0").status_code == 200
     assert sorted(str(path) for path in jobs.rglob("*")) == before
+
+
+def test_a_job_of_harbor_with_its_default_agent_names_it(jobs: Path, client: Client) -> None:
+    job = jobs / "harbor"
+    (job / "hello__abc1234").mkdir(parents=True)
+    (job / "config.json").write_text(json.dumps({"job_name": "harbor", "datasets": [{"path": "/tasks"}]}))
+    (job / "result.json").write_text(json.dumps({"n_total_trials": 1, "stats": {}}))
+    trials = [{"task": {"name": "hello"}, "agent": {"name": "oracle", "kwargs": {}}}]
+    (job / "lock.json").write_text(json.dumps({"schema_version": 3, "trials": trials}))
+    trial = {"task_name": "hello", "agent_info": {"name": "oracle"}, "verifier_result": {"rewards": {"reward": 1.0}}}
+    (job / "hello__abc1234/result.json").write_text(json.dumps(trial))
+    assert "Agent <strong>oracle</strong>" in client(jobs).get("/job/harbor").text
+    assert "Harbor keeps none." in client(jobs).get("/job/harbor/rollout/hello__abc1234?tab=changes").text
+
+
+def test_a_job_that_takes_long_to_read_is_shown_at_once_and_again_when_it_is_read(
+    jobs: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_job(jobs, "many", 500)
+    for number in range(500):
+        store.append(made_result(f"task-{number}", 1, 1.0), f"r__{number}__x")
+    store.close()
+    monkeypatch.setattr(known_jobs, "SOON_SEC", 0.0)
+    viewer = client(jobs)
+    first = viewer.get("/job/many").text
+    assert "The results are being read: " in first
+    assert "bench eval resume" not in first
+    deadline = time.monotonic() + 60
+    while "are being read" in (page := viewer.get("/job/many").text) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "500 rollouts" in page
+    assert "finished" in page
+    version = re.search(r'data-version="([^"]+)"', page)
+    assert version is not None
+    assert viewer.get(f"/live/job/many?v={version[1]}").status_code == 204
 
 
 def test_facets_count_what_one_more_value_would_show(jobs: Path) -> None:

@@ -66,6 +66,11 @@ def list_agents() -> list[AgentInfo]:
     return found
 
 
+def policy_names() -> list[str]:
+    """The agents that run on gym tasks; a plugin that cannot be loaded is not among them."""
+    return [info.name for info in list_agents() if info.kind in ("policy", "both")]
+
+
 def agent_kind(name: str) -> AgentKind:
     """The implementation of `NAME` or `NAME:ARGUMENT`; an unknown name is a `UsageError` that lists the known ones."""
     base = name.partition(":")[0]

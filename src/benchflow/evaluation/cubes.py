@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from benchflow.agents.protocol import AgentLimits, Policy
-from benchflow.agents.registry import create_policy
-from benchflow.errors import AgentFailure, UsageError
+from benchflow.agents.registry import create_policy, policy_names
+from benchflow.errors import AgentFailure, UsageError, did_you_mean
 from benchflow.evaluation.cube_driver import CLOSE_SEC, CubeDriver, OwnThread
 from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.work import TaskRef, WorkItem
@@ -64,11 +64,15 @@ class CubeRunner:
     def tasks(self) -> list[TaskRef]:
         """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
+<<<<<<< HEAD
             create_policy(self._request.agent, self._request.model).check()
         return self.listed()
 
     def listed(self) -> list[TaskRef]:
         """Every task of the named benchmarks, regardless of the agent."""
+=======
+            _require_policy(self._request)
+>>>>>>> seeing
         refs = []
         for name in self._names:
             config = self._configs[name] = _benchmark(name)
@@ -159,7 +163,24 @@ class DebugPolicy(Policy):
         return chosen if isinstance(chosen, list) else [chosen]
 
 
+<<<<<<< HEAD
 def _policy(benchmark: str, task_id: str, request: JobRequest, models: Access | None) -> Policy:
+=======
+def _require_policy(request: JobRequest) -> None:
+    """Refuse an agent that cannot play, with the names of those that can."""
+    try:
+        create_policy(request.agent, request.model).check()
+    except UsageError as error:
+        if error.code not in ("unknown-agent", "agent-kind"):
+            raise
+        known = [DEBUG, *policy_names()]
+        first = f"Unknown agent '{request.agent}'" if error.code == "unknown-agent" else str(error).rstrip(".")
+        near = did_you_mean(request.agent, known)
+        raise UsageError(f"{first}; cubes are played by {', '.join(known)}.{near}", code=error.code) from None
+
+
+def _policy(benchmark: str, task_id: str, request: JobRequest) -> Policy:
+>>>>>>> seeing
     if request.agent != DEBUG:
         limits = AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd)
         return create_policy(request.agent, request.model, limits=limits, models=models)

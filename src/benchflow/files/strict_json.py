@@ -30,7 +30,7 @@ def parse_json(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
     if not text.strip(" \t\r\n"):
         raise StrictJSONError("is empty")
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float)
+        value = _DECODER.decode(text)
     except StrictJSONError:
         raise
     except json.JSONDecodeError as error:
@@ -65,6 +65,9 @@ def _float(text: str) -> float:
     if not math.isfinite(value):
         raise StrictJSONError(f"has a number that is too large: {text[:40]}")
     return value
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float)
 
 
 def _require_sound(value: Any, max_depth: int) -> None:

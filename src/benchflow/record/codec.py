@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import types
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from json.encoder import encode_basestring
@@ -34,6 +34,8 @@ _KINDS: Final[dict[Any, tuple[tuple[type, ...], str]]] = {
     int: ((int,), "an integer"),
     float: ((int, float), "a number"),
 }
+_PLAIN: Final = 2**53
+"""Numbers within these bounds are finite, and floats of integers are exact."""
 _READERS: Final[dict[Any, Reader]] = {}
 _JSON: Final = json.JSONEncoder(ensure_ascii=False)
 _LINE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -140,24 +142,42 @@ def _reader(kind: Any) -> Reader:
 
 def _record_reader(kind: type) -> Reader:
     known = tuple(_read_fields(kind))
+    required = tuple((name, read_field) for name, read_field, needed, flat in known if needed and not flat)
+    others = tuple((name, read_field) for name, read_field, needed, flat in known if not needed and not flat)
+    flats = tuple((name, read_field) for name, read_field, _, flat in known if flat)
 
     def reader(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _wrong(value, "an object")
-        given: dict[str, Any] = {}
-        for name, read_field, required, flat in known:
-            if flat:
+        # Jobs have many thousands of sound records: what is wrong with another one is looked for afterwards.
+        try:
+            given = {name: read_field(value[name]) for name, read_field in required}
+            for name, read_field in flats:
                 given[name] = read_field(value)
-            elif name in value:
-                try:
+            for name, read_field in others:
+                if name in value:
                     given[name] = read_field(value[name])
-                except ValueError as error:
-                    raise ValueError(f"{name}: {error}") from None
-            elif required:
-                raise ValueError(f"the key '{name}' is missing")
+        except (KeyError, ValueError):
+            given = _examined(known, value)
         return kind(**given)
 
     return reader
+
+
+def _examined(known: Iterable[tuple[str, Reader, bool, bool]], value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record in their order; raises `ValueError` with the first that is wrong or missing."""
+    given: dict[str, Any] = {}
+    for name, read_field, needed, flat in known:
+        if flat:
+            given[name] = read_field(value)
+        elif name in value:
+            try:
+                given[name] = read_field(value[name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        elif needed:
+            raise ValueError(f"the key '{name}' is missing")
+    return given
 
 
 def _read_fields(kind: type) -> Iterator[tuple[str, Reader, bool, bool]]:
@@ -206,7 +226,7 @@ def _scalar(kind: Any) -> Reader:
     is_number = kind in (int, float)
 
     def reader(value: Any) -> Any:
-        if type(value) is kind and not is_number:
+        if type(value) is kind and (not is_number or -_PLAIN < value < _PLAIN):
             return value
         if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
             raise _wrong(value, wanted)

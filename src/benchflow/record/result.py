@@ -19,6 +19,7 @@ from benchflow.record.outcome import HasOutcome, Outcome, PartOutcome, Status
 RESULT_SCHEMA: Final = "benchcube.result.v2"
 
 Rung = Literal["separate", "shared", "system", "services", "open"]
+_RUNGS: Final[tuple[Rung, ...]] = get_args(Rung)
 Fidelity = Literal["exact", "built", "substituted"]
 
 
@@ -298,7 +299,7 @@ class Result(HasOutcome):
         if self.verifier is not None:
             seen.append(self.verifier.isolation)
         found = [isolation.rung for isolation in seen if isolation is not None]
-        return max(found, key=get_args(Rung).index, default=None)
+        return max(found, key=_RUNGS.index) if len(found) > 1 else found[0] if found else None
 
     @property
     def wider(self) -> tuple[tuple[float | None, WiderCheck], ...]:

@@ -1,7 +1,8 @@
 """The results of a job as rows in memory: what tables, facets and statistics need, a fraction of each result.
 
-`refresh` reads what was added to `results.jsonl` since the last time. Results are read by `benchflow.record`, which
-also decides which of several tries counts. A file that was replaced or shortened is read again from its beginning.
+`refresh` reads what was added to `results.jsonl` since the last time; with a limit, only as much as fits in it. Results
+are read by `benchflow.record`, which also decides which of several tries counts. A file that was replaced or shortened
+is read again from its beginning.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from sys import intern
 from threading import Lock
+from time import monotonic
 from typing import IO, Final, NamedTuple
 from zlib import crc32
 
@@ -106,6 +108,8 @@ class Rows:
     rows: tuple[Row, ...] = ()
     damaged: tuple[DamagedLine, ...] = ()
     superseded: int = 0
+    share: float = 1.0
+    """How much of the file was read: less than 1 while the rest is being read."""
 
     @cached_property
     def labels(self) -> dict[TaskId, str]:
@@ -133,22 +137,32 @@ class ResultsFile:
     _lines: int = 0
     _latest: dict[WorkKey, Row] = field(default_factory=dict)
     _damaged: list[DamagedLine] = field(default_factory=list)
-    _known: Rows = Rows("")
+    _share: float = 1.0
+    _known: Rows = Rows("", share=0.0)
     _superseded: frozenset[WorkKey] = frozenset()
 
-    def refresh(self, superseded: Iterable[WorkKey] = ()) -> Rows:
-        """The rows as they are now; keys that were superseded do not count. Raises `OSError`."""
-        with self._lock:
+    def refresh(self, superseded: Iterable[WorkKey] = (), limit_sec: float | None = None) -> Rows:
+        """The rows as they are now; keys that were superseded do not count. Raises `OSError`.
+
+        With a limit, those that can be read within it, or that are known while somebody else reads.
+        """
+        if not self._lock.acquire(timeout=-1 if limit_sec is None else limit_sec):
+            return self._known
+        try:
             left_out = frozenset(superseded)
-            if self._catch_up() or left_out != self._superseded or not self._known.version:
+            until = None if limit_sec is None else monotonic() + limit_sec
+            if self._catch_up(until) or left_out != self._superseded or not self._known.version:
                 self._superseded = left_out
                 counting = tuple(row for key, row in self._latest.items() if key not in left_out)
                 version = f"{self._read[0]:x}-{self._read[1]:x}-{crc32(self._end):x}-{len(left_out):x}"
-                self._known = Rows(version, counting, tuple(self._damaged), len(self._latest) - len(counting))
+                gone = len(self._latest) - len(counting)
+                self._known = Rows(version, counting, tuple(self._damaged), gone, self._share)
             return self._known
+        finally:
+            self._lock.release()
 
-    def _catch_up(self) -> bool:
-        """Read the lines that were added; whether there were any, or the file was replaced."""
+    def _catch_up(self, until: float | None) -> bool:
+        """Read the lines that were added, until that time; whether there were any, or the file was replaced."""
         try:
             stream = self.path.open("rb")
         except FileNotFoundError:
@@ -161,9 +175,13 @@ class ResultsFile:
             if changed:
                 self._forget()
             end = stream.seek(self._read[1])
+            self._share = 1.0
             for line in stream:
                 if not line.endswith(b"\n"):
                     break  # it is being written, or was torn
+                if until is not None and monotonic() > until:
+                    self._share = end / max(1, os.fstat(stream.fileno()).st_size)
+                    break
                 end += len(line)
                 self._lines += 1
                 self._add(line)
@@ -180,7 +198,7 @@ class ResultsFile:
         return stream.read(len(self._end)) == self._end
 
     def _forget(self) -> None:
-        self._read, self._end, self._lines = (0, 0), b"", 0
+        self._read, self._end, self._lines, self._share = (0, 0), b"", 0, 1.0
         self._latest.clear()
         self._damaged.clear()
 

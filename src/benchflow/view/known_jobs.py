@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Final, Literal
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.compare import Results
+<<<<<<< HEAD
 from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder
 from benchflow.record.layout import is_folder_name
+=======
+from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder, WorkKey
+from benchflow.record.job import is_folder_name
+>>>>>>> seeing
 from benchflow.record.reading.harbor_job import HarborJob, harbor_result, is_harbor_job
 from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
 from benchflow.record.reading.rollout_story import RolloutStory, read_result, read_story, why_not_full
@@ -24,9 +30,11 @@ from benchflow.view.facets import Chooser
 from benchflow.view.job_index import ResultsFile, Row, Rows, row_of
 from benchflow.view.plain_text import one_line
 
-State = Literal["running", "finished", "unfinished", "damaged"]
+State = Literal["running", "finished", "unfinished", "damaged", "reading"]
 MOST_KEPT: Final = 64
 """The rows of so many jobs stay in memory."""
+SOON_SEC: Final = 0.5
+"""A page that does not need all results waits so long for them; the rest is read while it is shown."""
 LARGE_LIST: Final = 48 << 20
 """A list of jobs does not count the results of a job whose log is larger; its own page does."""
 
@@ -69,6 +77,7 @@ class KnownJob:
         self._whys: dict[str, tuple[str, str]] = {}
         self._chooser: Chooser | None = None
         self._harbor_rows = Rows("none")
+        self._reading: Thread | None = None
 
     @property
     def exists(self) -> bool:
@@ -96,19 +105,27 @@ class KnownJob:
             superseded=tuple(record.superseded),
         )
 
-    def rows(self, head: JobHead | None = None) -> Rows:
-        """The results that count, as they are now; none if they cannot be read."""
+    def rows(self, head: JobHead | None = None, *, soon: bool = False) -> Rows:
+        """The results that count, as they are now; `soon`: of a large job the first ones, while the rest is read."""
         if self.harbor is not None:
             return self._read_harbor(self.harbor)
-        superseded = (head or self.head).superseded
+        superseded: tuple[WorkKey, ...] = (head or self.head).superseded  # type: ignore[assignment]  # keys are texts
         try:
-            return self._results.refresh(superseded)  # type: ignore[arg-type]  # keys are texts
+            rows = self._results.refresh(superseded, SOON_SEC if soon else None)
         except OSError as error:
             raise Missing(f"The results of {self.name} cannot be read: {error.strerror or error}.") from error
+        if rows.share < 1 and (self._reading is None or not self._reading.is_alive()):
+            self._reading = Thread(target=self._read_rest, args=(superseded,), daemon=True)
+            self._reading.start()
+        return rows
 
-    def chooser(self, head: JobHead | None = None) -> Chooser:
-        """Answers queries over the rows as they are now."""
-        rows = self.rows(head)
+    def _read_rest(self, superseded: tuple[WorkKey, ...]) -> None:
+        with suppress(OSError):  # the next request meets it too, and reports it
+            self._results.refresh(superseded)
+
+    def chooser(self, head: JobHead | None = None, *, soon: bool = False) -> Chooser:
+        """Answers queries over the rows as they are now; `soon` as for `rows`."""
+        rows = self.rows(head, soon=soon)
         if self._chooser is None or self._chooser.known is not rows:
             self._chooser = Chooser(rows)
         return self._chooser
@@ -128,9 +145,12 @@ class KnownJob:
         except OSError:
             return False
 
-    def state(self, head: JobHead, results: int) -> State:
+    def state(self, head: JobHead, results: int, share: float = 1.0) -> State:
+        """`results` of a job whose results were read to that share."""
         if head.problem:
             return "damaged"
+        if share < 1:
+            return "reading"
         if self.harbor is None and Job(self.folder).running:
             return "running"
         return "finished" if results >= head.planned else "unfinished"

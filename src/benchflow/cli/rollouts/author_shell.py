@@ -109,16 +109,6 @@ async def _connected(sandbox: Sandbox, process: SandboxProcess, user: str | None
     """Pass keys and output on until the shell ends; a new size of the window too."""
     import anyio
 
-    async def keys() -> None:
-        descriptor = sys.stdin.fileno()
-        while True:
-            await anyio.wait_readable(descriptor)
-            data = os.read(descriptor, 65536)
-            if not data:
-                await process.close_stdin()
-                return
-            await process.send(data)
-
     async def sizes() -> None:
         with anyio.open_signal_receiver(signal.SIGWINCH) as changes:
             async for _ in changes:
@@ -127,7 +117,7 @@ async def _connected(sandbox: Sandbox, process: SandboxProcess, user: str | None
                 await sandbox.exec(command, user=user, timeout=_ASK_SEC)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(keys)
+        group.start_soon(_pass_on_input, process)
         group.start_soon(sizes)
         async for chunk in process.stdout():
             _write(chunk)
@@ -142,24 +132,46 @@ async def _piped(sandbox: Sandbox, user: str | None, shell: str = "/bin/sh") -> 
 
     process = await sandbox.process([shell], user=user)
 
-    async def commands() -> None:
-        while data := await anyio.to_thread.run_sync(os.read, sys.stdin.fileno(), 65536, abandon_on_cancel=True):
-            await process.send(data)
-        await process.close_stdin()
-
     async def errors() -> None:
         async for chunk in process.stderr():
             sys.stderr.buffer.write(chunk)
             sys.stderr.flush()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(commands)
+        group.start_soon(_pass_on_input, process)
         group.start_soon(errors)
         async for chunk in process.stdout():
             _write(chunk)
         code = await process.wait()
         group.cancel_scope.cancel()
     return code
+
+
+async def _pass_on_input(process: SandboxProcess) -> None:
+    """Send standard input to a process until it ends. No thread is left waiting for a key if the process ends first."""
+    import anyio
+
+    descriptor = sys.stdin.fileno()
+    waits = True
+    while True:
+        if waits:
+            try:
+                await anyio.wait_readable(descriptor)
+            except PermissionError:  # a file, which can always be read
+                waits = False
+        data = _read(descriptor)
+        if not data:
+            await process.close_stdin()
+            return
+        await process.send(data)
+
+
+def _read(descriptor: int) -> bytes:
+    """What was typed or piped; nothing at the end, also if the terminal was closed."""
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
 
 
 def _write(chunk: bytes) -> None:

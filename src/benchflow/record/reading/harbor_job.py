@@ -90,7 +90,7 @@ class HarborJob:
     def facts(self) -> HarborFacts:
         """As far as they are known."""
         job, config = _document(self.folder / RESULT), _document(self.folder / "config.json")
-        agents = [agent for agent in config.get("agents") or [] if isinstance(agent, dict)]
+        agents = [agent for agent in config.get("agents") or [] if isinstance(agent, dict)] or self._locked_agents()
         names = [str(agent.get("name") or agent.get("import_path") or "") for agent in agents]
         models = [str(agent["model_name"]) for agent in agents if agent.get("model_name")]
         planned = job.get("n_total_trials")
@@ -100,6 +100,12 @@ class HarborJob:
             planned if isinstance(planned, int) else 0,
             str(job.get("started_at") or ""),
         )
+
+    def _locked_agents(self) -> list[Mapping[str, Any]]:
+        """The agents of the planned trials: a configuration has only what differs from the defaults."""
+        trials = _document(self.folder / "lock.json").get("trials")
+        agents = [_mapping(_mapping(trial).get("agent")) for trial in trials] if isinstance(trials, list) else []
+        return list({(str(agent.get("name")), str(agent.get("model_name"))): agent for agent in agents}.values())
 
     def read(self) -> HarborResults:
         """All trials that have a result, in the order of their names."""

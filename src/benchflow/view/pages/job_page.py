@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from benchflow.evaluation.store import job_argument
@@ -25,25 +25,17 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
     """The page of a job."""
     job = viewer.jobs.get(name)
     head = job.head
-    chooser = job.chooser(head)
+    chooser = job.chooser(head, soon=not viewer.exported)
     known = chooser.known
     query = Query.of(fields)
     chosen = chooser.choose(query)
     per_page = MOST_EXPORTED if viewer.exported else PER_PAGE
     pages = max(1, -(-len(chosen.rows) // per_page))
     page = min(fields.number("page", 1, least=1), pages)
-    asked = query.fields()
-    state = job.state(head, len(known.rows))
+    state = job.state(head, len(known.rows), known.share)
     several_agents = len({(row.agent, row.model) for row in known.rows}) > 1
     costs = "cost_usd" in known.statistics.usage
-
-    exported = _stories(job, chosen.rows) if viewer.exported else {}
-
-    def rollout_url(row: Row) -> str:
-        if viewer.exported:
-            return f"#{quoted(row.rollout)}" if row.rollout in exported else ""
-        return address("job", name, "rollout", row.rollout, **asked)
-
+    stories = _stories(job, chosen.rows) if viewer.exported else None
     return viewer.page(
         "job.html",
         name,
@@ -56,7 +48,8 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         damaged=known.damaged,
         superseded=known.superseded,
         statistics=known.statistics,
-        left=head.planned - len(known.rows),
+        share=known.share,
+        left=head.planned - len(known.rows) if known.share == 1 else 0,
         can_resume=job.harbor is None and not head.note,
         resume=job_argument(job.folder),
         bins=histogram(known.rows),
@@ -66,23 +59,37 @@ def job_page(viewer: Viewer, name: str, fields: Fields) -> str:
         rows=chosen.rows[(page - 1) * per_page : page * per_page],
         labels=known.labels,
         why=job.why,
-        stories=exported,
+        stories=stories or {},
         substitutes=sum(row.fidelity == "substituted" for row in known.rows),
         running=job.running(state),
-        running_url=lambda rollout: address("job", name, "rollout", rollout),
         several_agents=several_agents,
         costs=costs,
         columns=_columns(several_agents=several_agents, costs=costs),
         page=page,
         pages=pages,
-        base_url=address("job", name),
-        clear_url=address("job", name, sort=asked["sort"]),
-        page_url=lambda number: address("job", name, **asked, page=number),
-        facet_url=lambda facet, value: address("job", name, **query.with_value(facet, value).fields()),
-        sort_url=lambda sort: address("job", name, **query.sorted_by(sort).fields()),
-        rollout_url=rollout_url,
         others=[other for other in viewer.jobs.names() if other != name][:200],
+        **_addresses(name, query, stories),
     )
+
+
+def _addresses(name: str, query: Query, stories: Mapping[str, RolloutStory] | None) -> dict[str, Any]:
+    """Where the links of the page lead; in an exported file, to the stories in it."""
+    asked = query.fields()
+
+    def rollout_url(row: Row) -> str:
+        if stories is not None:
+            return f"#{quoted(row.rollout)}" if row.rollout in stories else ""
+        return address("job", name, "rollout", row.rollout, **asked)
+
+    return {
+        "base_url": address("job", name),
+        "clear_url": address("job", name, sort=asked["sort"]),
+        "page_url": lambda number: address("job", name, **asked, page=number),
+        "facet_url": lambda facet, value: address("job", name, **query.with_value(facet, value).fields()),
+        "sort_url": lambda sort: address("job", name, **query.sorted_by(sort).fields()),
+        "rollout_url": rollout_url,
+        "running_url": lambda rollout: address("job", name, "rollout", rollout),
+    }
 
 
 def _stories(job: KnownJob, rows: Iterable[Row]) -> dict[str, RolloutStory]:
@@ -98,8 +105,8 @@ def _stories(job: KnownJob, rows: Iterable[Row]) -> dict[str, RolloutStory]:
 
 def live_version(job: KnownJob, head: JobHead) -> str:
     """Differs whenever the page of a job would."""
-    rows = job.rows(head)
-    state = job.state(head, len(rows.rows))
+    rows = job.rows(head, soon=True)
+    state = job.state(head, len(rows.rows), rows.share)
     now = "".join(f"-{one.rollout}.{one.phase}.{one.events}" for one in job.running(state))
     return f"{rows.version}-{state}-{crc32(now.encode(errors='replace')):x}"
 

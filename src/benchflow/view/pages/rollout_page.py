@@ -133,6 +133,7 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         story=story,
         result=story.result,
         running=running,
+        by_harbor=job.harbor is not None,
         outcome=_outcome(story.result),
         neighbours=_neighbours(job, name, query, kept),
         tabs=TABS,
@@ -186,8 +187,11 @@ def _outcome(result: Result | None) -> str:
 
 
 def _neighbours(job: KnownJob, name: str, query: Query, kept: dict[str, Any]) -> Neighbours:
-    """The rollouts before and after in the order of the table; the tab stays."""
-    rows = job.chooser().rows(query)
+    """The rollouts before and after in the order of the table; the tab stays. Unknown while a large job is read."""
+    chooser = job.chooser(soon=True)
+    if chooser.known.share < 1:
+        return Neighbours()
+    rows = chooser.rows(query)
     at = next((index for index, row in enumerate(rows) if row.rollout == name), None)
     if at is None:
         return Neighbours(total=len(rows))

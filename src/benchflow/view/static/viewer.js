@@ -150,7 +150,7 @@
     all('#page input[name="job"]').forEach((box) => { box.checked = chosen.has(box.value); });
     countChosen();
   }
-  const rate = () => (page()?.dataset.state === "running" ? 1000 : 3000);
+  const rate = () => (["running", "reading"].includes(page()?.dataset.state) ? 1000 : 3000);
   (function again() { setTimeout(() => look().finally(again), rate()); })();
   document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
 
