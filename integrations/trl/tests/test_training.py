@@ -81,8 +81,8 @@ class TrainingTests(unittest.TestCase):
         self.assertEqual(trainer.state.log_history[0]["reward"], 0.0)
 
     def test_the_adapter_of_trl_for_ors_servers_plays_packages(self) -> None:
-        os.environ["OPENREWARD_API_KEY"] = TOKEN
-        spec = OpenRewardSpec(URL, split="test", api_key=TOKEN)
+        os.environ |= {"OPENREWARD_SESSION_URL": URL, "OPENREWARD_API_URL": URL}  # else subdomains of the address
+        spec = OpenRewardSpec(URL, split="test", api_key=TOKEN, env_name="set")
         rows = spec.train_dataset.to_list()
         by_id = {row["id"]: row["task_index"] for row in rows}
         self.assertIn("set/plain", by_id)
