@@ -64,15 +64,11 @@ class CubeRunner:
     def tasks(self) -> list[TaskRef]:
         """Every task of the named benchmarks, one per seed; an agent that is not a policy is a `UsageError`."""
         if self._names and self._request.agent != DEBUG:
-<<<<<<< HEAD
-            create_policy(self._request.agent, self._request.model).check()
+            _require_policy(self._request)
         return self.listed()
 
     def listed(self) -> list[TaskRef]:
         """Every task of the named benchmarks, regardless of the agent."""
-=======
-            _require_policy(self._request)
->>>>>>> seeing
         refs = []
         for name in self._names:
             config = self._configs[name] = _benchmark(name)
@@ -163,9 +159,6 @@ class DebugPolicy(Policy):
         return chosen if isinstance(chosen, list) else [chosen]
 
 
-<<<<<<< HEAD
-def _policy(benchmark: str, task_id: str, request: JobRequest, models: Access | None) -> Policy:
-=======
 def _require_policy(request: JobRequest) -> None:
     """Refuse an agent that cannot play, with the names of those that can."""
     try:
@@ -179,8 +172,7 @@ def _require_policy(request: JobRequest) -> None:
         raise UsageError(f"{first}; cubes are played by {', '.join(known)}.{near}", code=error.code) from None
 
 
-def _policy(benchmark: str, task_id: str, request: JobRequest) -> Policy:
->>>>>>> seeing
+def _policy(benchmark: str, task_id: str, request: JobRequest, models: Access | None) -> Policy:
     if request.agent != DEBUG:
         limits = AgentLimits(max_steps=request.max_steps, max_cost_usd=request.max_cost_usd)
         return create_policy(request.agent, request.model, limits=limits, models=models)

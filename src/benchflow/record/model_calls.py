@@ -129,10 +129,11 @@ class ModelCalls:
     def __init__(self, folder: RolloutFolder, redactor: Redactor) -> None:
         self._parts: Final = folder.model_call_parts
         self._lines: Final = JsonLines(folder.model_calls)
-        self._redactor: Final = redactor
+        self._redactor = redactor
         # A search for each value is much faster than the redactor's own pattern, and nearly nothing holds a secret.
-        self._secrets: Final = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
-        self._raw_secrets: Final = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
+        self._secrets: tuple[str, ...] = ()
+        self._raw_secrets: tuple[bytes, ...] = ()
+        self._look_for(redactor)
         self._known: set[str] = set()
         self._count = 0
         self._writing: Final = threading.Lock()
@@ -153,18 +154,10 @@ class ModelCalls:
             self._count += 1
             call = ModelCall(
                 seq=self._count,
-<<<<<<< HEAD
-                request=self._shortened(self.cleaned(request)),
-                answer=None
-                if body is None
-                else self._answer(body, known.pop("content_type", None), known.pop("pieces", 1)),
-                **{name: value for name, value in known.items() if name not in ("content_type", "pieces")},
-=======
                 request=self._shortened(request),
                 answer=None if body is None else self._answer(body, content_type, pieces),
                 message=None if message is None else self._redactor.text(message),
                 **known,
->>>>>>> gateway
             )
             self._lines.append(plain(call))
         return call
@@ -173,16 +166,20 @@ class ModelCalls:
         """Idempotent."""
         self._lines.close()
 
-<<<<<<< HEAD
+    def hide(self, value: str) -> None:
+        """Redact one more value from now on."""
+        self._look_for(self._redactor.with_values([value]))
+
+    def _look_for(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._secrets = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
+        self._raw_secrets = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
+
     def cleaned(self, request: Any) -> Any:
         """A request as it is recorded: without secrets. Nearly none has any, so few are copied."""
-        if request is None or not self.redactor.values:
-            return request
         text = _WORD.encode(request)
-        return self.redactor.data(request) if self.redactor.text(text) != text else request
+        return self._redactor.data(request) if any(secret in text for secret in self._secrets) else request
 
-=======
->>>>>>> gateway
     def _shortened(self, request: Any) -> Any:
         if not isinstance(request, Mapping):
             return self._part_of(request)

@@ -16,13 +16,8 @@ from typing import Final, Literal
 
 from benchflow.errors import InfrastructureFailure
 from benchflow.evaluation.compare import Results
-<<<<<<< HEAD
-from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder
-from benchflow.record.layout import is_folder_name
-=======
 from benchflow.record import Job, JobPlaces, JobRecord, RolloutFolder, WorkKey
-from benchflow.record.job import is_folder_name
->>>>>>> seeing
+from benchflow.record.layout import is_folder_name
 from benchflow.record.reading.harbor_job import HarborJob, harbor_result, is_harbor_job
 from benchflow.record.reading.live_rollouts import LiveRollout, LiveRollouts
 from benchflow.record.reading.rollout_story import RolloutStory, read_result, read_story, why_not_full

@@ -104,7 +104,7 @@ class Grant:
         access.listening = self._gateway.listen(listener, access)
         self._open.append(access)
         if self.request.calls is not None:  # an agent that shows its variables to its model shows the token
-            self.request.calls.redactor = self.request.calls.redactor.with_values([access.token])
+            self.request.calls.hide(access.token)
         return access
 
     async def close(self) -> None:
