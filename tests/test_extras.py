@@ -20,14 +20,24 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 TOOLS = {"dev", "docs", "mutate"}
 """Extras for working on this project; programs of theirs are run and not imported."""
-USED_BY_OTHERS = {"models": {"mcp"}}
+USED_BY_OTHERS = {"models": {"mcp"}, "serve": {"websockets"}}
 """What is imported by another requirement of the same extra and not declared by it."""
 PART_OF = {"markupsafe": {"jinja2"}, "mcp_types": {"mcp"}, "pydantic_core": {"pydantic"}}
 """Modules that are distributed apart and come with a requirement."""
 MODULES = {
     "images": ["PIL.Image", "cube.core"],
     "gymnasium": ["benchflow.trainers.package_env"],
-    "serve": ["cube.server", "cube.serving", "cube.client", "cube.mcp_tools", "cube.access"],
+    "serve": [
+        "cube.server",
+        "cube.serving",
+        "cube.client",
+        "cube.mcp_tools",
+        "cube.access",
+        "cube.integrations.nemogym",
+        "benchflow.serve.openenv.openenv_app",
+        "benchflow.serve.mcp.agent_server",
+        "websockets.server",
+    ],
     "acp": ["benchflow.agents.acp.acp_session", "benchflow.agents.acp.acp_client"],
     "models": ["litellm", "benchflow.models.chat"],
     "plots": ["matplotlib.figure", "benchflow.cli.eval.plots"],

@@ -80,7 +80,7 @@ async def test_a_cube_is_played_by_cookie_to_its_reward():
         assert {tool["function"]["name"] for tool in begun["tools"]} == {"add", "increment", "decrement", "read"}
         assert (await client.post("/add", json={"amount": 2})).text == "2"
         refused = await client.post("/jump", json={})
-        assert (refused.status_code, "there are: add" in refused.text) == (404, True)
+        assert (refused.status_code, "available: add" in refused.text) == (404, True)
         assert refused.cookies, "the next request takes its cookie from this reply"
         ended = await client.post("/increment", json={})
         assert "The episode is over: the task is finished." in ended.text

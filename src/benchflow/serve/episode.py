@@ -153,7 +153,7 @@ class Episode(ABC):
             return result
 
     async def finish(self) -> Verdict:
-        """End it if it has not ended, and score what is there: the same verdict every time, as clients are told."""
+        """End it if it has not ended, and score what is there: the same verdict every time, for clients."""
         progress = self.progress
         async with progress.turn:
             if progress.verdict is None:

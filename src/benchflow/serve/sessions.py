@@ -231,7 +231,7 @@ class Sessions:
         return pending
 
     async def finish(self, session: Session) -> Verdict:
-        """End the episode if it has not ended, and score what is there, as clients are told.
+        """End the episode if it has not ended, and score what is there; the verdict for clients.
 
         Raises `Attributed` if it could not begin, and `UnknownSession` if the session ends before there is a verdict.
         """

@@ -1,6 +1,6 @@
 """What a resources server of NeMo Gym plays: `Play` is one episode, `Plays` begins them, `CubePlays` those of a cube.
 
-Whoever serves something else than a cube gives the server `Plays` of its own.
+A server of something else than a cube is given other `Plays`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class CubePlay:
                 raise Refusal(409, over_sentence(self._stage.episode.reason or "it has been scored"))
             offered = [action.name for action in await self._run(self.tools)]
             if name not in offered:
-                raise Refusal(404, f"There is no tool '{name[:100]}'; there are: {', '.join(offered)}.")
+                raise Refusal(404, f"There is no tool '{name[:100]}'; available: {', '.join(offered)}.")
             return await self._step(Action(name=name, arguments=arguments))
 
     async def verdict(self) -> Verdict:

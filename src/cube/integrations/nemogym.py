@@ -268,7 +268,7 @@ def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
             return _refused(refusal)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception as error:  # the task's own code; the server goes on
+        except Exception as error:  # the task's own code; the server must survive it
             logger.exception("%s failed", request.url.path)
             return _refused(Refusal(500, f"The environment failed: {type(error).__name__}: {error}"))
 

@@ -29,8 +29,8 @@ def mcp(task_id: str | None, agent_port: int, agent_token_file: Path | None, **v
     """
     options = ServingOptions(**values)
     opener = options.opener()
-    from benchflow.serve.agent_server import AgentServer
     from benchflow.serve.http_server import open_port, serve
+    from benchflow.serve.mcp.agent_server import AgentServer
 
     sessions = options.sessions(opener)
     server = AgentServer(opener.tasks, sessions, task_id)

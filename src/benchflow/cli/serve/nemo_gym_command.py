@@ -29,7 +29,7 @@ def nemo_gym(unscored: str, **values: Any) -> int:
     options = ServingOptions(**values)
     opener = options.opener()
     from benchflow.serve.http_server import Application, serve
-    from benchflow.serve.nemo_plays import nemo_gym_server
+    from benchflow.serve.nemo_gym.nemo_plays import nemo_gym_server
 
     sessions = options.sessions(opener)
     server = nemo_gym_server(opener.tasks, sessions, reap_sec=options.reap_after, mask_unscored=unscored == "mask")

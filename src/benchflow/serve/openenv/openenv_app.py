@@ -165,7 +165,7 @@ class OpenEnvServer:
             return frame("state" if isinstance(message, AskState) else "observation", data)
         except FrameError as error:
             return error_frame(error.code, str(error), **error.more)
-        except Exception as error:  # a defect of ours; the client is told, and may go on
+        except Exception as error:  # a defect of ours; the client learns of it, and its connection stays
             logger.exception("A message could not be answered")
             return error_frame("EXECUTION_ERROR", f"The server failed: {type(error).__name__}")
 

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from benchflow.errors import UsageError
-from benchflow.serve.agent_stage import AgentStage
 from benchflow.serve.http_server import Application, Port
+from benchflow.serve.mcp.agent_stage import AgentStage
 from benchflow.serve.served_tasks import ServedTask, ServedTasks
 from benchflow.serve.sessions import Sessions
 from cube.access import new_token
@@ -68,5 +68,5 @@ def first_task(tasks: ServedTasks, task_id: str | None) -> ServedTask | None:
     found = next((task for task in every if task.id == task_id), None)
     if found is None:
         known = ", ".join(task.id for task in every[:20])
-        raise UsageError(f"There is no task '{task_id}'; there are: {known}.", code="unknown-task")
+        raise UsageError(f"There is no task '{task_id}'; available: {known}.", code="unknown-task")
     return found

@@ -1,0 +1,1 @@
+"""Served tasks as a resources server of NeMo Gym; the routes are in `cube.integrations.nemogym`."""
