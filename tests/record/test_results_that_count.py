@@ -173,7 +173,18 @@ def test_a_folder_in_place_of_a_file_of_a_job_is_one_sentence(tmp_path, make_job
 
 def test_the_request_of_a_job_survives_its_record():
     request = JobRequest(
-        ("a", "cube:b"), "script:x", "m", 3, "local", "host", "never", 7, 1.5, 30.0, 60.0, keep_workspace=False
+        ("a", "cube:b"),
+        "script:x",
+        "m",
+        3,
+        "local",
+        "host",
+        "never",
+        max_steps=7,
+        max_cost_usd=1.5,
+        agent_timeout_sec=30.0,
+        timeout_sec=60.0,
+        keep_workspace=False,
     )
     record = JobRecord("job", request, 6, "2026-01-01T00:00:00Z")
     document = json.loads(json.dumps(record.to_dict()))

@@ -22,7 +22,7 @@ from benchflow.models.gateway.upstreams import PROVIDERS
 from benchflow.record.model_calls import CallPlace, ModelCalls
 
 if TYPE_CHECKING:
-    from benchflow.models.gateway.listening import Listening
+    from benchflow.models.gateway.gateway_socket import Listening
     from benchflow.models.gateway.model_gateway import Gateway
     from benchflow.models.gateway.replay_book import ReplayBook, Replayed
 
