@@ -190,14 +190,38 @@ def test_benchmarks_that_cannot_be_loaded_are_listed_with_their_reason(odd_site)
     assert "No module named 'no_such_package'" in " ".join(text.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["info", "install", "uninstall", "test", "serve"])
-@pytest.mark.parametrize("name", ["gone", "misspelt"])
-def test_a_benchmark_that_cannot_be_loaded_is_one_sentence(odd_site, monkeypatch, command, name):
-    monkeypatch.syspath_prepend(odd_site)
-    result = cube(command, name)
-    assert (result.exit_code, result.output) == (1, "")
-    assert result.errors.startswith("cube: ")
-    assert result.errors.count("\n") == 1
+COMMANDS = ("info", "install", "uninstall", "test", "serve")
+UNLOADABLE = ("gone", "misspelt")
+EVERY = """
+import contextlib, io, json, sys
+from cube.cli import main
+told = {}
+for line in sys.argv[1:]:
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = main(line.split())
+    told[line] = code, output.getvalue(), errors.getvalue()
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(odd_site):
+    """What each command says of each benchmark that cannot be loaded, all in one process of its own."""
+    lines = [f"{command} {name}" for command in COMMANDS for name in UNLOADABLE]
+    environment = os.environ | {"PYTHONPATH": str(odd_site), "CUBE_CACHE_DIR": str(odd_site / "cache")}
+    done = subprocess.run([sys.executable, "-c", EVERY, *lines], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", UNLOADABLE)
+def test_a_benchmark_that_cannot_be_loaded_is_one_sentence(told, command, name):
+    code, output, errors = told[f"{command} {name}"]
+    assert (code, output) == (1, "")
+    assert errors.startswith("cube: ")
+    assert errors.count("\n") == 1
 
 
 def test_brackets_in_metadata_are_shown_as_they_are(odd_site):
