@@ -140,6 +140,22 @@ async def test_a_split_package_without_a_proof_is_verified_in_the_open(bench, tm
         assert [issue.code for issue in (await it.verify()).diagnostics] == ["live-box"]
 
 
+@pytest.mark.parametrize("rung", ["open", "services", "shared"])
+async def test_the_folder_that_an_author_wrote_for_is_no_link_and_has_nothing_of_the_agent(bench, tmp_path, rung):
+    folder = tmp_path / "split"
+    (folder / "tests").mkdir(parents=True)
+    declared = f'[verifier]\nisolation = "{rung}"\n' if rung != "open" else ""
+    (folder / "task.toml").write_text(f'schema_version = "1.0"\n[task]\nname = "acme/split"\n{declared}')
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "tests" / "case_test.cpp").write_text("")
+    script = "#!/bin/sh\nfind /tests -maxdepth 1 -type f -name '*_test.cpp'; ls -d /verifier/*_test.cpp\n"
+    (folder / "tests" / "test.sh").write_text(script + "echo 1 > /logs/verifier/reward.txt\n")
+    async with bench(folder) as it:
+        await it.agent("mkdir /tests /verifier; touch /tests/planted_test.cpp /verifier/planted_test.cpp", user="root")
+        assert (await it.verify()).verdict.reward == 1
+        assert (it.output / "test-stdout.txt").read_text() == "/tests/case_test.cpp\n/verifier/case_test.cpp\n"
+
+
 async def test_variables_and_secrets_exist_in_verifier_scope_only_and_are_not_written_down(bench, package):
     frontmatter = """\
         verifier: {env: {PLAIN: "${PLAIN:-default}", KEY: "${SECRET_KEY}"}}

@@ -2,7 +2,7 @@
 
 Its files are assembled on this machine and copied into a sandbox as one tree:
 
-/verifier             the files of the verifier       /tests          a link to it
+/verifier             the files of the verifier       /tests          a link to it, or the other way round
 /logs/verifier        empty, the verifier's own
 /run/verifier-ground  what interpreters need to know what is as built
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -291,7 +291,7 @@ def assemble_tree(scope: Scope, extra: Mapping[str, bytes]) -> Path:
 
     `extra` are more files: executable ones of the verifier by relative path, plain ones of its box by absolute path.
     """
-    return _copy(scope).tree(_tree_key(scope, extra), lambda root: _fill(root, scope.folders, extra))
+    return _copy(scope).tree(_tree_key(scope, extra), lambda root: _fill(root, scope, extra))
 
 
 def place_of_trees(scope: Scope) -> Path:
@@ -307,21 +307,23 @@ def _copy(scope: Scope) -> Copy:
 
 
 def _tree_key(scope: Scope, extra: Mapping[str, bytes]) -> Hashable:
-    return scope.folders, frozenset(extra.items())
+    return scope.folders, scope.mount, frozenset(extra.items())
 
 
-def _fill(root: Path, folders: Iterable[Path], extra: Mapping[str, bytes]) -> None:
+def _fill(root: Path, scope: Scope, extra: Mapping[str, bytes]) -> None:
     root.chmod(0o755)
-    files = root / VERIFIER[1:]
+    # The folder that the author wrote for is no link: `find /tests` does not look into one.
+    real, link = (TESTS, VERIFIER) if scope.mount == TESTS else (VERIFIER, TESTS)
+    files = root / real[1:]
     files.mkdir()
-    for folder in folders:
+    for folder in scope.folders:
         _lay_over(folder, files)
     for path, data in extra.items():
         place = root / path[1:] if path.startswith("/") else files / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
         place.chmod(_PLAIN if path.startswith("/") else _EXECUTABLE)
-    (root / TESTS[1:]).symlink_to(VERIFIER)
+    (root / link[1:]).symlink_to(real)
     (root / LOGS[1:]).mkdir(parents=True)
 
 
