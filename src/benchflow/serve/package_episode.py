@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
@@ -65,7 +66,6 @@ class Rounds:
     last: RoundResult | None = None
     deadline: float | None = None
     """On the clock of the event loop."""
-    said: list[Event] = field(default_factory=list)
 
 
 def wants_step_rewards(package: TaskPackage) -> bool:
@@ -85,7 +85,7 @@ class PackageEpisode(Episode):
         self._workspace: Workspace | None = None
         self._own_tools: EnvironmentTools | None = None
         self._rounds = Rounds(None, 1)
-        self._tools = PACKAGE_TOOLS
+        self._tools: tuple[ToolSpec, ...] = PACKAGE_TOOLS
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._tools
@@ -173,7 +173,7 @@ class PackageEpisode(Episode):
         handed = declared is not None and role is not None and following != role
         last = RoundResult(
             round=rounds.number,
-            trajectory=[{"type": "agent_message", "text": message}] if message else [],
+            trajectory=[_said(message)] if message else [],
             rewards=await self._rewards_for(rounds.user),
             n_tool_calls=rounds.calls,
             scene=ended.scene,
@@ -267,6 +267,10 @@ def _offered(package: TaskPackage, forbidden: frozenset[str], own: EnvironmentTo
     known = (*TOOLS, *(own.specs if own is not None else ()))
     allowed = (tool for tool in known if normal_tool(tool.name) not in forbidden)
     return (*allowed, submit_tool(goes_on=goes_on))
+
+
+def _said(message: str) -> Event:
+    return {"seq": 0, "time": datetime.now(UTC).isoformat(), "type": "agent_message", "text": message}
 
 
 def _joined(*parts: str) -> str:

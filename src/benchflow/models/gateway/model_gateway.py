@@ -19,8 +19,8 @@ import anyio
 from benchflow.models.gateway.call_failures import Patience
 from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, Meter
 from benchflow.models.gateway.endpoints import Family
-from benchflow.models.gateway.grants import Access, Grant, GrantRequest
 from benchflow.models.gateway.gateway_socket import Listening, Protocols, http_protocols
+from benchflow.models.gateway.grants import Access, Grant, GrantRequest
 from benchflow.models.gateway.upstreams import Upstreams, find_upstreams
 
 if TYPE_CHECKING:

@@ -81,6 +81,8 @@ class AgentDriver(Driver):
                 end = agents.tally.end()
                 self._draft.add_agent(end, agents.tally.usage)
                 self._draft.note_calls(context.grant)
+            if context.tools is not None:
+                context.tools.require_intact()
             if self._branches is not None:
                 await self._branches.grow(step, conversation.points)
         finally:

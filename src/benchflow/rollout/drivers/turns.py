@@ -23,7 +23,7 @@ from benchflow.record import AgentEnd, CallPlace, Event, JsonLines, RolloutFolde
 from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.phases.step_bounds import keeps_processes
-from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
+from benchflow.rollout.plan import MODEL, ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.sandbox.task_policy import mcp_servers, resolve_variables
 from benchflow.task.package import TaskPackage
@@ -32,6 +32,7 @@ from benchflow.verifier import Verifier
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Access, Grant
+    from benchflow.rollout.ors_tools import OrsTools
 
 GRACE_SEC: Final = 30.0
 """How long an agent may take to end its turn on its own after its time limit."""
@@ -56,6 +57,8 @@ class TurnContext:
     machine: Mapping[str, str] = field(repr=False)
     agents_until: float | None = None
     """When the agents of all steps have to end, on the clock of the event loop."""
+    tools: OrsTools | None = None
+    """The tools of an environment outside the sandbox."""
     installed: frozenset[Change] = frozenset()
     """What differs from the environment because agents were installed, before any of them began."""
     grant: Grant | None = None
@@ -91,7 +94,8 @@ class TurnContext:
             limits=replace(limits, idle_timeout_sec=role.idle_timeout_sec or limits.idle_timeout_sec),
             ask=ask,
             forbidden_tools=self.plan.forbidden_tools,
-            mcp_servers=tuple(mcp_servers(view, self.machine)),
+            mcp_servers=(*mcp_servers(view, self.machine), *self._relay(role.agent)),
+            tools=self.tools if role.agent.partition(":")[0] == MODEL else None,
             skills_dir=turn.skills_dir,
             package_dir=view.files.root,
             oracle_dir=self._oracle_dir(step) if is_oracle else None,
@@ -100,6 +104,10 @@ class TurnContext:
             redactor=self.redactor if models is None else self.redactor.with_values([models.token]),
             models=models,
         )
+
+    def _relay(self, agent: str) -> tuple[Mapping[str, Any], ...]:
+        """The server of such tools, for agents inside the sandbox."""
+        return self.tools.mcp_servers if self.tools is not None and agent.partition(":")[0] != MODEL else ()
 
     def _agent_env(self, role_env: Mapping[str, str], *, is_oracle: bool) -> dict[str, str]:
         if is_oracle:
