@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 BACKLOG: Final = 64
 """How many connections are accepted at a time, before any of them can be refused."""
@@ -62,7 +62,8 @@ class BoundedConnection(H11Protocol):
         super().data_received(data)
         if self.transport.get_protocol() is not self:
             return  # it has become a WebSocket
-        if self.cycle is not None and not self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn declares
+        if cycle is not None and not cycle.response_complete:
             self._forget()  # the head is complete, and the application reads the rest
         elif self._waiting is None:
             self._expect()

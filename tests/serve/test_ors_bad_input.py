@@ -93,6 +93,7 @@ def test_a_request_that_stops_half_way_does_no_harm(server):
                 while connection.recv(65536):
                     pass
     assert server.http.get("/health").status_code == 200
+    assert len(server.events()) == len(server.log.read_text().splitlines()), "the log has more than JSON"
 
 
 def test_tokens_are_demanded_in_the_headers_of_the_protocol(tmp_path):

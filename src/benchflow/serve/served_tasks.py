@@ -1,7 +1,7 @@
 """What a server offers: environments with splits and tasks, made of the PATHs and cubes that were named.
 
 A folder of packages, a bundle and a cube are one environment each, named after it. The split of a package is
-`metadata.split`, `test` without one; the manifest of a bundle has splits of its own. A task is told to clients as
+`metadata.split`, `test` without one; the manifest of a bundle has splits of its own. Clients know a task as
 `{"id", "digest", "index"}`: where it is on this machine is never said.
 """
 
@@ -53,7 +53,7 @@ class ServedTask:
     seed: int | None = field(default=None, compare=False)
 
     def spec(self) -> dict[str, Any]:
-        """What clients are told, and with what they ask for it."""
+        """What clients know of it, and with what they ask for it."""
         return {"id": self.id, "digest": self.digest, "index": self.index}
 
     def seeded(self, seed: int | None) -> ServedTask:
