@@ -40,14 +40,17 @@ class PeerUnavailable(Exception):
     """There is no interpreter that the peer supports."""
 
 
-def peer_environment(requirement: str, *others: str, dependencies: bool = True) -> Path:
-    """The `bin` folder of the peer's own environment. Without `dependencies`, only `others` are installed beside it."""
+def peer_environment(requirement: str, *others: str, dependencies: bool = True, python: str | None = None) -> Path:
+    """The `bin` folder of the peer's own environment. Without `dependencies`, only `others` are installed beside it.
+
+    `python` is the interpreter, for peers that some newer one does not have.
+    """
     home = CACHE / (requirement.replace("==", "-") + ("" if dependencies else "-alone"))
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{home.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes may want the same one
         if not (home / ".ready").exists():
-            _create(home, requirement, others, dependencies=dependencies)
+            _create(home, requirement, others, dependencies=dependencies, python=python or newer_python())
     return home / "bin"
 
 
@@ -62,10 +65,10 @@ def harbor_answers(folders: Sequence[Path | str]) -> dict[str, str | None]:
     return answers
 
 
-def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependencies: bool) -> None:
+def _create(home: Path, requirement: str, others: tuple[str, ...], *, dependencies: bool, python: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     print(f"Installing {requirement} into {home}", file=sys.stderr)
-    subprocess.run([newer_python(), "-m", "venv", str(home)], check=True)
+    subprocess.run([python, "-m", "venv", str(home)], check=True)
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *(() if dependencies else ("--no-deps",)), requirement], check=True)
     if others:

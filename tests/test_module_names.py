@@ -11,6 +11,7 @@ SOURCE = Path(benchflow.__file__).parents[1]
 TWICE = {
     "agents": "the command, and the driver of agents",
     "benchmark": "the gym layer's module and its implementation for packages",
+    "client": "of a served gym task, and the thin one for trainers",
     "export": "a command of `bench tasks` and one of `bench eval`",
     "job": "the record of a job, and the job itself",
     "protocol": "the contract of the package it is in",

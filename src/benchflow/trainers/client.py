@@ -41,7 +41,7 @@ class ClientError(Exception):
 
 
 class CallRefused(ClientError):
-    """A call that was not carried out; the session goes on. `reason` is a word, `str()` a sentence."""
+    """A call that was not carried out; the session continues. `reason` is a word, `str()` a sentence."""
 
     def __init__(self, sentence: str, reason: str) -> None:
         super().__init__(sentence)
@@ -147,7 +147,7 @@ class Client:
         return session
 
     def attach(self, task: Task, sid: str) -> Session:
-        """A session that another process opened; whoever opened it closes it."""
+        """A session that another process opened; its owner closes it."""
         return Session(self, sid, task)
 
     def close(self) -> None:

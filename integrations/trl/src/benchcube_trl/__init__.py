@@ -34,14 +34,14 @@ class ServedPackages:
         strict: bool = False,
     ) -> None:
         """All splits of the server's default environment, unless others are named."""
-        self._client = Client(url, token=token)
+        self.client = Client(url, token=token)
         self._split = split
         self._environment = environment
         self._strict = strict
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each task. Its prompt is empty: `reset` appends the one of the package."""
-        tasks = self._client.tasks(self._split, self._environment)
+        tasks = self.client.tasks(self._split, self._environment)
         return [{"prompt": [{"role": "user", "content": ""}], **task.row()} for task in tasks]
 
     def dataset(self) -> Dataset:
@@ -52,10 +52,10 @@ class ServedPackages:
 
     def environment(self) -> PackageEnvironment:
         """A new environment: this method is the `environment_factory`."""
-        return PackageEnvironment(self._client, strict=self._strict)
+        return PackageEnvironment(self.client, strict=self._strict)
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
 
 class PackageEnvironment:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
+
 from benchcube_packages.served import client_of, oracle_reward, package_folders, served
 from benchflow.trainers.client import CallRefused, Session, Task
 
@@ -95,7 +96,13 @@ class PackageTools(vf.Toolset[PackageToolsConfig, PackageState]):
 class PackageTask(vf.Task[PackageData, PackageState, PackageTaskConfig]):
     """One package."""
 
-    source: PackagesConfig | None = None
+    def __init__(
+        self, data: PackageData, config: PackageTaskConfig | None = None, source: PackagesConfig | None = None
+    ) -> None:
+        super().__init__(data, config)
+        self._source = source
+        self._opened: set[str] = set()
+        """Sessions that were opened and not scored."""
 
     @property
     def key(self) -> str:
@@ -111,17 +118,21 @@ class PackageTask(vf.Task[PackageData, PackageState, PackageTaskConfig]):
         del runtime
         session = await asyncio.to_thread(client_of(self.data.url).open, self.data.task)
         trace.state.session = session.id
+        self._opened.add(session.id)
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
         """The package's reward for what is there. Without a score it raises, so that the trace has an error."""
+        self._opened.discard(trace.state.session)
         session = client_of(self.data.url).attach(self.data.task, trace.state.session)
         return await asyncio.to_thread(_scored, session)
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
         """Whether the package's own oracle gets full reward in a rollout; None for packages of others' servers."""
         del runtime
-        source = self.source
+        while self._opened:  # the set-up opened one, which nobody plays
+            await asyncio.to_thread(client_of(self.data.url).attach(self.data.task, self._opened.pop()).close)
+        source = self._source
         if source is None or source.root is None:
             return None
         return await asyncio.to_thread(_oracle_passes, source, self.data.digest)
@@ -142,9 +153,7 @@ class PackagesTaskset(vf.Taskset[PackageTask, PackagesConfig]):
             with client.open(task) as session:  # only a running task knows its prompt
                 prompt = session.prompt
             data = PackageData(name=task.id, prompt=prompt, url=str(url), **task.row())
-            made = PackageTask(data, config.task)
-            made.source = config
-            yield made
+            yield PackageTask(data, config.task, config)
 
 
 def _scored(session: Session) -> float:
