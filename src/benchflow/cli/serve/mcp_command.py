@@ -50,7 +50,7 @@ def mcp(task_id: str | None, agent_port: int, agent_token_file: Path | None, **v
         sentence = f"Serving over MCP: agent {urls['agent_url']} ({words[1]}), harness {urls['url']} ({words[0]})"
         announce("mcp", sentence, {**urls, **tokens}, as_json=options.as_json)
 
-    serve(server.applications(harness, agent), background(opener, sessions, server.running), say)
+    serve(server.applications(harness, agent), background(opener, sessions, server.running), say, sessions.log)
     return GOOD
 
 

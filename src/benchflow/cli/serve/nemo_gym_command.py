@@ -41,5 +41,5 @@ def nemo_gym(unscored: str, **values: Any) -> int:
         sentence = f"Serving {names} to NeMo Gym at {port.url} ({words}; Ctrl+C ends it)"
         announce("nemo-gym", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
 
-    serve([Application(server.app(), port)], background(opener, sessions, server.running), say)
+    serve([Application(server.app(), port)], background(opener, sessions, server.running), say, sessions.log)
     return GOOD

@@ -34,5 +34,5 @@ def openenv(**values: Any) -> int:
         announce("openenv", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
 
     app = OpenEnvServer(opener.tasks, sessions).app()
-    serve([Application(app, port, websockets=True)], background(opener, sessions), say)
+    serve([Application(app, port, websockets=True)], background(opener, sessions), say, sessions.log)
     return GOOD
