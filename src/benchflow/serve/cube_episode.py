@@ -69,7 +69,9 @@ class CubeEpisode(Episode):
             raise RuntimeError("The episode has no task.")
         if task.accept_agent_stop:
             await self._call(_stop_name(self._tools), {})
-        return self.progress.verdict or await self._thread.run(_evaluated, task, Observation())
+        if self.progress.verdict is not None:
+            return self.progress.verdict
+        return await self._thread.run(_evaluated, task, Observation())
 
     def _over(self) -> bool:
         return self._max_calls is not None and self.progress.calls >= self._max_calls
