@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 BACKLOG: Final = 64
 """How many connections are accepted at a time, before any of them can be refused."""
@@ -59,7 +59,8 @@ class BoundedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn declares
+        if cycle is not None and not cycle.response_complete:
             self._forget()  # the head is complete, and the application reads the rest
         elif self._waiting is None:
             self._expect()

@@ -39,7 +39,7 @@ def test_the_header_or_the_path_choose_the_environment_and_an_unknown_one_is_ref
     for path, headers in (("/splits", {"X-Deployment": "sett"}), ("/sett/splits", {})):
         answer = server.http.get(path, headers=headers)
         assert answer.status_code == 404
-        assert "There is no environment 'sett'; there are: set, counter-cube." in answer.json()["detail"]
+        assert "There is no environment 'sett'; available: set, counter-cube." in answer.json()["detail"]
 
 
 def test_a_placed_session_starts_nothing(server):
@@ -211,3 +211,42 @@ def test_limits_end_an_episode_with_the_verdict_on_what_is_there(tmp_path):
         assert not solve(server, sid)["output"]["finished"]
         end = server.call(sid, "bash", command="true")["output"]
         assert (end["reward"], end["finished"], end["metadata"]["ended_by"]) == (1.0, True, "call_limit")
+
+
+NOTES = """
+import json, sys
+print("a banner")
+for line in sys.stdin:
+    asked = json.loads(line)
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    listed = [{"name": name, "description": "Note it.", "inputSchema": schema} for name in ("note", "bash")]
+    answer = {"initialize": {"protocolVersion": "1", "capabilities": {}}, "tools/list": {"tools": listed}}
+    if asked["method"] == "tools/call":
+        open("/app/answer.txt", "w").write(asked["params"]["arguments"]["text"])
+        answer["tools/call"] = {"content": [{"type": "text", "text": "noted"}]}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer[asked["method"]]}), flush=True)
+"""
+
+
+@pytest.mark.sandbox
+def test_the_mcp_servers_of_an_environment_are_tools_too(tmp_path):
+    place = write_package(tmp_path / "set/notes", "set/notes", files={
+        "environment/Dockerfile": "FROM debian\nWORKDIR /app\nCOPY notes.py /opt/notes.py\n",
+        "environment/notes.py": NOTES,
+    })  # fmt: skip
+    servers = "workdir: /app, mcp_servers: [{name: notes, transport: stdio, command: python3, args: [/opt/notes.py]}]"
+    text = (place / "task.md").read_text()
+    (place / "task.md").write_text(text.replace("workdir: /app", servers))
+    remote = write_package(tmp_path / "set/remote", "set/remote")
+    other = "workdir: /app, mcp_servers: [{name: far, transport: sse, url: 'http://localhost:1/'}]"
+    (remote / "task.md").write_text((remote / "task.md").read_text().replace("workdir: /app", other))
+    with serving(tmp_path, tmp_path / "set", "--sandbox", "local", "--base-image", "host") as server:
+        sid = begun(server, "set/notes")
+        names = [tool["name"] for tool in server.get("/task_tools", sid).json()["tools"]]
+        assert names == ["bash", "read_file", "write_file", "edit_file", "note", "notes__bash", "submit"]
+        assert server.call(sid, "note")["reason"] == "input_validation"
+        assert server.call(sid, "note", text="done")["output"]["blocks"][0]["text"] == "noted"
+        assert server.call(sid, "submit")["output"]["reward"] == 1.0
+        answer = server.get("/prompt", begun(server, "set/remote"))
+        assert (answer.status_code, answer.json()["error"]["category"]) == (500, "unsupported")

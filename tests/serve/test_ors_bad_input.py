@@ -35,7 +35,7 @@ def until(condition, seconds=60):
         ("POST", "/tasks", b"[]", {}, 422, "must be a JSON object"),
         ("POST", "/tasks", b"\xff\xfe", {}, 400, "not JSON"),
         ("POST", "/tasks", b"{}", {}, 422, "split"),
-        ("POST", "/tasks", b'{"split": "dev"}', {}, 400, "there are: test, train"),
+        ("POST", "/tasks", b'{"split": "dev"}', {}, 400, "available: test, train"),
         ("POST", "/task", b'{"split": "test", "index": 99}', {}, 400, "there is no index 99"),
         ("POST", "/task", b'{"split": "test", "index": true}', {}, 422, "whole number"),
         ("POST", "/create", b'{"split": "test", "index": 0}', {}, 400, "X-Session-ID"),
@@ -93,6 +93,7 @@ def test_a_request_that_stops_half_way_does_no_harm(server):
                 while connection.recv(65536):
                     pass
     assert server.http.get("/health").status_code == 200
+    assert len(server.events()) == len(server.log.read_text().splitlines()), "the log has more than JSON"
 
 
 def test_tokens_are_demanded_in_the_headers_of_the_protocol(tmp_path):

@@ -88,6 +88,27 @@ NO_LIMITS: Final = AgentLimits()
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteTool:
+    """A tool that is not part of the sandbox."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+
+
+class RemoteTools(ABC):
+    """Tools of an environment outside the sandbox; a model gets them in place of its own."""
+
+    specs: tuple[RemoteTool, ...]
+    finished: bool
+    """Whether the episode is over: nothing more can be done in it."""
+
+    @abstractmethod
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """What a call shows, and whether it was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentContext:
     """What a rollout provides to an agent while it is open."""
 
@@ -106,6 +127,8 @@ class AgentContext:
     """None: the agent may do anything that the sandbox allows."""
     forbidden_tools: frozenset[str] = frozenset()
     mcp_servers: tuple[Mapping[str, Any], ...] = ()
+    tools: RemoteTools | None = None
+    """What a model calls in place of the sandbox's tools; None: those."""
     skills_dir: str | None = None
     package_dir: Path | None = None
     """The task's folder on this machine; only the oracle agent reads it."""

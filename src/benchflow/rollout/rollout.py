@@ -51,6 +51,7 @@ from benchflow.verifier import Verifier
 from benchflow.verifier.ladder import OPEN
 
 if TYPE_CHECKING:
+    from benchflow.rollout.ors_tools import OrsTools
     from benchflow.rollout.proving import MakeVerifier
 
 START_SEC: Final = 900.0
@@ -156,27 +157,53 @@ class Rollout:
             closing(JsonLines(self._places.user_rounds)) as rounds,
             Trajectory(self._places.trajectory, draft.redactor) as trajectory,
         ):
-            context = TurnContext(
-                config=config,
-                package=planned.package,
-                plan=planned.plan,
-                environment=environment,
-                verifier=verifier,
-                folder=self._places,
-                trajectory=trajectory,
-                rounds=rounds,
-                redactor=draft.redactor,
-                machine=self._machine,
-                installed=self._installed | environment.brought,
-                agents_until=self._agents_until(planned.plan),
-            )
-            draft.driver = AgentDriver(context, draft)
-            try:
-                return await draft.driver.walk()
-            except Attributed as error:
-                verdict = error.verdict
-                trajectory("error", category=verdict.category, code=verdict.code, message=verdict.reason)
-                raise
+            async with self._tools(planned, environment) as tools:
+                return await self._walk(planned, environment, verifier, rounds, trajectory, tools)
+
+    @asynccontextmanager
+    async def _tools(self, planned: _Planned, environment: Environment) -> AsyncIterator[OrsTools | None]:
+        """The tools of an environment outside the sandbox, if the package declares one."""
+        declared = planned.plan.view.namespace.ors
+        if declared is None or self.config.agent in (ORACLE, NOP):
+            yield None
+            return
+        from benchflow.rollout.ors_tools import ors_tools
+
+        async with ors_tools(declared, self._machine, self.folder, environment.sandbox) as tools:
+            yield tools
+
+    async def _walk(
+        self,
+        planned: _Planned,
+        environment: Environment,
+        verifier: Verifier,
+        rounds: JsonLines,
+        trajectory: Trajectory,
+        tools: OrsTools | None,
+    ) -> Verdict:
+        config, draft = self.config, self._draft
+        context = TurnContext(
+            config=config,
+            package=planned.package,
+            plan=planned.plan,
+            environment=environment,
+            verifier=verifier,
+            folder=self._places,
+            trajectory=trajectory,
+            rounds=rounds,
+            redactor=draft.redactor,
+            machine=self._machine,
+            installed=self._installed | environment.brought,
+            agents_until=self._agents_until(planned.plan),
+            tools=tools,
+        )
+        draft.driver = AgentDriver(context, draft)
+        try:
+            return await draft.driver.walk()
+        except Attributed as error:
+            verdict = error.verdict
+            trajectory("error", category=verdict.category, code=verdict.code, message=verdict.reason)
+            raise
 
     def _agents_until(self, plan: RolloutPlan) -> float | None:
         """When agents have to end, so that the deadline of the rollout leaves time for verification."""

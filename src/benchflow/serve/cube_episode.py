@@ -71,9 +71,9 @@ class CubeEpisode(Episode):
     ) -> tuple[EnvironmentOutput, Scored | Unscored | None, tuple[ToolSpec, ...]]:
         """In the thread: the step, its verdict if one is due, and what is offered afterwards."""
         output = take_step(task, action, None)
-        trouble = trouble_of(output.error) if output.error is not None else None
+        blame = trouble_of(output.error) if output.error is not None else None
         due = output.done or task.validate_per_step or self._over()
-        verdict = trouble or (_evaluated(task, output.obs) if due else None)
+        verdict = blame or (_evaluated(task, output.obs) if due else None)
         return output, verdict, self._tools if output.done else _offered(task)
 
     async def _release(self) -> None:

@@ -27,9 +27,9 @@ class Discretion:
     """Replaces paths below the folders that this process uses by their last part, and reasons of verifiers."""
 
     def __init__(self, more: Iterable[Path] = ()) -> None:
-        known = [tempfile.gettempdir(), Path.home(), Path.cwd(), sys.prefix, sys.base_prefix, Path(__file__).parents[3]]
-        places = {str(Path(place).absolute()) for place in (*known, *more)}
-        places |= {str(Path(place).resolve()) for place in (*known, *more)}
+        named = [Path(name) for name in (tempfile.gettempdir(), sys.prefix, sys.base_prefix)]
+        known = [*named, Path.home(), Path.cwd(), Path(__file__).parents[3], *more]
+        places = {str(form) for place in known for form in (place.absolute(), place.resolve())}
         longest_first = sorted((place for place in places if len(place) >= _SHORTEST), key=len, reverse=True)
         names = "|".join(map(re.escape, longest_first))
         self._pattern: Final = re.compile(rf"(?:{names})(?:/[^\s'\"`:;,()]*)?(?![\w.-])")
@@ -39,7 +39,7 @@ class Discretion:
         return self._pattern.sub(lambda found: f"…/{found[0].rstrip('/').rpartition('/')[2]}", text)
 
     def told(self, verdict: Verdict) -> Verdict:
-        """The verdict as clients are told."""
+        """The verdict for clients."""
         return self.told_unscored(verdict) if isinstance(verdict, Unscored) else verdict
 
     def told_unscored(self, verdict: Unscored) -> Unscored:

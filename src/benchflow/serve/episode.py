@@ -20,7 +20,7 @@ from benchflow.serve.tool_arguments import wrong_arguments
 SUBMIT: Final = "submit"
 Call = tuple[str, Mapping[str, Any]]
 """The name of a tool, and its arguments."""
-Reason = Literal["not_found", "input_validation", "episode_finished", "not_begun", "forbidden"]
+Reason = Literal["not_found", "input_validation", "episode_finished", "not_begun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Episode(ABC):
             raise CallRefused("not_begun", "The episode has not begun.")
         known = {tool.name: tool for tool in self.tools()}
         if name not in known:
-            raise CallRefused("not_found", f"There is no tool '{name[:100]}'; there are: {', '.join(known)}.")
+            raise CallRefused("not_found", f"There is no tool '{name[:100]}'; available: {', '.join(known)}.")
         wrong = wrong_arguments(known[name].input_schema, arguments)
         if wrong is not None:
             raise CallRefused("input_validation", f"{name}: {wrong}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import anyio
 from starlette.types import ASGIApp
 
 from benchflow.errors import UsageError
+from benchflow.serve.server_log import Log, LogHandler
 from cube.access import Access, Guard, is_loopback, new_token, read_token
 from cube.listening import ENDING, listen, make_server, url_of
 
@@ -69,11 +71,15 @@ def serve(
     applications: Sequence[Application],
     background: Callable[[], AbstractAsyncContextManager[Any]],
     announce: Callable[[], None],
+    log: Log,
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP; `background` is entered first and left last."""
+    handler = LogHandler(log)
+    logging.getLogger().addHandler(handler)
     try:
         anyio.run(_serve, applications, background, announce)
     finally:
+        logging.getLogger().removeHandler(handler)
         for application in applications:
             application.port.listener.close()
 
@@ -88,6 +94,7 @@ async def _serve(
             Guard(each.app, Access(each.port.token, each.key_header), websockets=each.websockets),
             most=each.most_connections,
             lifespan="off",
+            log_config=None,
             **({"ws": "auto"} if each.websockets else {}),
         )
         for each in applications

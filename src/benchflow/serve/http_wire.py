@@ -52,7 +52,7 @@ async def read_body(scope: Scope, receive: Receive, *, most: int = MAX_BODY, sec
     length = header(scope, b"content-length")
     if length is not None and (not length.isdecimal() or int(length) > most):
         raise HttpError(413, f"The body exceeds the limit of {most} bytes.", {"Connection": "close"})
-    body = b""
+    body = bytearray()
     with anyio.move_on_after(seconds):
         while True:
             message = await receive()
@@ -62,7 +62,7 @@ async def read_body(scope: Scope, receive: Receive, *, most: int = MAX_BODY, sec
             if len(body) > most:
                 raise HttpError(413, f"The body exceeds the limit of {most} bytes.", {"Connection": "close"})
             if not message.get("more_body", False):
-                return body
+                return bytes(body)
     raise HttpError(408, f"The body did not arrive within {seconds:g} s.", {"Connection": "close"})
 
 
@@ -121,7 +121,7 @@ def answering(answer: ASGIApp, told: Callable[[Exception], HttpError | None], lo
             await answer(scope, receive, sent)
         except Disconnected:
             return
-        except Exception as error:  # the boundary: one request fails, the server goes on
+        except Exception as error:  # the boundary: one request fails, the server continues
             known = error if isinstance(error, HttpError) else told(error)
             if known is None:
                 log("request_failed", path=scope["path"], error=f"{type(error).__name__}: {error}")

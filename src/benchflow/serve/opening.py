@@ -42,7 +42,7 @@ class Opener:
         isolation: str | None = None,
         limits: EpisodeLimits | None = None,
     ) -> None:
-        """An unknown sandbox, a PATH that is not there and a cube that is not installed are a `UsageError`."""
+        """Raises `UsageError` for an unknown sandbox, a PATH that does not exist, a cube that is not installed."""
         if sandbox != AUTO:
             SANDBOXES.load(sandbox)
         request = JobRequest(

@@ -22,11 +22,11 @@ from benchflow.rollout.plan import PlannedTurn, document_user
 from benchflow.rollout.policies import normal_tool
 from benchflow.rollout.users import BaseUser, RoundResult, handoff_note, next_prompt, user_boundary
 from benchflow.serve.discretion import Discretion
+from benchflow.serve.environment_tools import EnvironmentTools
 from benchflow.serve.episode import (
     SUBMIT,
     Block,
     Call,
-    CallRefused,
     CallResult,
     Episode,
     ToolSpec,
@@ -83,6 +83,7 @@ class PackageEpisode(Episode):
         self._known: TaskPackage | None = None
         self._driver: ActionDriver | None = None
         self._workspace: Workspace | None = None
+        self._own_tools: EnvironmentTools | None = None
         self._rounds = Rounds(None, 1)
         self._tools = PACKAGE_TOOLS
 
@@ -102,14 +103,18 @@ class PackageEpisode(Episode):
         return self._known
 
     async def _begin(self) -> tuple[Block, ...]:
-        self._known, self._driver = package, driver = await self._start()
-        self._tools = _offered(package, driver.forbidden)
+        self._known, self._driver = await self._start()
         return text_blocks(await self._begin_step())
 
     async def _begin_step(self) -> str:
         """The first prompt of the current step."""
         driver = self._running
-        self._workspace = driver.workspace()
+        workspace = self._workspace = driver.workspace()
+        self._own_tools = None
+        if self._package.view.config.environment.mcp_servers:
+            taken = [tool.name for tool in PACKAGE_TOOLS]
+            self._own_tools = await EnvironmentTools.start(self._package.view, workspace, os.environ, taken)
+        self._tools = _offered(self._package, driver.forbidden, self._own_tools)
         step, contract = driver.step, self._package.view.prompt_plan.user_runtime
         user = document_user(self._package, contract, os.environ)
         limit = self._limits.agent_timeout_sec or step.timeout_sec
@@ -128,11 +133,13 @@ class PackageEpisode(Episode):
         rounds, workspace = self._rounds, self._workspace
         if workspace is None:
             raise RuntimeError("The episode has no sandbox.")
-        if normal_tool(name) in self._running.forbidden:
-            raise CallRefused("forbidden", f"The package forbids the tool '{name}'.")
         rounds.calls += 1
         left = None if rounds.deadline is None else rounds.deadline - anyio.current_time()
-        result = await run_workspace_tool(workspace, name, arguments, seconds=left)
+        own = self._own_tools
+        if own is not None and name in own:
+            result = await own.call(name, arguments, seconds=left)
+        else:
+            result = await run_workspace_tool(workspace, name, arguments, seconds=left)
         reached = self._reached()
         if reached is not None:
             return await self._score(result.text, ended_by=reached)
@@ -220,7 +227,7 @@ class PackageEpisode(Episode):
     def scores_groups(self) -> bool:
         """One step and one turn of which a copy can be made: there, verification is pure."""
         driver = self._driver
-        if driver is None or driver.environment.services is not None or self._rounds.user is not None:
+        if driver is None or driver.environment.services is not None or self._rounds.user or self._own_tools:
             return False
         return driver.step.name is None and len(driver.step.turns) == 1
 
@@ -249,10 +256,11 @@ class PackageEpisode(Episode):
                 await driver.stop()
 
 
-def _offered(package: TaskPackage, forbidden: frozenset[str]) -> tuple[ToolSpec, ...]:
+def _offered(package: TaskPackage, forbidden: frozenset[str], own: EnvironmentTools | None) -> tuple[ToolSpec, ...]:
     view = package.view
     goes_on = bool(view.steps) or view.mode != "single-shot"
-    allowed = (tool for tool in TOOLS if normal_tool(tool.name) not in forbidden)
+    known = (*TOOLS, *(own.specs if own is not None else ()))
+    allowed = (tool for tool in known if normal_tool(tool.name) not in forbidden)
     return (*allowed, submit_tool(goes_on=goes_on))
 
 

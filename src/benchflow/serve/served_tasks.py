@@ -1,7 +1,7 @@
 """What a server offers: environments with splits and tasks, made of the PATHs and cubes that were named.
 
 A folder of packages, a bundle and a cube are one environment each, named after it. The split of a package is
-`metadata.split`, `test` without one; the manifest of a bundle has splits of its own. A task is told to clients as
+`metadata.split`, `test` without one; the manifest of a bundle has splits of its own. Clients know a task as
 `{"id", "digest", "index"}`: where it is on this machine is never said.
 """
 
@@ -52,7 +52,7 @@ class ServedTask:
     """Of every file of a package, by which it is noticed that it has changed."""
 
     def spec(self) -> dict[str, Any]:
-        """What clients are told, and with what they ask for it."""
+        """What clients know of it, and with what they ask for it."""
         return {"id": self.id, "digest": self.digest, "index": self.index}
 
 
@@ -71,7 +71,7 @@ class ServedEnvironment:
     def tasks(self, split: str) -> tuple[ServedTask, ...]:
         if split not in self.splits:
             known = ", ".join(self.splits)
-            raise UnknownTask(f"The environment '{self.name}' has no split '{split[:100]}'; there are: {known}.")
+            raise UnknownTask(f"The environment '{self.name}' has no split '{split[:100]}'; available: {known}.")
         return self.splits[split]
 
     def task(self, split: str, index: int) -> ServedTask:
@@ -110,7 +110,7 @@ class ServedTasks:
         if wanted not in self.environments:
             known = ", ".join(self.environments)
             near = did_you_mean(wanted, self.environments)
-            raise UnknownTask(f"There is no environment '{name[:100]}'; there are: {known}.{near}")
+            raise UnknownTask(f"There is no environment '{name[:100]}'; available: {known}.{near}")
         return self.environments[wanted]
 
 

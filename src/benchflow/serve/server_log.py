@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -30,6 +31,19 @@ class ServerLog:
             self._stream.flush()
         except (OSError, ValueError):
             return
+
+
+class LogHandler(logging.Handler):
+    """What libraries say (the HTTP server, for instance) as lines of the same log: the message, never a traceback."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log: Final = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        cause = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
+        self._log("warning", source=record.name, message=record.getMessage().splitlines()[0], **cause)
 
 
 def silent(event: str, **fields: Any) -> None:

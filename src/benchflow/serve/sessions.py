@@ -286,7 +286,7 @@ class Sessions:
         self.log("session_closed", session=session.id[:8], reason=reason)
 
     async def _reap(self) -> None:
-        """End sessions that nobody has used for a while, and forget results that nobody has fetched."""
+        """End sessions that are unused for a while, and forget results that were not fetched."""
         while True:
             await anyio.sleep(min(max(self._reap_sec / 4, 0.05), 15.0))
             now = time.monotonic()

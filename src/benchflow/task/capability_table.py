@@ -200,11 +200,14 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
         mode=only(i.INTERACTION_MODES[:4], "no runtime runs live peers; arena-concurrent only parses"),
     ),
     n.Namespace: {
-        **rows(ENGINE, "prompt interaction teams nudges agent_policy runtime_policy verifier oracle assets secrets"),
+        **rows(
+            ENGINE, "prompt interaction teams nudges agent_policy runtime_policy verifier oracle assets secrets ors"
+        ),
         **rows(
             NOTE, "document_version provenance evidence compatibility compat authoring", environment=needs("services")
         ),
     },
+    n.OrsEnvironment: rows(ENGINE, "url environment split index spec_digest token_env"),
     n.TrajectoryAudit: rows(ENGINE, "require_no_forbidden_tool_calls"),
     n.AgentPolicy: rows(ENGINE, "skill_access allowed_skill_roots search forbidden_tools trajectory_audit"),
     n.NetworkRules: rows(

@@ -30,7 +30,7 @@ def mcp_servers(
 
 def _server(agent: str, server: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     name = str(server.get("name") or "server")
-    transport = str(server.get("transport") or "sse")
+    transport = str(server.get("transport") or server.get("type") or ("stdio" if "command" in server else "sse"))
     if transport == "stdio":
         return {
             "name": name,
@@ -47,7 +47,10 @@ def _server(agent: str, server: Mapping[str, Any], offered: Mapping[str, Any]) -
     return {"type": kind, "name": name, "url": str(server["url"]), "headers": _pairs(server.get("headers"))}
 
 
-def _pairs(values: Mapping[str, Any] | None) -> list[dict[str, str]]:
+def _pairs(values: Mapping[str, Any] | Sequence[Mapping[str, str]] | None) -> list[dict[str, str]]:
+    """Variables or headers as the protocol has them, from a mapping or from such pairs."""
+    if isinstance(values, Sequence):
+        return [dict(pair) for pair in values]
     return [{"name": str(name), "value": str(value)} for name, value in (values or {}).items()]
 
 

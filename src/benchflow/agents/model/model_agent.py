@@ -10,7 +10,15 @@ import anyio
 from benchflow.agents.model.asking import Budget, OutOfRoom, as_failure, check_model, model_name, next_reply
 from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.model.model_policy import ModelPolicy
-from benchflow.agents.model.tools import MalformedCall, offered, parse_call, run_tool
+from benchflow.agents.model.tools import (
+    MalformedCall,
+    offered,
+    parse_call,
+    parse_remote_call,
+    remote_tools,
+    run_tool,
+    shortened,
+)
 from benchflow.agents.permission_requests import decide
 from benchflow.agents.protocol import (
     Agent,
@@ -84,8 +92,8 @@ class _Turns:
     def __init__(self, chat: ChatModel, context: AgentContext) -> None:
         self._chat = chat
         self._context = context
-        self._specs = offered(context.forbidden_tools)
-        self._tools = [spec.as_dict() for spec in self._specs]
+        self._specs = offered(context.forbidden_tools) if context.tools is None else ()
+        self._tools = [spec.as_dict() for spec in self._specs] + remote_tools(context.tools)
         self._workspace = Workspace(context.sandbox, context.workdir, context.user, context.env)
         system = SYSTEM.format(workdir=context.workdir)
         if context.skills_dir:
@@ -126,6 +134,8 @@ class _Turns:
             self._context.events("usage", **reply.usage)
             for call in reply.tool_calls:
                 await self._call(call)
+            if self._context.tools is not None and self._context.tools.finished:
+                return "end_turn"
             if self._malformed >= MALFORMED_IN_A_ROW:
                 self._context.events("error", code="malformed-calls", message="The model makes no valid tool call.")
                 return "refusal"
@@ -138,8 +148,9 @@ class _Turns:
     async def _call(self, call: ToolCall) -> None:
         """Run one tool call and send its result, valid or not."""
         self._budget.count("tool_calls")
+        remote = self._context.tools
         try:
-            arguments = parse_call(call, self._specs)
+            arguments = parse_call(call, self._specs) if remote is None else parse_remote_call(call, remote)
         except MalformedCall as problem:
             self._malformed += 1
             self._context.events(
@@ -155,7 +166,11 @@ class _Turns:
         if self._context.ask is not None and not await self._permitted(call, title):
             self._answer(call, "error: this was not permitted.", ok=False)
             return
-        answer, ok = await run_tool(self._workspace, call.name, arguments)
+        if remote is not None:
+            text, ok = await remote.call(call.name, arguments)
+            answer = shortened(text) or "(nothing)"
+        else:
+            answer, ok = await run_tool(self._workspace, call.name, arguments)
         self._answer(call, answer, ok=ok)
 
     def _answer(self, call: ToolCall, text: str, *, ok: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from benchflow.agents.protocol import RemoteTools
 from benchflow.agents.workspace import Workspace, WorkspaceError
 from benchflow.models import ToolCall
 from benchflow.sandbox.protocol import ExecResult
@@ -118,6 +119,29 @@ def parse_arguments(call: ToolCall) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise MalformedCall(f"The arguments of {call.name} must be a JSON object.")
     return arguments
+
+
+def remote_tools(tools: RemoteTools | None) -> list[dict[str, Any]]:
+    """The tools of an environment outside the sandbox, in the OpenAI tool format."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": spec.name,
+                "description": spec.description,
+                "parameters": dict(spec.input_schema) or {"type": "object", "properties": {}},
+            },
+        }
+        for spec in (tools.specs if tools is not None else ())
+    ]
+
+
+def parse_remote_call(call: ToolCall, tools: RemoteTools) -> dict[str, Any]:
+    """The arguments of a call, which the environment itself checks; `MalformedCall` for an unknown tool."""
+    names = [spec.name for spec in tools.specs]
+    if call.name not in names:
+        raise MalformedCall(f"Unknown tool '{call.name}'. Available tools: {', '.join(names)}.")
+    return parse_arguments(call)
 
 
 async def run_tool(workspace: Workspace, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:

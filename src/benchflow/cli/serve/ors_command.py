@@ -32,5 +32,10 @@ def ors(**values: Any) -> int:
         sentence = f"Serving {names} over ORS at {port.url} ({words}; Ctrl+C ends it)"
         announce("ors", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
 
-    serve([Application(ors_app(opener.tasks, sessions), port, KEY_HEADER)], background(opener, sessions), say)
+    serve(
+        [Application(ors_app(opener.tasks, sessions), port, KEY_HEADER)],
+        background(opener, sessions),
+        say,
+        sessions.log,
+    )
     return GOOD

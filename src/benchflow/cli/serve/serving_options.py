@@ -49,7 +49,7 @@ _OPTIONS: Final = (
         default=900.0,
         show_default=True,
         metavar="SEC",
-        help="End sessions that nobody has used for this long.",
+        help="End sessions that are unused for this long.",
     ),
     json_option,
 )

@@ -12,6 +12,7 @@ COMMANDS = {
     "show": Lazy("benchflow.cli.tasks.show:show", "Show what a package will run."),
     "normalize": Lazy("benchflow.cli.tasks.normalize:normalize", "Expand presets and write task.md in canonical form."),
     "migrate": Lazy("benchflow.cli.tasks.migrate:migrate", "Convert split packages to task.md packages."),
+    "import-ors": Lazy("benchflow.cli.serve.import_ors:import_ors", "Import tasks of a server that speaks ORS."),
     "export": Lazy("benchflow.cli.tasks.export:export", "Write packages in the split layout, or as they are."),
     "roundtrip": Lazy(
         "benchflow.cli.tasks.roundtrip:roundtrip", "Test that split packages survive conversion to task.md and back."

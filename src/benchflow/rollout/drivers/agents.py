@@ -79,6 +79,8 @@ class AgentDriver(Driver):
                 await agents.close()
                 end = agents.tally.end()
                 self._draft.add_agent(end, agents.tally.usage)
+            if context.tools is not None:
+                context.tools.require_intact()
             if self._branches is not None:
                 await self._branches.grow(step, conversation.points)
         finally:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
@@ -21,12 +21,15 @@ from benchflow.record import AgentEnd, Event, JsonLines, RolloutFolder, Trajecto
 from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.phases.step_bounds import keeps_processes
-from benchflow.rollout.plan import ORACLE, PlannedTurn, RolloutPlan, StepPlan
+from benchflow.rollout.plan import MODEL, ORACLE, PlannedTurn, RolloutPlan, StepPlan
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.sandbox.task_policy import mcp_servers, resolve_variables
 from benchflow.task.package import TaskPackage
 from benchflow.task.taken import require_intact
 from benchflow.verifier import Verifier
+
+if TYPE_CHECKING:
+    from benchflow.rollout.ors_tools import OrsTools
 
 GRACE_SEC: Final = 30.0
 """How long an agent may take to end its turn on its own after its time limit."""
@@ -49,6 +52,8 @@ class TurnContext:
     machine: Mapping[str, str] = field(repr=False)
     agents_until: float | None = None
     """When the agents of all steps have to end, on the clock of the event loop."""
+    tools: OrsTools | None = None
+    """The tools of an environment outside the sandbox."""
     installed: frozenset[Change] = frozenset()
     """What differs from the environment because agents were installed, before any of them began."""
 
@@ -75,7 +80,8 @@ class TurnContext:
             limits=replace(limits, idle_timeout_sec=role.idle_timeout_sec or limits.idle_timeout_sec),
             ask=ask,
             forbidden_tools=self.plan.forbidden_tools,
-            mcp_servers=tuple(mcp_servers(view, self.machine)),
+            mcp_servers=(*mcp_servers(view, self.machine), *self._relay(role.agent)),
+            tools=self.tools if role.agent.partition(":")[0] == MODEL else None,
             skills_dir=turn.skills_dir,
             package_dir=view.files.root,
             oracle_dir=self._oracle_dir(step) if is_oracle else None,
@@ -83,6 +89,10 @@ class TurnContext:
             keep_processes=keeps_processes(self.environment.preparation, step.name),
             redactor=self.redactor,
         )
+
+    def _relay(self, agent: str) -> tuple[Mapping[str, Any], ...]:
+        """The server of such tools, for agents inside the sandbox."""
+        return self.tools.mcp_servers if self.tools is not None and agent.partition(":")[0] != MODEL else ()
 
     def _agent_env(self, role_env: Mapping[str, str], *, is_oracle: bool) -> dict[str, str]:
         if is_oracle:

@@ -55,7 +55,7 @@ from benchflow.serve.sessions import NoRoom, Pending, Session, SessionExists, Se
 KEY_HEADER: Final = "x-api-key"
 """Where ORS clients send their key: here it is the token."""
 READY_SEC: Final = 25.0
-"""How long a request waits for an environment that starts; then the client is told to ask again."""
+"""How long a request waits for an environment that starts; then the client has to ask again."""
 STARTING: Final = {"X-Backend-State": "starting", "Retry-After": "2"}
 MOST_CANDIDATES: Final = 64
 _LONGEST_ID: Final = 200

@@ -301,6 +301,19 @@ class Authoring(Record):
     normalized: bool = field(flag, default=False)
 
 
+class OrsEnvironment(Record):
+    """`ors`: an environment that another server offers over the Open Reward Standard, and one of its tasks."""
+
+    url: str = field(kinds.matching(r"https?://[^\s]+", "an address such as https://host:8080"))
+    environment: str = field(some_text)
+    split: str = field(some_text)
+    index: int = field(kinds.integer(least=0))
+    spec_digest: str = field(kinds.matching(r"sha256:[0-9a-f]{64}", "a digest such as sha256:…"))
+    """Of the task's specification when it was imported; a server that gives another one is refused."""
+    token_env: str | None = field(some_text, default=None)
+    """Name of the variable of the machine that holds the token."""
+
+
 class Namespace(Record):
     """The whole `benchflow:` mapping."""
 
@@ -321,6 +334,7 @@ class Namespace(Record):
     compatibility: FrozenMap = field(kinds.mapping(kinds.record(TargetCompatibility)), default=FrozenMap())
     compat: Compat | None = field(kinds.record(Compat), default=None)
     authoring: Authoring | None = field(kinds.record(Authoring), default=None)
+    ors: OrsEnvironment | None = field(kinds.record(OrsEnvironment), default=None)
 
 
 PROFILE_KEYS: Final = ("environment-profile", "agent-profile", "verifier-profile")
