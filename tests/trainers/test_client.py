@@ -57,6 +57,7 @@ def test_a_session_is_played_to_its_reward_and_leaves_nothing_on_the_server(clie
         assert session.prompt == "Write done to /app/answer.txt."
         assert {"bash", "submit"} <= {tool.name for tool in session.tools}
         assert session.call("bash", command="exit 3").metadata["exit_code"] == 3
+        assert session.call("bash", command="true", timeout=None).metadata["exit_code"] == 0
         assert (session.reward, session.finished) == (None, False)
         session.call("bash", command=DONE)
         output = session.submit("I am done.")

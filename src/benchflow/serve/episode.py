@@ -15,7 +15,7 @@ import anyio
 
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attribute
 from benchflow.serve.discretion import Discretion
-from benchflow.serve.tool_arguments import wrong_arguments
+from benchflow.serve.tool_arguments import given_arguments, wrong_arguments
 
 SUBMIT: Final = "submit"
 Call = tuple[str, Mapping[str, Any]]
@@ -140,7 +140,7 @@ class Episode(ABC):
         """Carry out a call; `CallRefused` if it cannot be made, `Attributed` if the environment broke: that ends it."""
         progress = self.progress
         async with progress.turn:
-            self._require_open(name, arguments)
+            arguments = self._required_open(name, arguments)
             progress.calls += 1
             try:
                 result = await self._call(name, arguments)
@@ -166,7 +166,8 @@ class Episode(ABC):
                 await self._release()
             return self._discretion.told(progress.verdict)
 
-    def _require_open(self, name: str, arguments: Mapping[str, Any]) -> None:
+    def _required_open(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call that can be made now; `CallRefused` if it cannot."""
         progress = self.progress
         if progress.verdict is not None or progress.closed:
             raise CallRefused("episode_finished", "The episode is over: no further calls are accepted.")
@@ -175,9 +176,12 @@ class Episode(ABC):
         known = {tool.name: tool for tool in self.tools()}
         if name not in known:
             raise CallRefused("not_found", f"There is no tool '{name[:100]}'; available: {', '.join(known)}.")
-        wrong = wrong_arguments(known[name].input_schema, arguments)
+        schema = known[name].input_schema
+        arguments = given_arguments(schema, arguments)
+        wrong = wrong_arguments(schema, arguments)
         if wrong is not None:
             raise CallRefused("input_validation", f"{name}: {wrong}")
+        return arguments
 
     async def _broken(self, error: Exception, phase: Literal["environment", "agent"]) -> Attributed:
         """The environment failed: the episode is over without a score."""

@@ -33,6 +33,14 @@ def wrong_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     return None
 
 
+def given_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without optional ones that are null and may not be: so clients send what a caller left out."""
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    optional = {name: _kinds(of) for name, of in properties.items() if name not in required}
+    left_out = {name for name, kinds in optional.items() if kinds and "null" not in kinds}
+    return {name: value for name, value in arguments.items() if value is not None or name not in left_out}
+
+
 def _kinds(schema: Any) -> list[str]:
     """The types that a schema names by itself; empty if it says it in another way."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None

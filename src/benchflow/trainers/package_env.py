@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -41,7 +41,7 @@ Observation = dict[str, Any]
 class PackageEnv(gymnasium.Env[Observation, str]):
     """One package; every `reset` starts a new sandbox of it."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - declared so by Gymnasium
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class PackageEnv(gymnasium.Env[Observation, str]):
         reward = float("nan") if "unscored" in info else result.reward or 0.0
         return _observed(text, result.metadata), reward, result.finished and not limited, limited, info
 
-    def render(self) -> str | None:  # type: ignore[override]  # gymnasium's is of any frame
+    def render(self) -> str | None:
         """The last command and what it printed; the prompt after a reset."""
         return self._shown if self.render_mode == "ansi" else None
 
