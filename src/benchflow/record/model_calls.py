@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -198,16 +197,15 @@ class ModelCalls:
         return CallAnswer(len(body), text, part, content_type, pieces)
 
     def _keep(self, data: bytes) -> str:
-        """Write a part unless it is there; a name is there only when its content is whole."""
+        """Write a part unless it is there. The line that names it comes later, so half a part is never named."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._known:
-            path = self._parts / digest
             if not self._known:
-                path.parent.mkdir(exist_ok=True)
-            if not path.exists():
-                made = path.with_name(f".{digest}")
-                made.write_bytes(data)
-                os.replace(made, path)  # noqa: PTH105 - a call on every answer
+                self._parts.mkdir(exist_ok=True)
+            with open(f"{self._parts}/{digest}", "wb", buffering=0) as file:  # noqa: PTH123 - one for every answer
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
             self._known.add(digest)
         return f"sha256:{digest}"
 

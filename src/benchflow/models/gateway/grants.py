@@ -116,9 +116,9 @@ class Grant:
         if place.source == "agent":
             self.failure = failure
 
-    def record(self, *, refused: bool = False, **call: Any) -> None:
+    def record(self, call: Mapping[str, Any]) -> None:
         """Write a call down; of refused ones only the first, so that garbage cannot fill a disk."""
-        if refused:
+        if call["outcome"] in ("refused", "limited"):
             self._refusals += 1
             if self._refusals > _REFUSALS_KEPT:
                 return
