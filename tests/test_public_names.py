@@ -16,9 +16,11 @@ FACES = {
         "plan_items plan_job remaining run_job summarise summary_lines work_left write_summary"
     ),
     "benchflow.record": (
-        "ALWAYS_WIN AgentEnd AgentPart Artifact Bounds BranchOption BranchRecord CallAnswer CallParts CallPlace CallRetry CleanupFailure Counted DamagedLine "
+        "ALWAYS_WIN AgentEnd AgentPart Artifact Bounds BranchOption BranchRecord CallAnswer CallParts CallPlace "
+        "CallRetry CleanupFailure Counted DamagedLine "
         "EarlierScore ErrorRecord Estimate Event Fidelity Isolation Job JobPlaces JobRecord JobRequest JobResults "
-        "JsonLines Leaderboard ModelCall ModelCalls NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase Proof ProofKey "
+        "JsonLines Leaderboard ModelCall ModelCalls NoOutcome NotCarriedOver Notes Outcome Pair PartOutcome Phase "
+        "Proof ProofKey "
         "RescoreNote Result RewardLine RolloutFolder Rung RungOutcome SandboxPart Score Settings Statistics "
         "StepFolder StepProof StepRecord StepVerifier Summary TaskChoice TaskId TaskPart ToolAudit Trajectory "
         "VerifierPart WiderCheck WiderCounts "

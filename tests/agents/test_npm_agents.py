@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from benchflow.agents import create_agent
+from benchflow.record import RolloutFolder, read_model_calls
+from benchflow.record.model_calls import CallParts
 from benchflow.testing import Answer, ModelServer, ToolCall
 from loaded_commands import BENCH
 
@@ -46,6 +48,8 @@ class Case:
     dialect: str
     shell: str
     argument: str = "command"
+    repeats: bool = True
+    """Whether it asks the same again, so that a rollout can be replayed strictly."""
 
     def machine(self, server):
         """The variables of a machine with a key and a server for this provider alone."""
@@ -115,6 +119,13 @@ def contents(rollout):
             yield path.read_bytes()
 
 
+def answers(rollout):
+    """The bytes of all answers, in order."""
+    calls = list(read_model_calls(rollout / "model_calls.jsonl"))
+    parts = CallParts(RolloutFolder(rollout))
+    return [parts.answer(call) for call in calls]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_agent_of_npm_solves_a_package_through_the_gateway_without_a_key(make_package, case):
     def model(request):
@@ -127,7 +138,8 @@ def test_an_agent_of_npm_solves_a_package_through_the_gateway_without_a_key(make
 
     folder = make_package(case.name)
     with ModelServer(model, api_key=KEY) as server:
-        record, rollout = run(folder, case, case.machine(server))
+        machine = case.machine(server)
+        record, rollout = run(folder, case, machine)
         asked = server.requests
     assert (record["reward"], record["usage"]["tool_calls"]) == (1.0, 1)
     assert {(request.dialect, request.model, request.authorized) for request in asked} == {
@@ -141,3 +153,8 @@ def test_an_agent_of_npm_solves_a_package_through_the_gateway_without_a_key(make
     with tarfile.open(rollout / "workspace.tar.gz") as kept:
         leaks = {member.name: kept.extractfile(member).read() for member in kept if member.name.endswith("leaks.txt")}
     assert list(leaks.values()) == [b""]
+    if case.repeats:
+        without_key = {name: value for name, value in machine.items() if value != KEY}
+        again, replayed = run(folder, case, without_key, "--replay", rollout)  # the server has ended
+        assert (again["reward"], again["usage"]["model_calls"]) == (1.0, len(asked))
+        assert answers(replayed) == answers(rollout)

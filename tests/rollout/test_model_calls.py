@@ -175,6 +175,20 @@ async def test_a_turn_result_of_an_agent_without_calls_stays_as_it_is(run, make_
     assert result.usage == {"input_tokens": 7}
 
 
+async def test_a_token_that_an_agent_shows_its_model_is_neither_recorded_nor_in_the_way_of_a_replay(
+    run, make_package, machine, new_script, tmp_path
+):
+    async def showing(context):
+        return await asking(f"my key is {context.models.token}")(context)
+
+    script = new_script(showing)
+    assert (await run(make_package(), script=script, machine=machine)).reward == 1
+    assert script.contexts[0].models.token not in (tmp_path / "out" / "model_calls.jsonl").read_text()
+    book = ReplayBook.open(tmp_path / "out")
+    again = await run(make_package(), commands=[showing], machine=machine, out="again", replay=book)
+    assert (again.reward, calls(tmp_path, "again")[0].replayed) == (1, True)
+
+
 async def test_token_ids_are_recorded_and_the_export_carries_the_calls(run, make_package, machine, tmp_path):
     ask = asking("one two")
 
@@ -192,3 +206,18 @@ async def test_token_ids_are_recorded_and_the_export_carries_the_calls(run, make
     (call,) = document["extra"]["model_calls"]
     assert (call["seq"], call["request"]["return_token_ids"]) == (1, True)
     assert document["final_metrics"]["total_cost_usd"] > 0
+
+
+async def test_a_key_that_a_package_or_the_user_passes_on_is_replaced_by_the_token(
+    run, make_package, machine, new_script
+):
+    script = new_script("echo done > answer.txt")
+    given = {"APP_KEY": KEY, "APP_CONFIG": f'{{"key": "{KEY}"}}', "PLAIN": "sk"}
+    assert (await run(make_package(), script=script, machine=machine, agent_env=given)).reward == 1
+    context = script.contexts[0]
+    token = context.models.token
+    assert {name: context.env[name] for name in given} == {
+        "APP_KEY": token,
+        "APP_CONFIG": f'{{"key": "{token}"}}',
+        "PLAIN": "sk",
+    }

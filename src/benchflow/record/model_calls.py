@@ -128,14 +128,21 @@ class ModelCalls:
     def __init__(self, folder: RolloutFolder, redactor: Redactor) -> None:
         self._parts: Final = folder.model_call_parts
         self._lines: Final = JsonLines(folder.model_calls)
-        self._redactor: Final = redactor
-        # A search for each value is much faster than the redactor's own pattern, and nearly nothing holds a secret.
-        self._secrets: Final = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
-        self._raw_secrets: Final = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
+        self._redactor = redactor
+        self._secrets: tuple[str, ...] = ()
+        self._raw_secrets: tuple[bytes, ...] = ()
+        self.hide()
         self._known: set[str] = set()
         self._count = 0
         self._writing: Final = threading.Lock()
         """Judges may be asked from other threads than the gateway's."""
+
+    def hide(self, *values: str) -> None:
+        """Keep these values too out of everything that is written from now on."""
+        redactor = self._redactor = self._redactor.with_values(values) if values else self._redactor
+        # A search for each value is much faster than the redactor's own pattern, and nearly nothing holds a secret.
+        self._secrets = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
+        self._raw_secrets = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
 
     def append(
         self,
@@ -163,6 +170,13 @@ class ModelCalls:
     def close(self) -> None:
         """Idempotent."""
         self._lines.close()
+
+    def cleaned(self, request: Any) -> Any:
+        """A request as it is recorded: without secrets. Nearly none has any, so few are copied."""
+        if request is None or not self._secrets:
+            return request
+        text = _WORD.encode(request)
+        return self._redactor.data(request) if any(secret in text for secret in self._secrets) else request
 
     def _shortened(self, request: Any) -> Any:
         if not isinstance(request, Mapping):

@@ -368,13 +368,16 @@ class Rollout:
 
 
 def _machine(config: RolloutConfig) -> Mapping[str, str]:
-    """The variables of the machine; a replay asks nobody, so any key will do."""
+    """The variables of the machine; a replay asks nobody, so any key of those who were asked then will do."""
     known = dict(os.environ) if config.machine is None else config.machine
     if config.replay is None:
         return known
     from benchflow.models.gateway import PROVIDERS
 
-    return {**{provider.keys[0]: "replayed" for provider in PROVIDERS.values()}, **known}
+    names = PROVIDERS if "litellm" in config.replay.providers else config.replay.providers  # it may have asked anybody
+    asked = [PROVIDERS[name] for name in names if name in PROVIDERS]
+    missing = [provider.keys[0] for provider in asked if not any(known.get(name) for name in provider.keys)]
+    return {**known, **dict.fromkeys(missing, "replayed")}
 
 
 def _draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:

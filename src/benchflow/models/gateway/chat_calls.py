@@ -49,7 +49,7 @@ class ChatCall:
         book = self._access.grant.request.replay
         if book is None:
             return None
-        found = book.take(self._place.role, "litellm", ENDPOINT, self._request)
+        found = self._access.grant.replayed(self._place, "litellm", ENDPOINT, self._request)
         if found is None:
             raise LookupError(f"The rollout that is replayed ({book.path.name}) has no answer to this request.")
         self._replayed = True

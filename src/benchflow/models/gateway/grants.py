@@ -24,13 +24,14 @@ from benchflow.record.model_calls import CallPlace, ModelCalls
 if TYPE_CHECKING:
     from benchflow.models.gateway.listening import Listening
     from benchflow.models.gateway.model_gateway import Gateway
-    from benchflow.models.gateway.replay_book import ReplayBook
+    from benchflow.models.gateway.replay_book import ReplayBook, Replayed
 
 HOST: Final = "127.0.0.1"
 """Where a box finds the gateway: its own loopback, which every client and every network policy lets it use."""
 PORT: Final = 41999
 """The port there, unless another program of the box has it."""
 _REFUSALS_KEPT: Final = 100
+_LONG_KEY: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ class Grant:
         return self._gateway.families
 
     @property
+    def keys(self) -> frozenset[str]:
+        """The keys of those who can be asked."""
+        return self._gateway.upstreams.keys
+
+    @property
     def bounded(self) -> bool:
         """Whether any limit can be reached."""
         return self.meter.bounded
@@ -97,6 +103,8 @@ class Grant:
         access = replace(self.seat(place), port=listener.getsockname()[1])
         access.listening = self._gateway.listen(listener, access)
         self._open.append(access)
+        if self.request.calls is not None:  # an agent that shows its variables to its model shows the token
+            self.request.calls.hide(access.token)
         return access
 
     async def close(self) -> None:
@@ -115,6 +123,13 @@ class Grant:
         """Note how a call of a place ended; the last one counts. Judges and users report their own failures."""
         if place.source == "agent":
             self.failure = failure
+
+    def replayed(self, place: CallPlace, dialect: str, endpoint: str, request: Any) -> Replayed | None:
+        """The answer of the rollout that is replayed, found by the request as it would be recorded."""
+        book, calls = self.request.replay, self.request.calls
+        if book is None:
+            return None
+        return book.take(place.role, dialect, endpoint, request if calls is None else calls.cleaned(request))
 
     def record(self, call: Mapping[str, Any]) -> None:
         """Write a call down; of refused ones only the first, so that garbage cannot fill a disk."""
@@ -159,6 +174,18 @@ class Access:
                 found[provider.bases[0]] = self.url(name)
                 found[provider.keys[0]] = self.token
         return found
+
+    def without_keys(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Variables for a box, in which the token stands for every key that the gateway has."""
+        keys = self.grant.keys
+        long = [key for key in keys if len(key) >= _LONG_KEY]  # "test" may be a key, and a part of any path
+
+        def replaced(value: str) -> str:
+            for key in long:
+                value = value.replace(key, self.token)
+            return self.token if value in keys else value
+
+        return {name: replaced(value) for name, value in env.items()}
 
     def at(self, **where: Any) -> None:
         """Calls belong to this step, turn, scene or branch from now on."""

@@ -259,7 +259,7 @@ def _cut(call: Exchange) -> None:
 async def _replay(call: Exchange, book: ReplayBook, send: Send) -> None:
     """Answer from the record of another rollout, byte for byte."""
     endpoint = f"{call.method} {call.route.path}"
-    found = book.take(call.place.role, call.route.endpoint.dialect, endpoint, call.request)
+    found = call.access.grant.replayed(call.place, call.route.endpoint.dialect, endpoint, call.request)
     try:
         body = found.body() if found is not None else None
     except ValueError as error:

@@ -54,6 +54,8 @@ class ReplayBook:
 
     path: Path
     mode: ReplayMode = "strict"
+    providers: set[str] = field(default_factory=set)
+    """Who was asked."""
     _left: dict[tuple[str, ...], deque[Replayed]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -72,6 +74,7 @@ class ReplayBook:
             except ValueError as error:
                 raise UsageError(f"{folder.model_calls}: call {call.seq}: {error}.", code="replay-damaged") from error
             book._left.setdefault(key, deque()).append(Replayed(call, parts))
+            book.providers.add(call.provider)
         if not found:
             raise UsageError(f"{path} has no answered model calls to replay.", code="replay-empty")
         return book
@@ -83,7 +86,8 @@ class ReplayBook:
 
     def fresh(self) -> ReplayBook:
         """The same book with all of its answers."""
-        return ReplayBook(self.path, self.mode, {key: deque(answers) for key, answers in self._left.items()})
+        left = {key: deque(answers) for key, answers in self._left.items()}
+        return ReplayBook(self.path, self.mode, self.providers, left)
 
     def take(self, role: str, dialect: str, endpoint: str, request: Any) -> Replayed | None:
         """The answer to a request, which is used up; None if there is none."""

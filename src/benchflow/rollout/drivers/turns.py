@@ -78,11 +78,12 @@ class TurnContext:
         is_oracle = role.agent == ORACLE
         user = step.agent.user
         limits = self.config.limits
+        env = self._agent_env(role.env, is_oracle=is_oracle)
         return AgentContext(
             sandbox=sandbox,
             workdir=sandbox.spec.workdir,
             user=str(user) if user is not None else None,
-            env=self._agent_env(role.env, is_oracle=is_oracle),
+            env=env if models is None or models.listening is None else models.without_keys(env),
             events=self.trajectory,
             log_folder=logs,
             model=role.model,
