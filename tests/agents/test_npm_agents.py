@@ -28,7 +28,11 @@ environment: {network_mode: no-network}
 ---
 Write the word hello into `/app/hello.txt`.
 """
-VERIFIER = "grep -qx hello /app/hello.txt && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+VERIFIER = """\
+cat /app/leaks.txt
+[ -e /app/leaks.txt ] && [ ! -s /app/leaks.txt ] && grep -qx hello /app/hello.txt && reward=1
+echo ${reward:-0} > /logs/verifier/reward.txt
+"""
 COMMAND = """\
 echo hello > /app/hello.txt
 grep -als 'sk-can[a]ry' /proc/[0-9]*/environ /proc/[0-9]*/cmdline > /app/leaks.txt
@@ -49,7 +53,7 @@ class Case:
     shell: str
     argument: str = "command"
     repeats: bool = True
-    """Whether it asks the same again, so that a rollout can be replayed strictly."""
+    """Whether it asks the same again, so that a rollout can be replayed strictly; Codex numbers outputs at random."""
 
     def machine(self, server):
         """The variables of a machine with a key and a server for this provider alone."""
@@ -63,7 +67,7 @@ class Case:
 CASES = [
     Case("opencode", "test-model", "OPENAI", "chat", "bash"),
     Case("pi", "test-model", "OPENAI", "chat", "bash"),
-    Case("codex", "test-model", "OPENAI", "responses", "exec_command", "cmd"),
+    Case("codex", "test-model", "OPENAI", "responses", "exec_command", "cmd", repeats=False),
     Case("claude", "claude-sonnet-4-5", "ANTHROPIC", "messages", "Bash"),
     Case("gemini", "gemini-2.5-flash", "GEMINI", "gemini", "run_shell_command"),
 ]
@@ -150,9 +154,6 @@ def test_an_agent_of_npm_solves_a_package_through_the_gateway_without_a_key(make
     assert {(call["outcome"], call["status"]) for call in calls} == {("answered", 200)}
     assert "offline" in asked[-1].tool_results[-1]
     assert not any(KEY.encode() in content for content in contents(rollout))
-    with tarfile.open(rollout / "workspace.tar.gz") as kept:
-        leaks = {member.name: kept.extractfile(member).read() for member in kept if member.name.endswith("leaks.txt")}
-    assert list(leaks.values()) == [b""]
     if case.repeats:
         without_key = {name: value for name, value in machine.items() if value != KEY}
         again, replayed = run(folder, case, without_key, "--replay", rollout)  # the server has ended

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -130,14 +129,20 @@ class ModelCalls:
         self._parts: Final = folder.model_call_parts
         self._lines: Final = JsonLines(folder.model_calls)
         self._redactor = redactor
-        # A search for each value is much faster than the redactor's own pattern, and nearly nothing holds a secret.
         self._secrets: tuple[str, ...] = ()
         self._raw_secrets: tuple[bytes, ...] = ()
-        self._look_for(redactor)
+        self.hide()
         self._known: set[str] = set()
         self._count = 0
         self._writing: Final = threading.Lock()
         """Judges may be asked from other threads than the gateway's."""
+
+    def hide(self, *values: str) -> None:
+        """Keep these values too out of everything that is written from now on."""
+        redactor = self._redactor = self._redactor.with_values(values) if values else self._redactor
+        # A search for each value is much faster than the redactor's own pattern, and nearly nothing holds a secret.
+        self._secrets = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
+        self._raw_secrets = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
 
     def append(
         self,
@@ -166,17 +171,10 @@ class ModelCalls:
         """Idempotent."""
         self._lines.close()
 
-    def hide(self, value: str) -> None:
-        """Redact one more value from now on."""
-        self._look_for(self._redactor.with_values([value]))
-
-    def _look_for(self, redactor: Redactor) -> None:
-        self._redactor = redactor
-        self._secrets = tuple({text for value in redactor.values for text in (value, _WORD.encode(value)[1:-1])})
-        self._raw_secrets = tuple(value.encode(errors="surrogateescape") for value in self._secrets)
-
     def cleaned(self, request: Any) -> Any:
         """A request as it is recorded: without secrets. Nearly none has any, so few are copied."""
+        if request is None or not self._secrets:
+            return request
         text = _WORD.encode(request)
         return self._redactor.data(request) if any(secret in text for secret in self._secrets) else request
 
@@ -213,16 +211,15 @@ class ModelCalls:
         return CallAnswer(len(body), text, part, content_type, pieces)
 
     def _keep(self, data: bytes) -> str:
-        """Write a part unless it is there; a name is there only when its content is whole."""
+        """Write a part unless it is there. The line that names it comes later, so half a part is never named."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._known:
-            path = self._parts / digest
             if not self._known:
-                path.parent.mkdir(exist_ok=True)
-            if not path.exists():
-                made = path.with_name(f".{digest}")
-                made.write_bytes(data)
-                os.replace(made, path)  # noqa: PTH105 - a call on every answer
+                self._parts.mkdir(exist_ok=True)
+            with open(f"{self._parts}/{digest}", "wb", buffering=0) as file:  # noqa: PTH123 - one for every answer
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
             self._known.add(digest)
         return f"sha256:{digest}"
 

@@ -408,7 +408,7 @@ def _machine(config: RolloutConfig) -> Mapping[str, str]:
     names = PROVIDERS if "litellm" in config.replay.providers else config.replay.providers  # it may have asked anybody
     asked = [PROVIDERS[name] for name in names if name in PROVIDERS]
     missing = [provider.keys[0] for provider in asked if not any(known.get(name) for name in provider.keys)]
-    return {**known, **dict.fromkeys(missing, "replayed")}
+    return {**known, **dict.fromkeys(missing, "no-key-in-a-replay")}
 
 
 def _draft(config: RolloutConfig, on_phase: OnPhase | None) -> Draft:

@@ -79,20 +79,21 @@ class ChatCall:
 
     def _record(self, outcome: str, body: bytes | None, **known: Any) -> None:
         provider, slash, _ = self._model.partition("/")
-        self._access.grant.record(
-            request=self._request,
-            body=body,
-            time=self._time,
-            place=self._place,
-            dialect="litellm",
-            provider=provider if slash else "litellm",
-            model=self._model,
-            endpoint=ENDPOINT,
-            outcome=outcome,
-            status=200 if body is not None else None,
-            timing={"total": round(time.perf_counter() - self._began, 6)},
-            retries=tuple(self._retries),
-            replayed=self._replayed,
-            **({"content_type": "application/json"} if body is not None else {}),
-            **{"usage": {}, **known},
-        )
+        call: dict[str, Any] = {
+            "request": self._request,
+            "body": body,
+            "time": self._time,
+            "place": self._place,
+            "dialect": "litellm",
+            "provider": provider if slash else "litellm",
+            "model": self._model,
+            "endpoint": ENDPOINT,
+            "outcome": outcome,
+            "status": 200 if body is not None else None,
+            "content_type": "application/json" if body is not None else None,
+            "timing": {"total": round(time.perf_counter() - self._began, 6)},
+            "retries": tuple(self._retries),
+            "replayed": self._replayed,
+            "usage": {},
+        }
+        self._access.grant.record({**call, **known})

@@ -40,7 +40,7 @@ class Exchange:
     retries: list[CallRetry] = field(default_factory=list)
     timing: dict[str, float] = field(default_factory=dict)
     status: int | None = None
-    """What the caller got; None as long as nothing was sent."""
+    """The status that the caller got; None as long as nothing went out."""
     content_type: str | None = None
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -98,22 +98,21 @@ class Exchange:
                 failure = self.last_try  # the provider had failed already, and nobody waited for it to recover
             if outcome in ("answered", "failed") or failure is not None:
                 grant.ended(self.place, failure)
-        grant.record(
-            **self.known(outcome),
-            usage=usage,
-            estimated=estimated,
-            code=code or (failure.code if failure is not None else None),
-            message=message or (failure.message if failure is not None else None),
-            finish_reason=said.finish_reason if said is not None else None,
-            **({"body": body, "content_type": self.content_type, "pieces": len(self.pieces)} if self.status else {}),
-        )
+        known = self.known(outcome)
+        known["usage"], known["estimated"] = usage, estimated
+        known["code"] = code or (failure.code if failure is not None else None)
+        known["message"] = message or (failure.message if failure is not None else None)
+        known["finish_reason"] = said.finish_reason if said is not None else None
+        if self.status is not None:
+            known |= {"body": body, "content_type": self.content_type, "pieces": len(self.pieces)}
+        grant.record(known)
 
     def refuse(self, outcome: CallOutcome, status: int, code: str, message: str) -> None:
         """Record a call that was not sent on."""
         if not self.over:
             self.over = True
-            known = {**self.known(outcome), "status": status}
-            self.access.grant.record(refused=True, **known, usage={}, code=code, message=message)
+            told = {"status": status, "usage": {}, "code": code, "message": message}
+            self.access.grant.record({**self.known(outcome), **told})
 
     def known(self, outcome: CallOutcome) -> dict[str, Any]:
         """What is recorded however it ended."""

@@ -131,9 +131,9 @@ class Grant:
             return None
         return book.take(place.role, dialect, endpoint, request if calls is None else calls.cleaned(request))
 
-    def record(self, *, refused: bool = False, **call: Any) -> None:
+    def record(self, call: Mapping[str, Any]) -> None:
         """Write a call down; of refused ones only the first, so that garbage cannot fill a disk."""
-        if refused:
+        if call["outcome"] in ("refused", "limited"):
             self._refusals += 1
             if self._refusals > _REFUSALS_KEPT:
                 return

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from benchflow.record.model_calls import Dialect
 
-_LAST: Final = 64
-"""How many events from the end are looked at for the end of a stream."""
+_LAST: Final = 6
+"""How many events from the end are looked at for tokens, the end of a stream and errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def read_answer(dialect: Dialect, body: bytes, *, stream: bool) -> Answer:
         if not isinstance(value, dict):
             return Answer(whole=False, error="the answer is not a JSON object", error_code="bad-answer")
         return _merged(dialect, [value], done=True)
-    return _merged(dialect, list(_events_that_matter(dialect, body)), done=b"[DONE]" in body[-4096:])
+    return _merged(dialect, list(_events_that_matter(body)), done=b"[DONE]" in body[-4096:])
 
 
 def is_first_error(chunk: bytes) -> bool:
@@ -55,19 +55,26 @@ def is_first_error(chunk: bytes) -> bool:
 
 def events(body: bytes) -> Iterator[bytes]:
     """The data of every server-sent event."""
-    for block in body.replace(b"\r\n", b"\n").split(b"\n\n"):
-        lines = [line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:")]
-        if lines:
-            yield b"\n".join(lines)
+    return (data for block in body.split(_gap(body)) if (data := _data(block)))
 
 
-def _events_that_matter(dialect: Dialect, body: bytes) -> Iterator[dict[str, Any]]:
-    found = [data for data in events(body) if data and data != b"[DONE]"]
-    chosen = found
-    if len(found) > _LAST:
-        marks = (b'"message_start"', b'"error"', b'"response.failed"') if dialect != "gemini-stream" else (b'"error"',)
-        chosen = [data for data in found[:-_LAST] if any(mark in data for mark in marks)] + found[-_LAST:]
-    for data in chosen:
+def _gap(body: bytes) -> bytes:
+    """What stands between two events."""
+    return b"\r\n\r\n" if b"\r\n\r\n" in body[: 1 << 16] else b"\n\n"
+
+
+def _data(block: bytes) -> bytes:
+    found = [line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")]
+    data = b"\n".join(found)
+    return data if data != b"[DONE]" else b""
+
+
+def _events_that_matter(body: bytes) -> Iterator[dict[str, Any]]:
+    """The first event, which may name the model and count the input, and the last ones."""
+    gap = _gap(body)
+    blocks = body.rsplit(gap, _LAST)
+    first = blocks[0].split(gap, 1)[0]
+    for data in filter(None, map(_data, (first, *blocks[1:]))):
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
