@@ -115,8 +115,8 @@ class _Turns:
                 reply = await next_reply(
                     self._chat, self._conversation, self._budget, self._tools, self._context.reasoning_effort
                 )
-            except AtLimit as reached:
-                return reached.limit
+            except AtLimit as ended:
+                return ended.limit
             except OutOfRoom as problem:
                 self._context.events("error", code="context-overflow", message=str(problem))
                 return "max_tokens"

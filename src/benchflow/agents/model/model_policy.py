@@ -61,8 +61,8 @@ class ModelPolicy(Policy):
                 reply = await next_reply(self._chat, self._conversation, self._budget, tools)
             except OutOfRoom:
                 return self._end("max_tokens")
-            except AtLimit as reached:
-                return self._end(reached.limit)
+            except AtLimit as ended:
+                return self._end(ended.limit)
             if chosen := self._actions(reply, known):
                 return chosen
             if reply.tool_calls:

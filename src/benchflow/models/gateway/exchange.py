@@ -40,7 +40,7 @@ class Exchange:
     retries: list[CallRetry] = field(default_factory=list)
     timing: dict[str, float] = field(default_factory=dict)
     status: int | None = None
-    """What the caller was told; None as long as nothing went out."""
+    """The status that the caller got; None as long as nothing went out."""
     content_type: str | None = None
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0

@@ -278,7 +278,7 @@ async def _replay(call: Exchange, book: ReplayBook, send: Send) -> None:
 
 
 async def _tell(refused: Refused, family: Family, send: Send) -> None:
-    """Answer in the dialect of the caller; clients that ask are told not to try again."""
+    """Answer in the dialect of the caller, with a header that asks clients not to retry."""
     headers = [(b"content-type", b"application/json"), (b"x-should-retry", b"false")]
     if refused.status in (401, 413):
         headers.append((b"connection", b"close"))
