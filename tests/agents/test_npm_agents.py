@@ -29,17 +29,21 @@ environment: {network_mode: no-network}
 Write the word hello into `/app/hello.txt`.
 """
 VERIFIER = """\
-cat /app/leaks.txt
-[ -e /app/leaks.txt ] && [ ! -s /app/leaks.txt ] && grep -qx hello /app/hello.txt && reward=1
+cat /app/found.txt
+printf '%s\\n' /proc/PID/environ /tmp/planted | cmp - /app/found.txt && grep -qx hello /app/hello.txt && reward=1
 echo ${reward:-0} > /logs/verifier/reward.txt
 """
 COMMAND = """\
-echo hello > /app/hello.txt
-grep -als 'sk-can[a]ry' /proc/[0-9]*/environ /proc/[0-9]*/cmdline > /app/leaks.txt
-find / /tmp /run /dev/shm -xdev -type f -newer /instruction.md -exec grep -als 'sk-can[a]ry' {} + >> /app/leaks.txt
+cd /app
+echo hello > hello.txt
+echo "sk-can""ary" > /tmp/planted
+key='sk-can[a]ry'
+PLANTED="sk-can""ary" grep -als $key /proc/[0-9]*/environ /proc/[0-9]*/cmdline | sed 's/[0-9][0-9]*/PID/' > found.txt
+find / /tmp /run /dev/shm -xdev -type f -newer /instruction.md -exec grep -als $key {} + | sort -u >> found.txt
 curl -sm 5 https://example.org > /dev/null && echo online || echo offline
 """
-"""Writes the answer, and looks for the key in every process and in every file that was written since the start."""
+"""Writes the answer, and looks for the key in every process and in every file that was written since the start. It
+finds what it planted there itself, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class Case:
     dialect: str
     shell: str
     argument: str = "command"
-    repeats: bool = True
-    """Whether it asks the same again, so that a rollout can be replayed strictly; Codex numbers outputs at random."""
+    replayed: bool = False
+    """Whether its rollout is replayed strictly as well; all but Codex can be, which numbers outputs at random."""
 
     def machine(self, server):
         """The variables of a machine with a key and a server for this provider alone."""
@@ -67,9 +71,9 @@ class Case:
 CASES = [
     Case("opencode", "test-model", "OPENAI", "chat", "bash"),
     Case("pi", "test-model", "OPENAI", "chat", "bash"),
-    Case("codex", "test-model", "OPENAI", "responses", "exec_command", "cmd", repeats=False),
+    Case("codex", "test-model", "OPENAI", "responses", "exec_command", "cmd"),
     Case("claude", "claude-sonnet-4-5", "ANTHROPIC", "messages", "Bash"),
-    Case("gemini", "gemini-2.5-flash", "GEMINI", "gemini", "run_shell_command"),
+    Case("gemini", "gemini-2.5-flash", "GEMINI", "gemini", "run_shell_command", replayed=True),
 ]
 
 
@@ -154,7 +158,7 @@ def test_an_agent_of_npm_solves_a_package_through_the_gateway_without_a_key(make
     assert {(call["outcome"], call["status"]) for call in calls} == {("answered", 200)}
     assert "offline" in asked[-1].tool_results[-1]
     assert not any(KEY.encode() in content for content in contents(rollout))
-    if case.repeats:
+    if case.replayed:
         without_key = {name: value for name, value in machine.items() if value != KEY}
         again, replayed = run(folder, case, without_key, "--replay", rollout)  # the server has ended
         assert (again["reward"], again["usage"]["model_calls"]) == (1.0, len(asked))

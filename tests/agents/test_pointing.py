@@ -43,7 +43,7 @@ def test_agents_that_read_variables_get_an_address_and_a_token():
         "v1/chat/completions",
     )
     env, model = pointed("deepagents", ANTHROPIC, "claude-x")
-    assert (env["ANTHROPIC_BASE_URL"], model) == (f"{GATEWAY}/anthropic", "claude-x")
+    assert (env["ANTHROPIC_BASE_URL"], model) == (f"{GATEWAY}/anthropic", "anthropic:claude-x")
 
 
 def test_codex_gets_a_configuration():

@@ -15,9 +15,9 @@ from benchflow.agents.acp.agent_recipes import CERTIFICATES, GooseRelease, Npm, 
 from benchflow.agents.acp.pointing import (
     PI_COMMAND,
     Pointing,
-    point_by_variables,
     point_claude,
     point_codex,
+    point_deepagents,
     point_gemini,
     point_goose,
     point_opencode,
@@ -157,5 +157,5 @@ DEEPAGENTS: Final = _Preset(
     "0.1.57",
     PyPI("deepagents-code", ("3.13", "3.12", "3.11")),
     ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY"),
-    Pointing(("openai", "anthropic", "gemini"), point_by_variables),
+    Pointing(("openai", "anthropic", "gemini"), point_deepagents),
 ).kind()

@@ -96,10 +96,14 @@ def _chosen(upstreams: Upstreams, name: str, model: str | None) -> Chosen:
     return Chosen(name, upstream.family, model, known)
 
 
-def point_by_variables(agent: str, server: Target, env: Mapping[str, str]) -> Pointed:
-    """For agents that read the variables of the providers' own clients."""
+def point_deepagents(agent: str, server: Target, env: Mapping[str, str]) -> Pointed:
+    """Deep Agents reads the variables of the providers' own clients, and names models with their provider."""
     del agent, env
-    return Pointed(_usual(server), server.model)
+    variables = _usual(server)
+    provider: str = server.family
+    if server.family == "gemini":
+        provider, variables["GOOGLE_API_KEY"] = "google_genai", server.token
+    return Pointed(variables, f"{provider}:{server.model}" if server.model else None)
 
 
 def point_claude(agent: str, server: Target, env: Mapping[str, str]) -> Pointed:
