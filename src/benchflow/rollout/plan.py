@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
 SCRIPT: Final = "script"
+MODEL: Final = "model"
 RESERVED: Final = 0.25
 """The share of the deadline that is reserved for verification, unless the verifier needs less: an agent that
 uses up all the time would otherwise never be scored."""
