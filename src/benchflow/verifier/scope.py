@@ -307,7 +307,7 @@ def _tree_key(scope: Scope, extra: Mapping[str, bytes]) -> Hashable:
 
 def _fill(root: Path, scope: Scope, extra: Mapping[str, bytes]) -> None:
     root.chmod(0o755)
-    # The folder that the author wrote for is no link: `find /tests` does not look into one.
+    # The folder that the author wrote for is not a link: `find /tests` does not look into one.
     real, link = (TESTS, VERIFIER) if scope.mount == TESTS else (VERIFIER, TESTS)
     files = root / real[1:]
     files.mkdir()
