@@ -60,6 +60,7 @@ class PackageRunner:
         self._machine: Final = dict(os.environ)
         """The variables of the machine are the same for all rollouts of a job."""
         self._models: Final = models or JobModels(request, self._machine)
+        self._owns_models: Final = models is None
         self._choosing: Final = anyio.Lock()
         """One backend of a kind is created, even for concurrent requests."""
 
@@ -215,6 +216,8 @@ class PackageRunner:
     async def close(self) -> None:
         """End the backends."""
         with anyio.CancelScope(shield=True):
+            if self._owns_models:
+                await self._models.close()
             for installations in self._installations.values():
                 await installations.close()
             for backend in {id(backend): backend for backend in self._backends.values()}.values():
