@@ -38,12 +38,12 @@ cd /app
 echo hello > hello.txt
 echo "sk-can""ary" > /tmp/planted
 key='sk-can[a]ry'
-PLANTED="sk-can""ary" grep -als $key /proc/[0-9]*/environ /proc/[0-9]*/cmdline | sed 's/[0-9][0-9]*/PID/' > found.txt
+env A="sk-can""ary" grep -als $key /proc/[0-9]*/environ /proc/[0-9]*/cmdline | sed 's/[0-9][0-9]*/PID/' > found.txt
 find / /tmp /run /dev/shm -xdev -type f -newer /instruction.md -exec grep -als $key {} + | sort -u >> found.txt
 curl -sm 5 https://example.org > /dev/null && echo online || echo offline
 """
 """Writes the answer, and looks for the key in every process and in every file that was written since the start. It
-finds what it planted there itself, and nothing else."""
+finds what it planted there itself, and nothing else. `env` runs the real grep, for which Claude has a function."""
 
 
 @dataclass(frozen=True)
