@@ -155,7 +155,9 @@ def test_an_agent_of_npm_solves_a_package_through_the_gateway_without_a_key(make
     }
     calls = [json.loads(line) for line in (rollout / "model_calls.jsonl").read_text().splitlines()]
     assert len(calls) == record["usage"]["model_calls"] == len(asked)
-    assert {(call["outcome"], call["status"]) for call in calls} == {("answered", 200)}
+    ended = {(call["outcome"], call["status"]) for call in calls}
+    assert ("answered", 200) in ended
+    assert ended <= {("answered", 200), ("aborted", None)}, ended  # an agent may drop a call that it no longer needs
     assert "offline" in asked[-1].tool_results[-1]
     assert not any(KEY.encode() in content for content in contents(rollout))
     if case.replayed:

@@ -112,7 +112,7 @@ def in_terminal(tmp_path):
         if process == 0:
             try:
                 os.chdir(tmp_path)
-                os.environ.update({"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", **(environ or {})})
+                os.environ.update({**(environ or {}), "TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"})
                 os.execv(sys.executable, [*loaded_commands.BENCH, *map(str, arguments)])
             finally:
                 os._exit(127)

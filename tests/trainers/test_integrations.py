@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 INTEGRATIONS = ROOT / "integrations"
 CPU_TORCH = "torch==2.13.0+cpu"
 """A build of torch for the CPU; without it an environment for TRL takes gigabytes."""
-TRAINING = ("trl==1.16.0", "openreward>=0.1.160", "jmespath")
+TRAINING = ("trl==1.16.0", "openreward>=0.1.160", "httpx", "jmespath")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("integrations")]
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 _ERASE: Final = "\r\x1b[2K"
 _TICK: Final = 0.5
+_QUICK: Final = ("oracle", "nop")
+"""Agents that are never refused and take so little time that the start of the sandbox matters."""
 _SAID: Final = {
     "proof": "proving the isolation of the verifier",
     "plan": "planning",
@@ -74,7 +76,6 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     from benchflow.cli.rollouts.confirmations import confirmation_handler
     from benchflow.cli.rollouts.rollout_view import result_lines
     from benchflow.cli.tasks.selection import one_package
-    from benchflow.record import always_wins
     from benchflow.sandbox.factory import start_ahead
     from benchflow.sandbox.pulling import PullSettings
     from benchflow.task.package import load_package
@@ -86,7 +87,7 @@ def run(package: Path, out: Path, as_json: bool, **options: Any) -> int:
     book = replay_book(options["replay"], options["replay_mode"], out)
     pull = PullSettings(options["pull"], on_progress=PullLines().show, ask_again_sec=None)
     started = None
-    if always_wins(options["agent"]):  # others may be refused, or take so long that the start does not matter
+    if options["agent"] in _QUICK:
         started = start_ahead(loaded, options["sandbox"], base_image=options["base_image"], pull=pull)
     try:
         note_markers(loaded, found.shown, options["agent"])
