@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
@@ -17,7 +18,7 @@ from typing import IO, Any, Final
 from benchflow.files.bounded import RefusedFileError, open_below, read_regular
 from benchflow.record.codec import read
 from benchflow.record.layout import RolloutFolder
-from benchflow.record.model_calls import PART, ModelCall
+from benchflow.record.model_calls import PART, CallOutcome, ModelCall
 from benchflow.record.reading.long_lines import MAX_LINE, LongLine, lines_back, lines_from, whole_end
 
 PAGE: Final = 50
@@ -25,6 +26,8 @@ MAX_PART: Final = 80 << 20
 """A larger part is not read: the gateway passes less."""
 _BUDGET: Final = 16 << 20
 """Bytes that are read for one page, and then to the end of the line."""
+_FREE: Final = ("models", "openai-count", "anthropic-count", "gemini-count")
+"""Calls that cost no tokens."""
 _SEQ: Final = re.compile(rb'\{"seq":([0-9]{1,15}),')
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
@@ -78,6 +81,43 @@ def count_calls(folder: RolloutFolder) -> int | None:
     """How many calls there are, by the number of the last one; None if there is none, or it cannot be read."""
     with _opened(folder) as stream:
         return None if stream is None else _last(stream, whole_end(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class CallTally:
+    """All calls of a rollout together, those of judges and simulated users included."""
+
+    outcomes: Mapping[CallOutcome, int]
+    usage: Mapping[str, float]
+    """Sums of what every answered call has: a sum that leaves out some is left out."""
+    damaged: int = 0
+    """Lines that cannot be read."""
+
+    @property
+    def calls(self) -> int:
+        return sum(self.outcomes.values())
+
+
+def tally_calls(folder: RolloutFolder) -> CallTally:
+    """Count all calls; every line is read once."""
+    outcomes: Counter[CallOutcome] = Counter()
+    known: Counter[str] = Counter()
+    sums: dict[str, float] = {}
+    damaged = counted = 0
+    with _opened(folder) as stream:
+        for line in () if stream is None else lines_from(stream, 0):
+            call = _call(line)
+            if call is None:
+                damaged += 1
+                continue
+            outcomes[call.outcome] += 1
+            if call.outcome == "answered" and call.dialect not in _FREE:
+                counted += 1
+                for name, value in call.usage.items():
+                    known[name] += 1
+                    sums[name] = sums.get(name, 0) + value
+    whole = {name: value for name, value in sums.items() if known[name] == counted and not damaged}
+    return CallTally(outcomes, whole, damaged)
 
 
 def call_at(folder: RolloutFolder, offset: int) -> ModelCall | None:
