@@ -16,14 +16,18 @@ from benchflow.record import (
     AgentPart,
     BranchOption,
     BranchRecord,
+    CallPlace,
+    CallRetry,
     ErrorRecord,
     Isolation,
     JobRecord,
     JobRequest,
+    ModelCalls,
     NoOutcome,
     NotCarriedOver,
     Notes,
     Result,
+    RolloutFolder,
     SandboxPart,
     Score,
     TaskPart,
@@ -113,6 +117,47 @@ def add_rollout(
     return folder
 
 
+def add_calls(folder: Path, count: int = 3, text: str = HOSTILE) -> None:
+    """Model calls of a rollout: answered ones whose conversation grows, and at the end one that failed."""
+    calls = ModelCalls(RolloutFolder(folder), Redactor({}))
+    messages: list[dict[str, str]] = [{"role": "system", "content": f"Be careful. {text} " + "rule " * 400}]
+    common: dict[str, Any] = {
+        "time": "2026-11-16T09:12:41.120Z",
+        "dialect": "openai-chat",
+        "provider": "openai",
+        "endpoint": f"POST /v1/chat/completions{text}",
+    }
+    for number in range(1, count):
+        messages.append({"role": "user", "content": f"question {number} {text}"})
+        calls.append(
+            **common,
+            place=CallPlace("agent", turn=0),
+            model=f"large{text}",
+            outcome="answered",
+            status=200,
+            usage={"input_tokens": 12_000 + number, "output_tokens": 80, "cached_tokens": 900, "cost_usd": 0.02},
+            timing={"first_byte": 0.4, "first_token": 0.5, "total": 2.5},
+            retries=(CallRetry("rate-limited", 429, 1.5),) if number == 1 else (),
+            removed_tools=("web_search",) if number == 1 else (),
+            request={"model": "large", "messages": messages, "temperature": 0},
+            body=json.dumps({"choices": [{"message": {"content": f"answer {number} {text}" * 40}}]}).encode(),
+        )
+    calls.append(
+        **common,
+        place=CallPlace("judge", "judge"),
+        model=None,
+        outcome="failed",
+        status=500,
+        usage={},
+        timing={"total": 0.1},
+        code="model-unreachable",
+        message=f"It failed {text}",
+        request={"model": text},
+        body=text.encode(),
+    )
+    calls.close()
+
+
 def _pack(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
@@ -165,7 +210,7 @@ def rich_job(jobs: Path, name: str, *, directory: str = "", package: str = "") -
     workspace = {"/app/parser.py": f"def parse():\n    return 2  # {HOSTILE}\n".encode()}
     add_rollout(store, "parser__1__a", made_result("parser", 1, 1.0, path=path), said=conversation("First try."))
     partial = made_result("parser", 2, 0.6, path=path)
-    add_rollout(store, "parser__2__b", partial, said=conversation(), files=files, workspace=workspace)
+    add_calls(add_rollout(store, "parser__2__b", partial, said=conversation(), files=files, workspace=workspace))
     add_rollout(store, "words__1__c", made_result("words", 1, BROKEN, verifier=None))
     folder = add_rollout(store, "tree__1__d", branched, said=conversation())
     rounds = [

@@ -11,6 +11,7 @@ import pytest
 from benchflow.files.redaction import NO_SECRETS
 from benchflow.record import AgentPart, ErrorRecord, RolloutFolder, SandboxPart, Trajectory
 from loaded_commands import BENCH, bench
+from made_jobs import add_calls
 
 HOSTILE = "a\x1b]0;title\x07\x1b[2J\u202e\x9bb"
 
@@ -66,6 +67,19 @@ def test_rollouts_are_selected_and_shown_as_json(job, tmp_path, selection, names
     assert [step["kind"] for step in rollout["steps"]] == ["prompt", "agent"]
     assert rollout["steps"][1]["parts"][0]["output"].startswith(HOSTILE)
     assert {"result", "why", "parts", "verifier_output", "agent_output", "files"} <= rollout.keys()
+
+
+def test_a_rollout_says_how_often_models_were_called_and_what_that_cost(job, tmp_path):
+    add_calls(job / "rollouts/r1", 3)
+    shown = bench("eval", "show", "one", "--rollout", "r1", cwd=tmp_path).stdout
+    assert "2 answered, 1 failed (with those of judges and simulated users)" in shown
+    assert "input tokens 24,003, output tokens 160, cost $0.04" in shown
+    with (job / "rollouts/r1/model_calls.jsonl").open("a") as stream:
+        stream.write("damaged\n")
+    shown = bench("eval", "show", "one", "--rollout", "r1", cwd=tmp_path).stdout
+    assert "1 that cannot be read" in shown
+    assert "output tokens unknown, cost unknown" in shown
+    assert "model calls" not in bench("eval", "show", "one", "--rollout", "r2", cwd=tmp_path).stdout
 
 
 def test_nothing_that_an_agent_wrote_controls_the_terminal(job, tmp_path):

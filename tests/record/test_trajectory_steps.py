@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchflow.files.redaction import NO_SECRETS
 from benchflow.record import Trajectory
-from benchflow.record.reading import trajectory_steps
+from benchflow.record.reading import long_lines
 from benchflow.record.reading.trajectory_steps import (
     index_steps,
     is_current,
@@ -71,7 +71,7 @@ def test_a_total_that_an_agent_reports_again_is_not_added_up(tmp_path):
 
 
 def test_damaged_lines_are_steps_that_say_so_and_a_torn_last_one_is_left_out(trajectory, monkeypatch):
-    monkeypatch.setattr(trajectory_steps, "MAX_LINE", 1000)
+    monkeypatch.setattr(long_lines, "MAX_LINE", 1000)
     lines = trajectory.read_bytes().splitlines(keepends=True)
     odd = b'{"no": 1}\n\xff\xfe\n[1]\n' + b"x" * 5000 + b"\n"
     trajectory.write_bytes(lines[0] + odd + lines[1] + lines[2][:-5])

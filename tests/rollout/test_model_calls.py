@@ -13,7 +13,7 @@ from benchflow.models.gateway.replay_book import ReplayBook
 from benchflow.record import read_model_calls
 from benchflow.rollout.atif import export_atif
 from benchflow.rollout.drivers import turns
-from benchflow.testing import Fault, ModelServer
+from benchflow.testing import Answer, Fault, ModelServer, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ def machine(server):
     return {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEY}
 
 
-def asking(*texts, then="echo done > answer.txt", wait=0.0):
+def asking(*texts, then="echo done > answer.txt", wait=0.0, **asked):
     """What an agent in a box does: ask a model, swallow what fails, and go on."""
 
     async def work(context):
@@ -50,7 +50,7 @@ def asking(*texts, then="echo done > answer.txt", wait=0.0):
         headers = {"authorization": f"Bearer {context.models.token}"}
         async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=60) as client:
             for text in texts:
-                body = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}
+                body = {"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **asked}
                 await client.post(f"{context.models.url('openai')}/chat/completions", json=body)
         await anyio.sleep(wait)
         return then
@@ -85,6 +85,17 @@ async def test_a_failure_that_the_agent_swallowed_is_unscored(run, make_package,
     assert (result.status, result.reward) == ("unscored", None)
     assert (result.error.category, result.error.code, result.error.phase) == ("agent", "key-refused", "agent")
     assert calls(tmp_path)[0].outcome == "failed"
+
+
+async def test_a_forbidden_tool_that_only_the_calls_show_is_unscored(run, make_package, machine, server):
+    frontmatter = "benchflow:\n  agent_policy: {search: disabled, forbidden_tools: [deploy]}\n"
+    tools = [{"type": "function", "function": {"name": "Deploy"}}, {"type": "web_search"}]
+    server._script = (Answer(tool_calls=[ToolCall("Deploy")]), "done")
+    result = await run(make_package(frontmatter), commands=[asking("one", "two", tools=tools)], machine=machine)
+    assert (result.error.category, result.error.code) == ("agent", "forbidden-tool")
+    assert "Deploy (1)" in result.error.message
+    found = result.to_dict()["audit"]
+    assert found == {"forbidden_tool_calls": {"Deploy": 1}, "passed": False, "removed_tools": {"web_search": 2}}
 
 
 async def test_at_a_limit_what_was_done_is_verified_and_the_record_says_which(run, make_package, machine, tmp_path):

@@ -34,6 +34,7 @@ PAGES = {
     "verifier": ("/job/first/rollout/parser__2__b?tab=verifier", "parser"),
     "files": ("/job/first/rollout/parser__2__b?tab=files", "parser"),
     "changes": ("/job/first/rollout/parser__2__b?tab=changes", "parser"),
+    "calls": ("/job/first/rollout/parser__2__b?tab=calls", "parser"),
     "details": ("/job/first/rollout/parser__2__b?tab=details", "parser"),
     "unscored": ("/job/first/rollout/words__1__c?tab=reward", "words"),
     "tree": ("/job/first/rollout/tree__1__d/tree", "Tree of tree"),
@@ -156,6 +157,10 @@ def test_facets_sort_and_long_texts_work_with_the_mouse(watched: Watched, shown:
     expect(page.locator("#part pre")).to_contain_text("word word")
     page.get_by_role("searchbox").fill("red")
     expect(page.locator(".step")).to_have_count(1)
+    page.get_by_role("link", name="Model calls").click()
+    page.get_by_text("Request", exact=True).first.click()
+    page.get_by_text("messages[0]").click()
+    expect(page.locator("#part #part pre")).to_contain_text("rule rule")
     watched.require_nothing()
 
 
@@ -167,6 +172,10 @@ def test_pages_work_without_scripts(browser: Browser, shown: str) -> None:
     page.get_by_role("link", name="parser").click()
     page.get_by_role("link", name="Verifier").click()
     expect(page.get_by_text("FAILED test_a.py::test_forms")).to_be_visible()
+    page.get_by_role("link", name="Model calls").click()
+    page.get_by_text("Answer", exact=True).first.click()
+    page.get_by_role("link", name="Open it").click()
+    expect(page.locator("#part pre")).to_contain_text("answer 1")
     context.close()
 
 

@@ -7,18 +7,19 @@ import os
 import re
 import time
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from benchflow.record.reading.trajectory_steps import MAX_LINE
+from benchflow.record.reading.long_lines import MAX_LINE
 from benchflow.rollout.atif import export_atif
 from benchflow.view import known_jobs
 from benchflow.view.facets import Chooser, Query
 from benchflow.view.job_index import ResultsFile
 from benchflow.view.page_rendering import STATIC
-from made_jobs import HOSTILE, add_rollout, conversation, made_result, open_job, rich_job
+from made_jobs import HOSTILE, add_calls, add_rollout, conversation, made_result, open_job, rich_job
 
 Client = Callable[[Path], TestClient]
 SECRET = "not for the browser"
@@ -101,6 +102,92 @@ def test_torn_damaged_and_huge_trajectories_are_shown_as_far_as_they_go(jobs: Pa
     assert "was not read" in page.text
     assert "half of it" not in page.text
     assert "Line 2 of the results is damaged" in viewer.get("/job/bad").text
+
+
+def test_model_calls_are_walked_by_pages_forwards_and_back(jobs: Path, client: Client) -> None:
+    store = open_job(jobs, "many", 1)
+    folder = add_rollout(store, "a__1__x", made_result("a"))
+    add_calls(folder, 120)
+    store.close()
+    viewer = client(jobs)
+    page = viewer.get("/job/many/rollout/a__1__x?tab=calls").text
+    seen = [_calls_on(page)]
+    assert "120 calls" in page
+    while (later := _link(page, "data-later")) is not None:
+        page = viewer.get(later).text
+        seen.append(_calls_on(page))
+    assert [(numbers[0], numbers[-1]) for numbers in seen] == [(1, 50), (51, 100), (101, 120)]
+    page = viewer.get(_link(page, "data-earlier") or "").text
+    assert _calls_on(page) == seen[1]
+    assert _calls_on(viewer.get(_link(page, "data-earlier") or "").text) == seen[0]
+    files = viewer.get("/job/many/rollout/a__1__x?tab=files").text
+    assert "model_calls.jsonl" in files
+    assert "model_calls/" not in files
+
+
+def test_a_call_is_shown_with_its_own_parts_only_and_a_damaged_record_as_far_as_it_goes(
+    jobs: Path, tmp_path: Path, client: Client
+) -> None:
+    store = open_job(jobs, "bad", 1)
+    folder = add_rollout(store, "a__1__x", made_result("a"))
+    add_calls(folder, 2)
+    store.close()
+    lines = (folder / "model_calls.jsonl").read_bytes().splitlines(keepends=True)
+    first = json.loads(lines[0])
+    system, answer = first["request"]["messages"][0]["$part"], first["answer"]["part"]
+    with (folder / "model_calls.jsonl").open("ab") as stream:
+        stream.write(b'garbage\n{"seq": 7}\n' + b"x" * (MAX_LINE + 10) + b'\n{"seq":9,"time":"torn')
+    viewer = client(jobs)
+    page = viewer.get("/job/bad/rollout/a__1__x?tab=calls").text
+    assert [f"Line {number} of the record is damaged" in page for number in range(2, 7)] == [False, *[True] * 3, False]
+    call = "/job/bad/rollout/a__1__x/call?at="
+    request = viewer.get(f"{call}0-1&what=request").text
+    assert "&#34;temperature&#34;: 0" in request
+    assert "question 1 &lt;script&gt;" in request
+    assert "rule rule" not in request
+    assert "rule rule" in viewer.get(f"{call}0-1&part={system}").text
+    assert "answer 1 &lt;script&gt;" in viewer.get(f"{call}0-1&what=answer").text
+    second = len(lines[0])
+    other = folder / "model_calls" / answer.removeprefix("sha256:")
+    other.unlink()
+    os.mkfifo(other)  # whoever reads it waits
+    (folder / "model_calls" / system.removeprefix("sha256:")).write_bytes(b"another text")
+    for wrong in (
+        f"{second}-2&part={system}",
+        "0-1&what=answer",
+        f"0-1&part={system}",
+        "0-1&part=../result.json",
+        "1-1",
+        "99999999-1",
+        f"{second + len(lines[1])}-3",
+    ):
+        found = viewer.get(call + wrong)
+        assert (found.status_code, "empty-title" in found.text) == (404, True), wrong
+
+
+def test_a_long_request_shows_its_last_messages_and_links_to_earlier_ones(jobs: Path, client: Client) -> None:
+    store = open_job(jobs, "long", 1)
+    folder = add_rollout(store, "a__1__x", made_result("a"))
+    add_calls(folder, 251, "")
+    store.close()
+    lines = (folder / "model_calls.jsonl").read_bytes().splitlines(keepends=True)
+    at = sum(map(len, lines[:249]))
+    viewer = client(jobs)
+    page = viewer.get(f"/job/long/rollout/a__1__x/call?at={at}-250").text
+    assert ("messages[250]" in page, "messages[151]" in page, "messages[150]" in page) == (True, True, False)
+    earlier = re.search(r'<a href="([^"]*)">151 earlier items', page)
+    assert earlier is not None
+    page = viewer.get(unescape(earlier[1])).text
+    assert ("messages[150]" in page, "messages[51]" in page, "messages[50]" in page) == (True, True, False)
+
+
+def _calls_on(page: str) -> list[int]:
+    return [int(number) for number in re.findall(r'<tr id="c\d+"><td class="right num">(\d+)<', page)]
+
+
+def _link(page: str, mark: str) -> str | None:
+    found = re.search(rf'<a href="([^"]*)"[^>]* {mark}>', page)
+    return unescape(found[1]) if found else None
 
 
 def test_what_is_gone_or_wrong_gets_one_sentence(jobs: Path, client: Client) -> None:

@@ -242,10 +242,8 @@ class CallParts:
     def request(self, call: ModelCall) -> Any:
         """The JSON value of the request; `ValueError` if a part is missing or damaged."""
         value = call.request
-        if not isinstance(value, dict):
-            return self._whole(value)
-        if PART in value:
-            return self._whole(value)
+        if not isinstance(value, dict) or PART in value:
+            return self.whole(value)
         return {key: self._all(item) for key, item in value.items()}
 
     def answer(self, call: ModelCall) -> bytes:
@@ -256,12 +254,16 @@ class CallParts:
         return found.text.encode() if found.part is None and found.text is not None else self._read(found.part or "")
 
     def _all(self, value: Any) -> Any:
-        return [self._whole(item) for item in value] if isinstance(value, list) else self._whole(value)
+        return [self.whole(item) for item in value] if isinstance(value, list) else self.whole(value)
 
-    def _whole(self, value: Any) -> Any:
-        if isinstance(value, dict) and set(value) == {PART}:
-            return json.loads(self._read(str(value[PART])))
-        return value
+    def named(self, value: Any) -> str | None:
+        """The digest of the part that a value of a request stands for; None if it is the value itself."""
+        return str(value[PART]) if isinstance(value, dict) and set(value) == {PART} else None
+
+    def whole(self, value: Any) -> Any:
+        """A value of a request, or of a list in it, itself; `ValueError` if its part is missing or damaged."""
+        digest = self.named(value)
+        return value if digest is None else json.loads(self._read(digest))
 
     def _read(self, name: str) -> bytes:
         digest = name.removeprefix("sha256:")

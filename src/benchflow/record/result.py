@@ -212,10 +212,14 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class ToolAudit:
-    """What the trajectory proves about the tools that were called."""
+    """What the trajectory and the model calls prove about the tools that were called."""
 
     forbidden_tool_calls: Mapping[str, int]
     passed: bool
+    removed_tools: Mapping[str, int] = field(default_factory=dict)
+    """Forbidden tools of providers that the gateway took out, and of how many requests."""
+    offered_tools: Mapping[str, int] = field(default_factory=dict)
+    """Forbidden tools of providers that were in requests as they were sent, and in how many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from benchflow.verifier.scope import Scope, config_of, scope_of, verifier_variab
 
 if TYPE_CHECKING:
     from benchflow.models import ChatModel
+    from benchflow.models.called_tools import WireTools
 
 SEARCH_TOOLS: Final = frozenset(
     (
@@ -76,33 +77,70 @@ def normal_tool(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the trajectory proves about the tools that were called."""
+    """What the trajectory and the model calls prove about the tools that were called."""
 
     required: bool
     forbidden: Mapping[str, int] = field(default_factory=dict)
     """Forbidden tools that were called, and how often."""
+    removed: Mapping[str, int] = field(default_factory=dict)
+    """Forbidden tools of providers that were taken out of requests: those were not called."""
+    offered: Mapping[str, int] = field(default_factory=dict)
+    """Forbidden tools of providers in requests that were sent: whether they were called is the provider's secret."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.forbidden and not self.offered
 
     def record(self) -> ToolAudit:
-        return ToolAudit(dict(self.forbidden), passed=not self.forbidden)
+        return ToolAudit(dict(self.forbidden), self.passed, dict(self.removed), dict(self.offered))
 
     def enforce(self) -> None:
-        """Raise an `AgentFailure` if the policy requires proof and the trajectory disproves it."""
-        if self.required and self.forbidden:
-            calls = ", ".join(f"{name} ({count})" for name, count in sorted(self.forbidden.items()))
-            message = f"The agent called tools that {_POLICY} forbids: {calls}. Its work is not scored."
-            raise AgentFailure(message, code="forbidden-tool", path=f"{_POLICY}.trajectory_audit")
+        """Raise an `AgentFailure` if the policy requires proof and the records disprove it."""
+        if not self.required or self.passed:
+            return
+        did, tools = ("called", self.forbidden) if self.forbidden else ("offered to a model's provider", self.offered)
+        calls = ", ".join(f"{name} ({count})" for name, count in sorted(tools.items()))
+        message = f"The agent {did} tools that {_POLICY} forbids: {calls}. Its work is not scored."
+        raise AgentFailure(message, code="forbidden-tool", path=f"{_POLICY}.trajectory_audit")
 
 
-def audit(policy: AgentPolicy | None, calls: Mapping[frozenset[str], int]) -> Audit | None:
-    """The audit of a trajectory by its tool calls; None when the package has no policy."""
+def audit(
+    policy: AgentPolicy | None, calls: Mapping[frozenset[str], int], wire: WireTools | None = None
+) -> Audit | None:
+    """The audit of a rollout by the tool calls of its trajectory and of its models; None if there is no policy.
+
+    What both show is one call: of the two counts, the larger one is taken.
+    """
     if policy is None:
         return None
-    banned = {normal_tool(name) for name in forbidden_tools(policy)}
+    forbidden = forbidden_tools(policy)
+    banned = {normal_tool(name) for name in forbidden}
     called: Counter[str] = Counter()
     for names, count in calls.items():
         hits = sorted(name for name in names if normal_tool(name) in banned)
         called.update(dict.fromkeys(hits[:1], count))
-    return Audit(policy.trajectory_audit.require_no_forbidden_tool_calls or policy.search == "disabled", called)
+    required = policy.trajectory_audit.require_no_forbidden_tool_calls or policy.search == "disabled"
+    if wire is None:
+        return Audit(required, called)
+    for name, count in _at_the_wire(wire, forbidden, banned):
+        known = next((other for other in called if _same_tool(name, other)), name)
+        called[known] = max(called[known], count)
+    return Audit(required, called, wire.removed, wire.offered)
+
+
+def _at_the_wire(wire: WireTools, forbidden: frozenset[str], banned: set[str]) -> Iterator[tuple[str, int]]:
+    """Forbidden tools that models called: functions of the agent, and tools of providers by what they do."""
+    from benchflow.models.gateway.provider_tools import provider_names
+
+    yield from ((name, count) for name, count in wire.functions.items() if normal_tool(name) in banned)
+    meant = provider_names(forbidden)
+    yield from ((name, count) for name, count in wire.provider.items() if name in meant)
+
+
+def _same_tool(one: str, other: str) -> bool:
+    from benchflow.models.gateway.provider_tools import normal_name
+
+    return normal_tool(one) == normal_tool(other) or normal_name(one) == normal_name(other)
 
 
 def skills_folder(view: TaskRuntimeView, *declared: str | None) -> str | None:

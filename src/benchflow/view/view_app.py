@@ -23,6 +23,7 @@ from benchflow.view.known_jobs import KnownJobs, Missing
 from benchflow.view.page_addresses import Fields, segments
 from benchflow.view.page_rendering import STATIC
 from benchflow.view.pages.atif_page import atif_page, atif_part_page
+from benchflow.view.pages.calls_page import call_page
 from benchflow.view.pages.compare_page import compare_page
 from benchflow.view.pages.evidence_page import evidence_page
 from benchflow.view.pages.file_page import file_response
@@ -53,6 +54,7 @@ PAGES: Final[dict[str, Page]] = {
     "/job/{job}/evidence": lambda viewer, names, fields: evidence_page(viewer, names[1], fields),
     "/job/{job}/rollout/{rollout}": lambda viewer, names, fields: rollout_page(viewer, names[1], names[3], fields),
     "/job/{job}/rollout/{rollout}/part": lambda viewer, names, fields: part_page(viewer, names[1], names[3], fields),
+    "/job/{job}/rollout/{rollout}/call": lambda viewer, names, fields: call_page(viewer, names[1], names[3], fields),
     "/job/{job}/rollout/{rollout}/tree": lambda viewer, names, _: tree_page(viewer, names[1], names[3]),
     "/job/{job}/rollout/{rollout}/file": lambda viewer, names, fields: file_response(
         viewer, names[1], names[3], fields

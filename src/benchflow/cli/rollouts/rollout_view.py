@@ -67,15 +67,34 @@ def story_lines(story: RolloutStory, *, whole: bool = False) -> Iterator[str]:
         if result.usage:
             yield "  " + ", ".join(f"{printable(name)} {value:,.6g}" for name, value in result.usage.items())
         yield f"  from {printable(result.started_at)} to {printable(result.finished_at)}"
+    yield from _call_lines(story)
     yield from _section("files")
     yield f"  {printable(str(story.folder.path))}"
     for file in story.files:
         yield f"    {size(file.size):>9}  {printable(file.name)}"
 
 
+def _call_lines(story: RolloutStory) -> Iterator[str]:
+    """How often models were called, with what outcome, tokens and cost; nothing if none was."""
+    from benchflow.record.reading.call_lines import tally_calls
+
+    found = tally_calls(story.folder)
+    if not found.calls and not found.damaged:
+        return
+    yield from _section("model calls")
+    outcomes = [f"{count:,} {outcome}" for outcome, count in sorted(found.outcomes.items())]
+    outcomes += [f"{found.damaged:,} that cannot be read"] if found.damaged else []
+    yield f"  {', '.join(outcomes)} (with those of judges and simulated users)"
+    tokens = {name.replace("_", " "): found.usage.get(name) for name in ("input_tokens", "output_tokens")}
+    parts = [f"{name} {'unknown' if value is None else f'{value:,.0f}'}" for name, value in tokens.items()]
+    cost = found.usage.get("cost_usd")
+    yield f"  {', '.join(parts)}, cost {'unknown' if cost is None else f'${cost:,.4g}'}"
+
+
 def story_document(story: RolloutStory, *, whole: bool = False) -> dict[str, Any]:
     """The same as plain JSON values."""
     from benchflow.record.codec import plain
+    from benchflow.record.reading.call_lines import tally_calls
     from benchflow.record.reading.trajectory_steps import read_steps
 
     longest = None if whole else 2_000
@@ -89,6 +108,7 @@ def story_document(story: RolloutStory, *, whole: bool = False) -> dict[str, Any
         "steps": [_step_document(step, longest) for step in read_steps(story.trajectory)],
         "verifier_output": [_output_document(output) for output in story.verifier],
         "agent_output": [_output_document(output) for output in story.agent],
+        "model_calls": plain(tally_calls(story.folder)),
         "files": [{"name": file.name, "bytes": file.size} for file in story.files],
     }
 

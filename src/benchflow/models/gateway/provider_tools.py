@@ -15,6 +15,8 @@ from benchflow.models.gateway.endpoints import Family
 SEARCH: Final = "web_search"
 FETCH: Final = "web_fetch"
 CODE: Final = "code_execution"
+REMOTE: Final = "mcp"
+"""Servers of tools that a provider calls."""
 _OWN: Final = frozenset({"function", "custom"})
 """Types of tools that the agent runs itself."""
 _VERSION: Final = re.compile(r"(_preview)?(_20\d\d_?\d\d_?\d\d|_20\d{6}|-20\d\d-\d\d-\d\d)$")
@@ -42,6 +44,12 @@ def normal_name(name: str) -> str:
     return _SAME.get(plain, plain)
 
 
+def provider_names(forbidden: Iterable[str]) -> frozenset[str]:
+    """The tools of providers that are meant by forbidden names; with search or fetch also remote servers of tools."""
+    names = frozenset(map(normal_name, forbidden))
+    return names | {REMOTE} if names & {SEARCH, FETCH} else names
+
+
 def without_tools(
     family: Family, request: Mapping[str, Any], forbidden: Iterable[str]
 ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
@@ -50,7 +58,7 @@ def without_tools(
     Where search or a fetch is forbidden, so are servers of tools that the provider would call, and chat options that
     make a model search.
     """
-    banned = {normal_name(name) for name in forbidden}
+    banned = provider_names(forbidden)
     if not banned:
         return None, ()
     changed = dict(request)
@@ -58,7 +66,7 @@ def without_tools(
     return (changed, tuple(removed)) if removed else (None, ())
 
 
-def _tools(request: dict[str, Any], banned: set[str]) -> list[str]:
+def _tools(request: dict[str, Any], banned: frozenset[str]) -> list[str]:
     tools = request.get("tools")
     if not isinstance(tools, list):
         return []
@@ -83,7 +91,7 @@ def _tools(request: dict[str, Any], banned: set[str]) -> list[str]:
     return removed
 
 
-def _without(tool: Any, banned: set[str]) -> tuple[Any, list[str]]:
+def _without(tool: Any, banned: frozenset[str]) -> tuple[Any, list[str]]:
     """What is left of one entry, or None, and the names that were taken out."""
     if not isinstance(tool, dict):
         return tool, []
@@ -91,8 +99,7 @@ def _without(tool: Any, banned: set[str]) -> tuple[Any, list[str]]:
     if isinstance(kind, str):  # OpenAI and Anthropic: the type of a tool of the provider is its name
         if kind in _OWN:
             return tool, []
-        remote = kind == "mcp" and bool(banned & {SEARCH, FETCH})
-        return (None, [kind]) if normal_name(kind) in banned or remote else (tool, [])
+        return (None, [kind]) if normal_name(kind) in banned else (tool, [])
     if "name" in tool or "function" in tool:  # a function of the agent, as Anthropic and old clients write it
         return tool, []
     hit = [key for key in tool if normal_name(key) in banned]  # Gemini: a key for each kind of tool
@@ -100,7 +107,7 @@ def _without(tool: Any, banned: set[str]) -> tuple[Any, list[str]]:
     return (left or None, hit) if hit else (tool, [])
 
 
-def _options(family: Family, request: dict[str, Any], banned: set[str]) -> list[str]:
+def _options(family: Family, request: dict[str, Any], banned: frozenset[str]) -> list[str]:
     """Options beside the tools that make a provider search."""
     removed: list[str] = []
     outside = bool(banned & {SEARCH, FETCH})

@@ -343,10 +343,10 @@ def _document(path: Path) -> Any:
 
 
 def _files(folder: Path) -> Iterator[RolloutFile]:
-    """The plain files below a folder, by name; links are left out."""
-    count = 0
+    """The plain files below a folder, by name; links are left out, and so are parts of model calls: there are many."""
+    count, parts = 0, RolloutFolder(folder).model_call_parts
     for root, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if Path(root, name) != parts)
         for name in sorted(names):
             path = Path(root, name)
             try:

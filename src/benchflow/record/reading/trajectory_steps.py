@@ -12,15 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
+from benchflow.record.reading.long_lines import MAX_LINE, LongLine, lines_from
 from benchflow.record.trajectory import Event, tool_name
 
 StepKind = Literal["prompt", "agent", "note", "damaged"]
 PartKind = Literal["prompt", "thought", "message", "call", "result", "note"]
 
-MAX_LINE: Final = 16 << 20
-"""A longer line is not read: what is written here is far shorter."""
 PAGE: Final = 100
 CONTEXT: Final = ("scene", "role", "round", "step", "branch")
 _OPENING: Final = frozenset({"agent_message", "agent_thought", "tool_call"})
@@ -120,13 +119,6 @@ class ScannedLine(NamedTuple):
     """None for a line that is too long to be read."""
 
 
-class _Line(NamedTuple):
-    offset: int
-    end: int
-    data: bytes | None
-    """None for a line that is too long to be read."""
-
-
 def read_steps(path: Path, offset: int = 0, number: int = 1) -> Iterator[Step]:
     """The steps of a trajectory from one that begins at `offset` and has this number. No file: no steps."""
     try:
@@ -135,7 +127,7 @@ def read_steps(path: Path, offset: int = 0, number: int = 1) -> Iterator[Step]:
         return
     with stream:
         gathering: _Gathering | None = None
-        for line in _whole_lines(stream, offset):
+        for line in lines_from(stream, offset):
             event = _event(line.data)
             kind, context = _head_of(event)
             if gathering is None or gathering.ends_before(kind, context):
@@ -159,7 +151,7 @@ def steps_of(events: Iterable[Event]) -> Iterator[Step]:
                 yield gathering.step(number, 0)
                 number += 1
             gathering = _Gathering(0, kind, context)
-        gathering.add(event, _Line(0, 0, None))
+        gathering.add(event, LongLine(0, 0, None))
     if gathering is not None:
         yield gathering.step(number, 0)
 
@@ -171,7 +163,7 @@ def scan_events(path: Path, offset: int = 0) -> Iterator[ScannedLine]:
     except FileNotFoundError:
         return
     with stream:
-        for line in _whole_lines(stream, offset):
+        for line in lines_from(stream, offset):
             yield ScannedLine(_quick_head(line.data)[0], line.end, line.data)
 
 
@@ -202,7 +194,7 @@ def index_steps(path: Path, *, page: int = PAGE) -> StepIndex:
         return StepIndex(0, 0, 0, page, (), {})
     with stream:
         state = _Boundary()
-        for line in _whole_lines(stream, 0):
+        for line in lines_from(stream, 0):
             kind, context = _quick_head(line.data)
             counts[kind] = counts.get(kind, 0) + 1
             if state.begins(kind, context):
@@ -310,7 +302,7 @@ class _Gathering:
     def ends_before(self, kind: str, context: Mapping[str, str | int]) -> bool:
         return self._boundary.begins(kind, context)
 
-    def add(self, event: Event | str, line: _Line) -> None:
+    def add(self, event: Event | str, line: LongLine) -> None:
         self.end = line.end
         if isinstance(event, str):
             self._parts.append(Part("note", "damaged", event))
@@ -391,17 +383,3 @@ def _quick_head(data: bytes | None) -> tuple[str, object]:
     return kind, b"".join(
         f',"{key}":{json.dumps(value, ensure_ascii=False)}'.encode() for key, value in context.items()
     )
-
-
-def _whole_lines(stream: IO[bytes], offset: int) -> Iterator[_Line]:
-    """Every line that was written to its end, from an offset; of one that is too long nothing is kept in memory."""
-    stream.seek(offset)
-    while data := stream.readline(MAX_LINE):
-        start, offset = offset, offset + len(data)
-        kept: bytes | None = data
-        while not data.endswith(b"\n"):
-            data = stream.readline(MAX_LINE)
-            if not data:
-                return
-            kept, offset = None, offset + len(data)
-        yield _Line(start, offset, kept)

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import anyio.to_thread
 
+from benchflow.errors import InfrastructureFailure
 from benchflow.record import AgentEnd, Artifact, CallPlace, Workspace
 from benchflow.record.trajectory import write_rewards
 from benchflow.rewards import Verdict, attributed
@@ -20,7 +22,7 @@ from benchflow.rollout.lifecycle import Draft, Driver
 from benchflow.rollout.phases.keep import keep
 from benchflow.rollout.phases.step_bounds import begin, collect, end_processes, is_imported
 from benchflow.rollout.plan import StepPlan, make_user
-from benchflow.rollout.policies import audit
+from benchflow.rollout.policies import audit, forbidden_tools
 
 if TYPE_CHECKING:
     from benchflow.rollout.drivers.branches import BranchTree
@@ -57,7 +59,7 @@ class AgentDriver(Driver):
             end = await self._interact(plan)
             with attributed("sandbox", "agent"):
                 artifacts = await self._freeze(plan)
-            self._audit()
+            await self._audit()
         with draft.timed("verify"), attributed("verifier", "verify"):
             context.trajectory("verification", step=name)
             place = context.folder.step(name).verifier
@@ -127,8 +129,20 @@ class AgentDriver(Driver):
             found = replace(found, entries=entries, bytes=size)
         self._draft.note(workspace=found)
 
-    def _audit(self) -> None:
-        found = audit(self._context.plan.view.namespace.agent_policy, self._context.trajectory.calls)
+    async def _audit(self) -> None:
+        context, policy = self._context, self._context.plan.view.namespace.agent_policy
+        if policy is None:
+            return
+        wire = None
+        if context.grant is not None and (forbidden := forbidden_tools(policy)):
+            from benchflow.models.called_tools import read_wire_tools
+
+            try:  # in a thread: records of thousands of calls take seconds, and other rollouts share this loop
+                wire = await anyio.to_thread.run_sync(read_wire_tools, context.folder, forbidden)
+            except (OSError, ValueError) as error:
+                message = f"The model calls of the rollout cannot be audited: {error}."
+                raise InfrastructureFailure(message, code="calls-unreadable") from error
+        found = audit(policy, context.trajectory.calls, wire)
         if found is not None:
             self._draft.note(audit=found.record())
             found.enforce()

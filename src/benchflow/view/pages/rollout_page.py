@@ -1,4 +1,4 @@
-"""One rollout: its conversation, and behind tabs its reward, verifier, files, changes and details."""
+"""One rollout: its conversation, and behind tabs its reward, verifier, files, changes, model calls and details."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from benchflow.files.bounded import RefusedFileError, read_regular
 from benchflow.record import Result
 from benchflow.record.reading.atif_events import read_atif
+from benchflow.record.reading.call_lines import count_calls
 from benchflow.record.reading.harbor_job import TRAJECTORY
 from benchflow.record.reading.rollout_story import RolloutStory
 from benchflow.record.reading.trajectory_steps import Step, steps_of, steps_page
@@ -24,6 +25,7 @@ from benchflow.view.conversation_pages import (
 from benchflow.view.facets import Query
 from benchflow.view.known_jobs import KnownJob, Missing
 from benchflow.view.page_addresses import Fields, address
+from benchflow.view.pages.calls_page import calls_of, facts
 from benchflow.view.pages.changes_page import changes_of
 from benchflow.view.viewer import Live, Viewer
 
@@ -33,6 +35,7 @@ TABS: Final = {
     "verifier": "Verifier",
     "files": "Files",
     "changes": "Changes",
+    "calls": "Model calls",
     "details": "Details",
 }
 FOLDED: Final = 3_000
@@ -95,7 +98,7 @@ class OpenRollout:
     def version(self) -> str:
         """Differs when the page would."""
         parts = []
-        for path in (self.folder.trajectory, self.folder.newest().result):
+        for path in (self.folder.trajectory, self.folder.model_calls, self.folder.newest().result):
             try:
                 status = path.stat()
             except OSError:
@@ -160,6 +163,12 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         changes=changes_of(story, head.directory) if tab == "changes" or viewer.exported else None,
         config=_text_of(rollout.folder.config) if tab == "details" or viewer.exported else "",
         images=IMAGES,
+        calls=calls_of(rollout.folder, fields) if tab == "calls" or viewer.exported else None,
+        call_count=count_calls(rollout.folder),
+        facts=facts,
+        call_url=lambda line, what: address(
+            "job", job_name, "rollout", name, "call", at=f"{line.offset}-{line.number}", what=what
+        ),
     )
 
 
