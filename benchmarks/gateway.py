@@ -109,6 +109,7 @@ def bare(ready: Connection, port: int) -> None:
         return StreamingResponse(pieces(), answer.status_code, media_type=answer.headers["content-type"])
 
     listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ready.send((listening.getsockname()[1], "none"))
     app = Starlette(routes=[Route("/{rest:path}", pass_on, methods=["POST"])])
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", http="h11")

@@ -33,6 +33,7 @@ class Listening:
 
     def __init__(self, sock: socket.socket, access: Access, protocols: Protocols) -> None:
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it, and answer at once
         self._sock = sock
         self._access = access
         self._protocols = protocols
