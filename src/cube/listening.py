@@ -28,7 +28,11 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 selects a free one. Raises `OSError`."""
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # Connections inherit it; asyncio sets it on sockets of an explicit protocol only. Without it the second part of an
+    # answer waits until the client has acknowledged the first, some 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def url_of(listener: socket.socket) -> str:
