@@ -18,7 +18,7 @@ import anyio
 from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
-from benchflow.files.scratch import scratch, scratch_folder
+from benchflow.files.scratch import scratch_folder
 from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
@@ -142,24 +142,23 @@ class ActionDriver:
     async def _verified(self) -> Past:
         isolation = isolation_of(self.environment.preparation, self.step.name)
         scope = scope_of(self._setting.package.view, self.step.name, isolation)
-        with scratch("gym-") as folder:
-            try:
-                with attributed("sandbox", "verify"):
-                    checked = await self._verified_copy(scope, folder / "verifier")
-                return Past(checked.verdict, checked.record())
-            except Attributed as error:
-                return Past(error.verdict)
+        try:
+            with attributed("sandbox", "verify"):
+                checked = await self._verified_copy(scope)
+            return Past(checked.verdict, checked.record())
+        except Attributed as error:
+            return Past(error.verdict)
 
-    async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
+    async def _verified_copy(self, scope: Scope) -> Verification:
         sandbox = self.environment.sandbox
         rung = scope.isolation.rung
         if rung == "open":
             await self._require_copyable()
         if rung == "services" or (rung != "open" and sandbox.spec.composition is None):
-            return await self._verifier.verify(output, step=scope.step, soft=True)  # always makes its own copy
+            return await self._verifier.verify(None, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
-            return await self._verifier.verify(output, step=scope.step, sandbox=copy)
+            return await self._verifier.verify(None, step=scope.step, sandbox=copy)
 
     async def _require_copyable(self) -> None:
         """Refuse to verify in the open if a copy would lack what the verifier needs."""
