@@ -84,12 +84,10 @@ class Opener:
         self, folder: Path, task: ServedTask, secrets: Mapping[str, str]
     ) -> tuple[TaskPackage, ActionDriver]:
         package = await taken_package(PACKAGES.get(folder, task.full_digest))
-        if secrets:
-            planned = await self._plan(package, {**os.environ, **_declared(package, secrets)})
-        else:
-            planned = self._planned.pop(folder, None)
-            if planned is None or planned.setting.package is not package:
-                planned = await self._plan(package, None)
+        planned = None if secrets else self._planned.pop(folder, None)
+        if planned is None or planned.setting.package is not package:
+            planned = await self._plan(package, {**os.environ, **_declared(package, secrets)} if secrets else None)
+        if not secrets:
             self._remember(folder, planned)
         try:
             return package, await ActionDriver.begin(planned, seed=task.seed)
