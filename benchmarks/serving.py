@@ -49,6 +49,7 @@ class Null(Environment):
         return ToolOutput(blocks=[TextBlock(text="The end.")], reward=1.0, finished=True)
 
 listener = socket.create_server(("127.0.0.1", 0))
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as on a port that uvicorn opens itself
 print(listener.getsockname()[1], flush=True)
 config = uvicorn.Config(Server([Null]).app, log_level="error", access_log=False)
 uvicorn.Server(config).run([listener])

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -88,6 +89,7 @@ def _as_bearer(value: bytes) -> bytes:
         return b""
 
 
+@lru_cache(maxsize=64)
 def _is_this_machine(host: bytes) -> bool:
     name = host.decode("latin-1").strip().lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]

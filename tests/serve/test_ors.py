@@ -182,6 +182,27 @@ def test_a_group_is_scored_on_copies_and_the_session_goes_on(server):
     assert server.post("/score_group", cube, body).status_code == 404
 
 
+def test_a_package_that_changes_while_it_is_served_is_refused_until_it_is_as_it_was(tmp_path):
+    package = write_package(tmp_path / "set/plain", "set/plain")
+    with serving(tmp_path, tmp_path / "set", "--sandbox", "memory") as server:
+
+        def reward():
+            sid = server.session()
+            solve(server, sid)
+            return server.call(sid, "submit")["output"]
+
+        assert [reward()["reward"] for _ in range(3)] == [1.0, 1.0, 1.0]
+        tests = package / "verifier/test.sh"
+        was = tests.read_text()
+        tests.write_text("#!/bin/sh\necho 0.25 > /logs/verifier/reward.txt\n")
+        sid = server.session()
+        assert server.get("/prompt", sid).json()["error"]["code"] == "package-changed"
+        end = server.call(sid, "submit")["output"]
+        assert (end["reward"], end["finished"]) == (None, True)
+        tests.write_text(was)
+        assert reward()["reward"] == 1.0
+
+
 def test_steps_and_users_follow_as_the_result_of_submit(tmp_path):
     steps = "schema_version: '1.3'\nsteps: [{name: one}, {name: two}]\n"
     many = write_package(tmp_path / "set/steps", "set/steps", front=steps, prompt="", files={

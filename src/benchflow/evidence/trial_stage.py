@@ -192,7 +192,7 @@ class _Repeating(Verifier):
         self._found: Final = found
         self._limit: Final = limit
 
-    async def verify(self, output: Path, *, soft: bool = False, **options: Any) -> Verification:
+    async def verify(self, output: Path | None, *, soft: bool = False, **options: Any) -> Verification:
         if soft:
             return await super().verify(output, soft=soft, **options)
         first = await super().verify(output, **{**options, "perturbation": self._perturbation})

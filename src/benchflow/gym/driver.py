@@ -18,7 +18,7 @@ import anyio
 from benchflow.agents.workspace import Workspace
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
-from benchflow.files.scratch import scratch, scratch_folder
+from benchflow.files.scratch import scratch_folder
 from benchflow.rewards import Attributed, attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.course import Course, Past
@@ -26,7 +26,7 @@ from benchflow.rollout.phases.step_bounds import begin, end_processes, for_agent
 from benchflow.rollout.plan import StepPlan, plan_steps
 from benchflow.rollout.policies import Chosen, Secrets, forbidden_tools, gather_secrets, normal_tool
 from benchflow.rollout.rollout import chosen_isolation
-from benchflow.sandbox.factory import prepare, taken_package
+from benchflow.sandbox.factory import Preparation, prepare, taken_package
 from benchflow.sandbox.protocol import SandboxBackend
 from benchflow.task.package import TaskPackage
 from benchflow.verifier import Verification, Verifier
@@ -55,6 +55,33 @@ class Setting:
     def forbidden(self) -> frozenset[str]:
         """Actions that the package does not allow, as `normal_tool` spells them."""
         return frozenset(map(normal_tool, forbidden_tools(self.package.view.namespace.agent_policy)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """What is the same for every episode of a task, as long as its package and this machine stay as they are."""
+
+    setting: Setting
+    backend: SandboxBackend
+    preparation: Preparation
+
+
+async def plan_task(
+    package: TaskPackage,
+    backend: SandboxBackend,
+    *,
+    base_image: str | None = None,
+    chosen: Chosen | None = None,
+    machine: Mapping[str, str] | None = None,
+) -> PlannedTask:
+    """Plan a package that was taken; the options are those of `ActionDriver.start`."""
+    steps = plan_steps(package, RolloutConfig(package, _DRIVER))
+    secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
+    preparation = await prepare(package, backend, base_image=base_image, machine=machine)
+    if chosen is None:
+        chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
+    preparation = for_agents(replace(preparation, chosen=chosen), steps, secrets, _nothing)
+    return PlannedTask(Setting(package, steps, secrets, base_image), backend, preparation)
 
 
 class ActionDriver:
@@ -86,18 +113,20 @@ class ActionDriver:
         `SEED_VARIABLE`, whatever the package itself sets there.
         """
         package = await taken_package(package)
-        steps = plan_steps(package, RolloutConfig(package, _DRIVER))
-        secrets = gather_secrets(package.view, os.environ if machine is None else machine, _SCOPES)
-        preparation = await prepare(package, backend, base_image=base_image, machine=machine)
-        if chosen is None:
-            chosen = await chosen_isolation(package, backend, RolloutConfig(package, _DRIVER, base_image=base_image))
-        preparation = replace(preparation, chosen=chosen)
-        preparation = for_agents(preparation, steps, secrets, _nothing)
-        given = {} if seed is None else {SEED_VARIABLE: str(seed)}
-        spec = replace(preparation.spec, env={**preparation.spec.env, **given})
-        environment = Environment(backend, replace(preparation, spec=spec))
+        planned = await plan_task(package, backend, base_image=base_image, chosen=chosen, machine=machine)
+        return await cls.begin(planned, seed=seed)
+
+    @classmethod
+    async def begin(cls, planned: PlannedTask, *, seed: int | None = None) -> ActionDriver:
+        """As `start`, for a task that is planned."""
+        setting, preparation = planned.setting, planned.preparation
+        if seed is not None:
+            given = {SEED_VARIABLE: str(seed)}
+            setting = replace(setting, given=given)
+            preparation = replace(preparation, spec=replace(preparation.spec, env={**preparation.spec.env, **given}))
+        environment = Environment(planned.backend, preparation)
         await environment.start()
-        driver = cls(Setting(package, steps, secrets, base_image, given), environment, Course.of(package.view))
+        driver = cls(setting, environment, Course.of(setting.package.view))
         try:
             await begin(environment, driver.step)
         except BaseException:
@@ -142,24 +171,23 @@ class ActionDriver:
     async def _verified(self) -> Past:
         isolation = isolation_of(self.environment.preparation, self.step.name)
         scope = scope_of(self._setting.package.view, self.step.name, isolation)
-        with scratch("gym-") as folder:
-            try:
-                with attributed("sandbox", "verify"):
-                    checked = await self._verified_copy(scope, folder / "verifier")
-                return Past(checked.verdict, checked.record())
-            except Attributed as error:
-                return Past(error.verdict)
+        try:
+            with attributed("sandbox", "verify"):
+                checked = await self._verified_copy(scope)
+            return Past(checked.verdict, checked.record())
+        except Attributed as error:
+            return Past(error.verdict)
 
-    async def _verified_copy(self, scope: Scope, output: Path) -> Verification:
+    async def _verified_copy(self, scope: Scope) -> Verification:
         sandbox = self.environment.sandbox
         rung = scope.isolation.rung
         if rung == "open":
             await self._require_copyable()
         if rung == "services" or (rung != "open" and sandbox.spec.composition is None):
-            return await self._verifier.verify(output, step=scope.step, soft=True)  # always makes its own copy
+            return await self._verifier.verify(None, step=scope.step, soft=True)  # always makes its own copy
         copy = await sandbox.fork()
         async with stopping(copy):
-            return await self._verifier.verify(output, step=scope.step, sandbox=copy)
+            return await self._verifier.verify(None, step=scope.step, sandbox=copy)
 
     async def _require_copyable(self) -> None:
         """Refuse to verify in the open if a copy would lack what the verifier needs."""

@@ -195,7 +195,7 @@ class _ClimbingVerifier(Verifier):
         self._climbs: Final = climbs
         self._run: Final = run
 
-    async def verify(self, output: Path, *, step: str | None = None, **options: Any) -> Verification:
+    async def verify(self, output: Path | None, *, step: str | None = None, **options: Any) -> Verification:
         climb = self._climbs.get(step)
         if climb is None:
             declared = scope_of(self.environment.preparation.view, step).isolation
@@ -210,7 +210,7 @@ class _ClimbingVerifier(Verifier):
             return await self._descend(climb, output, stopped, options)
 
     async def _descend(
-        self, climb: _Climb, output: Path, stopped: Sandbox | None, options: Mapping[str, Any]
+        self, climb: _Climb, output: Path | None, stopped: Sandbox | None, options: Mapping[str, Any]
     ) -> Verification:
         opened: Verification | None = None
         with scratch("proof-") as folder:
@@ -224,7 +224,7 @@ class _ClimbingVerifier(Verifier):
         return opened or await self._at(OPEN, output, climb.step, None, options)
 
     async def _at(
-        self, rung: Rung, output: Path, step: str | None, sandbox: Sandbox | None, options: Mapping[str, Any]
+        self, rung: Rung, output: Path | None, step: str | None, sandbox: Sandbox | None, options: Mapping[str, Any]
     ) -> Verification:
         rest = {name: value for name, value in options.items() if name in ("rollout", "strategy")}
         isolation = Isolation(rung, "proof", None)

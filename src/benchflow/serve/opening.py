@@ -14,11 +14,11 @@ from benchflow.evaluation.job_models import JobModels
 from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.sources import CUBE_PREFIX
 from benchflow.evaluation.work import TaskRef
-from benchflow.gym.driver import ActionDriver
+from benchflow.gym.driver import ActionDriver, PlannedTask, plan_task
 from benchflow.gym.shared import PACKAGES
 from benchflow.plugins import SANDBOXES
 from benchflow.record import JobRequest
-from benchflow.sandbox.factory import AUTO
+from benchflow.sandbox.factory import AUTO, taken_package
 from benchflow.serve.cube_episode import CubeEpisode
 from benchflow.serve.discretion import Discretion
 from benchflow.serve.episode import Episode
@@ -27,6 +27,8 @@ from benchflow.serve.served_tasks import ServedTask, ServedTasks, list_tasks
 from benchflow.task.package import TaskPackage
 from cube.task import Task
 
+MOST_PLANNED: Final = 64
+"""How many tasks are kept planned. Each keeps a copy of its package, whatever else is kept of packages."""
 _CLIENTS_SCOPES: Final = ("environment", "agent")
 """Scopes of secrets that a client may give: what verifiers and judges use is this machine's."""
 
@@ -53,6 +55,8 @@ class Opener:
         names = [source.removeprefix(CUBE_PREFIX) for source in sources if source.startswith(CUBE_PREFIX)]
         self._base_image: Final = base_image
         self._limits: Final = limits or EpisodeLimits()
+        self._planned: Final[dict[Path, PlannedTask]] = {}
+        """By folder, last used last; one whose package has changed since is not used."""
         self._packages: Final = PackageRunner([], request)
         self._cubes: Final = CubeRunner(list(dict.fromkeys(names)), request, JobModels(request, os.environ))
         listed: dict[str, list[TaskRef]] = {}
@@ -79,14 +83,30 @@ class Opener:
     async def _start(
         self, folder: Path, task: ServedTask, secrets: Mapping[str, str]
     ) -> tuple[TaskPackage, ActionDriver]:
-        package = PACKAGES.get(folder, task.full_digest)
-        machine = {**os.environ, **_declared(package, secrets)} if secrets else None
+        package = await taken_package(PACKAGES.get(folder, task.full_digest))
+        planned = None if secrets else self._planned.pop(folder, None)
+        if planned is None or planned.setting.package is not package:
+            planned = await self._plan(package, {**os.environ, **_declared(package, secrets)} if secrets else None)
+        if not secrets:
+            self._remember(folder, planned)
+        try:
+            return package, await ActionDriver.begin(planned, seed=task.seed)
+        except BaseException:
+            self._planned.pop(folder, None)  # its image may be gone, for instance: the next episode looks again
+            raise
+
+    async def _plan(self, package: TaskPackage, machine: Mapping[str, str] | None) -> PlannedTask:
         backend = await self._packages.backend(package)
         chosen = await self._packages.isolation(package)
-        driver = await ActionDriver.start(
-            package, backend, base_image=self._base_image, chosen=chosen, machine=machine, seed=task.seed
-        )
-        return package, driver
+        return await plan_task(package, backend, base_image=self._base_image, chosen=chosen, machine=machine)
+
+    def _remember(self, folder: Path, planned: PlannedTask) -> None:
+        """Keep the plan of a task for its next episodes, unless it names services, which belong to one episode."""
+        if planned.preparation.spec.composition is not None or planned.preparation.services is not None:
+            return
+        self._planned[folder] = planned
+        while len(self._planned) > MOST_PLANNED:
+            self._planned.pop(next(iter(self._planned)))
 
     async def __aenter__(self) -> Self:
         return self

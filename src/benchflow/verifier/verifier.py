@@ -117,7 +117,7 @@ class Verifier:
 
     async def verify(
         self,
-        output: Path,
+        output: Path | None,
         *,
         rollout: Path | None = None,
         step: str | None = None,
@@ -129,11 +129,12 @@ class Verifier:
     ) -> Verification:
         """Score the environment's sandbox, or another `sandbox` of it, by the declared strategy or the one named.
 
-        `output` becomes a folder with everything the verifier left; an existing one is replaced. Declared evidence is
-        read from `rollout`. A `soft` verification happens during the run: the agent's processes continue. `isolation`
-        replaces that of the environment. Every failure becomes an unscored verdict, or reward 0 if only the state of
-        the agent causes it (`blame`); only cancellation and wrong usage are raised. Under a `perturbation` no failure
-        is attributed to the state, and `not_applied` says what of it could not be applied.
+        `output` becomes a folder with everything the verifier left; an existing one is replaced. With None nothing is
+        kept but the verdict. Declared evidence is read from `rollout`. A `soft` verification happens during the run:
+        the agent's processes continue. `isolation` replaces that of the environment. Every failure becomes an unscored
+        verdict, or reward 0 if only the state of the agent causes it (`blame`); only cancellation and wrong usage are
+        raised. Under a `perturbation` no failure is attributed to the state, and `not_applied` says what of it could
+        not be applied.
         """
         try:
             scope = self._scope(step)
@@ -160,7 +161,7 @@ class Verifier:
         return replace(found, diagnostics=(*found.diagnostics, *notes), wider=wider)
 
     async def _verified(
-        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+        self, scope: Scope, name: str, output: Path | None, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
     ) -> Verification:
         """Verify, and find out whose fault a failure is."""
 
@@ -183,21 +184,22 @@ class Verifier:
                 required=scope.requires_downloads,
             )
         try:
-            if found.verdict != first.verdict:
+            if output is not None and found.verdict != first.verdict:
                 _replace_reward(output, found.verdict)
         except BenchflowError as error:
             return replace(found, verdict=attribute(error, "infrastructure", "verify"))
         return found
 
     async def _attempt(
-        self, scope: Scope, name: str, output: Path, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
+        self, scope: Scope, name: str, output: Path | None, sandbox: Sandbox | None, rollout: Path | None, *, soft: bool
     ) -> Verification:
-        """Verify once, into a new folder."""
+        """Verify once, into a new folder, which is removed if there is no `output`."""
         began = time.monotonic()
         _, declared = scope.strategy(name)
         findings = Findings()
-        with staged_folder(output, overwrite=True, sync=False) as folder:
-            verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft)
+        kept = output is not None
+        with staged_folder(output, overwrite=True, sync=False) if output is not None else scratch("verdict-") as folder:
+            verdict = await self._judge(scope, name, folder, findings, sandbox, rollout, soft=soft, kept=kept)
         if isinstance(verdict, Scored):
             findings.add(*verdict.diagnostics)
         return Verification(
@@ -222,7 +224,7 @@ class Verifier:
             return None
         more = replace(scope, isolation=replace(scope.isolation, rung=rung))
         with scratch("wider-") as folder:
-            verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False)
+            verdict = await self._judge(more, name, folder, Findings(), sandbox, rollout, soft=False, kept=False)
         return WiderCheck(rung, verdict.reward if isinstance(verdict, Scored) else None)
 
     def _judges_of(self, step: str | None) -> Access | None:
@@ -250,8 +252,7 @@ class Verifier:
                         given=self._given,
                         models=self._models,
                     )
-                    with scratch("pristine-") as folder:
-                        found = await verifier._attempt(scope, name, folder / "out", None, rollout, soft=False)
+                    found = await verifier._attempt(scope, name, None, None, rollout, soft=False)
             except Exception as error:  # noqa: BLE001 - whatever stops this experiment, the first failure stands
                 return blame.Pristine(attribute(error, "infrastructure", "verify"))
             return blame.Pristine(found.verdict, found.unreached)
@@ -284,8 +285,12 @@ class Verifier:
         rollout: Path | None,
         *,
         soft: bool,
+        kept: bool = True,
     ) -> Verdict:
-        """Run one strategy into one folder; every failure is attributed and none escapes."""
+        """Run one strategy into one folder; every failure is attributed and none escapes.
+
+        In one that is not `kept` no reward files are made for readers.
+        """
         box = sandbox or self.environment.sandbox
         try:
             with attributed("verifier", "verify"):
@@ -323,9 +328,9 @@ class Verifier:
                     await keep_declared(run)
                 if has_services:
                     findings.add(*await check_services(self.environment, scope, verified=True))
-                if isinstance(verdict, Scored):
+                if kept and isinstance(verdict, Scored):
                     write_reward(folder, verdict, unseen=True)
-                else:
+                elif kept:
                     _drop_rewards(folder)
                 return verdict
         except Attributed as error:
