@@ -145,14 +145,8 @@ def point_opencode(agent: str, server: Target, env: Mapping[str, str]) -> Pointe
     provider: dict[str, Any] = {
         "options": {"baseURL": server.url + versions[server.family], "apiKey": f"{{env:{key}}}"}
     }
-    name = server.chosen.upstream
-    if server.chosen.known:
-        name = "google" if name == "gemini" else name
-    elif not server.model:
-        message = f"The agent '{agent}' needs --model with the name of a model that the server '{name}' offers."
-        raise AgentFailure(message, code="model-missing")
-    else:
-        name = "server"
+    name = _provider_name(agent, server)
+    if not server.chosen.known:
         packages: Mapping[Family, str] = {"openai": "openai-compatible", "anthropic": "anthropic", "gemini": "google"}
         provider |= {"npm": f"@ai-sdk/{packages[server.family]}", "models": {server.model: {}}}
     config = {**own, "provider": {name: provider}, "enabled_providers": [name]}
@@ -165,16 +159,10 @@ def point_pi(agent: str, server: Target, env: Mapping[str, str]) -> Pointed:
     del env
     key = _key(server)
     provider: dict[str, Any] = {"baseUrl": server.url, "apiKey": f"${key}"}
-    name = server.chosen.upstream
+    name = _provider_name(agent, server)
     if server.family == "gemini":
         provider["baseUrl"] += "/v1beta"
-    if server.chosen.known:
-        name = "google" if name == "gemini" else name
-    elif not server.model:
-        message = f"The agent '{agent}' needs --model with the name of a model that the server '{name}' offers."
-        raise AgentFailure(message, code="model-missing")
-    else:
-        name = "server"
+    if not server.chosen.known:
         apis: Mapping[Family, str] = {
             "openai": "openai-completions",
             "anthropic": "anthropic-messages",
@@ -232,3 +220,14 @@ def _config(agent: str, env: Mapping[str, str], variable: str, taken: tuple[str,
         )
         raise AgentFailure(message, code="agent-config")
     return config
+
+
+def _provider_name(agent: str, server: Target) -> str:
+    """What the agent calls the provider; a server that it does not know needs the name of a model."""
+    name = server.chosen.upstream
+    if server.chosen.known:
+        return "google" if name == "gemini" else name
+    if not server.model:
+        message = f"The agent '{agent}' needs --model with the name of a model that the server '{name}' offers."
+        raise AgentFailure(message, code="model-missing")
+    return "server"

@@ -143,16 +143,9 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         tab=tab,
         wanted=lambda each: viewer.exported is not None or tab == each,
         url=url,
-        tab_url=lambda each: address(
-            "job", job_name, "rollout", name, **query.fields(), tab="" if each == "conversation" else each
-        ),
-        file_url=lambda path, **more: address("job", job_name, "rollout", name, "file", path=path, **more),
-        part_url=lambda step, part, what: address(
-            "job", job_name, "rollout", name, "part", at=f"{step.offset}-{step.number}", part=part, what=what
-        ),
-        tree_url=address("job", job_name, "rollout", name, "tree"),
         task_url=address("job", job_name, "task", name=task),
         package_url=address("job", job_name, "package", task=task),
+        **_addresses(job_name, name, query),
         has_tree=_has_tree(story),
         phases=phases_of(story.result),
         asked=asked,
@@ -166,10 +159,21 @@ def rollout_page(viewer: Viewer, job_name: str, name: str, fields: Fields) -> st
         calls=calls_of(rollout.folder, fields) if tab == "calls" or viewer.exported else None,
         call_count=count_calls(rollout.folder),
         facts=facts,
-        call_url=lambda line, what: address(
-            "job", job_name, "rollout", name, "call", at=f"{line.offset}-{line.number}", what=what
-        ),
     )
+
+
+def _addresses(job_name: str, name: str, query: Query) -> dict[str, Any]:
+    """Where the parts of the page lie."""
+    place = ("job", job_name, "rollout", name)
+    return {
+        "tab_url": lambda tab: address(*place, **query.fields(), tab="" if tab == "conversation" else tab),
+        "file_url": lambda path, **more: address(*place, "file", path=path, **more),
+        "part_url": lambda step, part, what: address(
+            *place, "part", at=f"{step.offset}-{step.number}", part=part, what=what
+        ),
+        "call_url": lambda line, what: address(*place, "call", at=f"{line.offset}-{line.number}", what=what),
+        "tree_url": address(*place, "tree"),
+    }
 
 
 IMAGES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
