@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from benchflow.cli.failures import GOOD
-from benchflow.cli.serve.serving_options import ServingOptions, announce, background, serving_options, token_words
+from benchflow.cli.serve.serving_options import ServingOptions, background, serving_options
 
 
 @click.command("nemo-gym")
@@ -34,12 +34,6 @@ def nemo_gym(unscored: str, **values: Any) -> int:
     sessions = options.sessions(opener)
     server = nemo_gym_server(opener.tasks, sessions, reap_sec=options.reap_after, mask_unscored=unscored == "mask")
     port = options.open_port()
-    names = ", ".join(opener.tasks.environments)
-    words = token_words(port.token, options.token_file)
-
-    def say() -> None:
-        sentence = f"Serving {names} to NeMo Gym at {port.url} ({words}; Ctrl+C ends it)"
-        announce("nemo-gym", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
-
+    say = options.announcement("nemo-gym", "to NeMo Gym", opener, port)
     serve([Application(server.app(), port)], background(opener, sessions, server.running), say, sessions.log)
     return GOOD

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from benchflow.cli.failures import GOOD
-from benchflow.cli.serve.serving_options import ServingOptions, announce, background, serving_options, token_words
+from benchflow.cli.serve.serving_options import ServingOptions, background, serving_options
 
 
 @click.command()
@@ -26,13 +26,7 @@ def openenv(**values: Any) -> int:
 
     sessions = options.sessions(opener)
     port = options.open_port()
-    names = ", ".join(opener.tasks.environments)
-    words = token_words(port.token, options.token_file)
-
-    def say() -> None:
-        sentence = f"Serving {names} over OpenEnv at {port.url} ({words}; Ctrl+C ends it)"
-        announce("openenv", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
-
+    say = options.announcement("openenv", "over OpenEnv", opener, port)
     app = OpenEnvServer(opener.tasks, sessions).app()
     serve([Application(app, port, websockets=True)], background(opener, sessions), say, sessions.log)
     return GOOD

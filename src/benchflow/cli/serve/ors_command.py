@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from benchflow.cli.failures import GOOD
-from benchflow.cli.serve.serving_options import ServingOptions, announce, background, serving_options, token_words
+from benchflow.cli.serve.serving_options import ServingOptions, background, serving_options
 
 
 @click.command()
@@ -25,13 +25,7 @@ def ors(**values: Any) -> int:
 
     sessions = options.sessions(opener)
     port = options.open_port()
-    names = ", ".join(opener.tasks.environments)
-    words = token_words(port.token, options.token_file)
-
-    def say() -> None:
-        sentence = f"Serving {names} over ORS at {port.url} ({words}; Ctrl+C ends it)"
-        announce("ors", sentence, {"url": port.url, "token": port.token}, as_json=options.as_json)
-
+    say = options.announcement("ors", "over ORS", opener, port)
     serve(
         [Application(ors_app(opener.tasks, sessions), port, KEY_HEADER)],
         background(opener, sessions),

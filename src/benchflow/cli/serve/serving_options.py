@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchflow.serve.sessions import Sessions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_NEEDED: Final = ("httpx", "mcp", "starlette", "uvicorn")
+_NEEDED: Final = ("httpx", "mcp", "starlette", "uvicorn", "websockets")
 _OPTIONS: Final = (
     click.argument("sources", metavar="PATH|cube:NAME...", nargs=-1, required=True, shell_complete=complete_paths),
     click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on."),
@@ -100,6 +100,16 @@ class ServingOptions:
         from benchflow.serve.http_server import open_port
 
         return open_port(self.host, self.port, token_file=self.token_file, no_token=self.no_token)
+
+    def announcement(self, protocol: str, how: str, opener: Opener, port: Port) -> Callable[[], None]:
+        """Says that everything is served at one port; `how` names the protocol to people, as in "over ORS"."""
+
+        def say() -> None:
+            names, words = ", ".join(opener.tasks.environments), token_words(port.token, self.token_file)
+            sentence = f"Serving {names} {how} at {port.url} ({words}; Ctrl+C ends it)"
+            announce(protocol, sentence, {"url": port.url, "token": port.token}, as_json=self.as_json)
+
+        return say
 
 
 def serving_options(command: Command) -> Command:
