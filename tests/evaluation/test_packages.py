@@ -52,7 +52,7 @@ def packages(tmp_path, monkeypatch):
     ("base_image", "expected"),
     [
         ("host", {"plain": "local", "image": "local", "compose": "local"}),
-        (None, {"plain": "local", "image": "docker", "compose": "docker"}),
+        (None, {"plain": "local", "image": "local", "compose": "docker"}),
     ],
 )
 def test_the_backend_of_a_package_does_not_depend_on_the_others(packages, order, base_image, expected):
