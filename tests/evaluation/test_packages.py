@@ -9,6 +9,7 @@ from benchflow.evaluation.packages import PackageRunner
 from benchflow.evaluation.work import TaskRef, plan_items
 from benchflow.record import JobRecord, JobRequest, TaskId
 from benchflow.record.codec import plain
+from benchflow.sandbox.backends import BUILT_IN
 from benchflow.sandbox.protocol import BackendStatus
 from benchflow.task.package import load_package
 
@@ -27,7 +28,7 @@ class FakeBackend:
         self.closed = 0
 
     async def status(self):
-        return BackendStatus(self.name, True, None, frozenset())
+        return BackendStatus(self.name, True, None, BUILT_IN)
 
     async def close(self):
         self.closed += 1
