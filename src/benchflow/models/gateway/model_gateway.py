@@ -21,7 +21,7 @@ from benchflow.models.gateway.call_limits import NO_CALL_LIMITS, CallLimits, Met
 from benchflow.models.gateway.endpoints import Family
 from benchflow.models.gateway.gateway_socket import Listening, Protocols, http_protocols
 from benchflow.models.gateway.grants import Access, Grant, GrantRequest
-from benchflow.models.gateway.upstreams import Upstreams, find_upstreams
+from benchflow.models.gateway.upstreams import Upstreams, find_upstreams, keys_of
 
 if TYPE_CHECKING:
     from benchflow.models.gateway.upstream_pool import UpstreamPool
@@ -40,6 +40,8 @@ class Gateway:
     ) -> None:
         """`environ` holds keys and base URLs; `limits` are those of all rollouts together."""
         self.upstreams: Final = find_upstreams(environ) if upstreams is None else upstreams
+        self.keys: Final = keys_of(environ, self.upstreams)
+        """Keys of providers: none of them enters a box."""
         self.patience: Final = patience or Patience()
         self.meter: Final = Meter(limits, "job")
         self.slots: Final = anyio.Semaphore(limits.concurrent) if limits.concurrent else None

@@ -41,7 +41,7 @@ class UpstreamCalls:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway: Final = gateway
-        self._secrets: Final = tuple(key.encode() for key in gateway.upstreams.keys)
+        self._secrets: Final = tuple(key.encode() for key in gateway.keys)
         self._longest: Final = max((len(key) for key in self._secrets), default=1)
 
     async def answer(
