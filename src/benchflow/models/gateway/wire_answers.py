@@ -33,6 +33,8 @@ class Answer:
     error_code: str | None = None
     model: str | None = None
     """The model that answered, as the server names it."""
+    spoken: int = 0
+    """Bytes of text that the model wrote, for an estimate; only where the server does not count them."""
 
 
 def read_answer(dialect: Dialect, body: bytes, *, stream: bool) -> Answer:
@@ -110,12 +112,38 @@ def _values_that_matter(values: Iterator[Any]) -> list[dict[str, Any]]:
 def _merged(dialect: Dialect, values: list[dict[str, Any]], *, done: bool) -> Answer:
     """`done`: the answer says itself that it is whole, by an end mark or as one JSON value."""
     error = next((found for value in values if (found := _error(value)) is not None), None)
+    usage = _usage(dialect, values)
+    spoken = 0 if "output_tokens" in usage else _spoken(values)
     if error is not None:
-        return Answer(_usage(dialect, values), whole=False, error=error[0], error_code=error[1])
+        return Answer(usage, whole=False, error=error[0], error_code=error[1], spoken=spoken)
     finish = next((reason for value in reversed(values) if (reason := _finish(dialect, value))), None)
     model = next((name for value in values if (name := _model(value))), None)
     whole = bool(values) and (finish is not None or done)
-    return Answer(_usage(dialect, values), finish, whole=whole, model=model)
+    return Answer(usage, finish, whole=whole, model=model, spoken=spoken)
+
+
+_SPOKEN: Final = frozenset(
+    {"content", "text", "delta", "arguments", "input", "args", "partial_json", "thinking", "reasoning", "refusal"}
+    | {"reasoning_content", "summary", "message", "choices", "candidates", "parts", "output", "tool_calls", "function"}
+    | {"functionCall", "content_block", "name", "response"}
+)
+"""Keys below which models of all dialects write."""
+
+
+def _spoken(values: list[dict[str, Any]]) -> int:
+    """The size of what was written. A stream of responses repeats at its end what its deltas said."""
+    deltas = [value for value in values if str(value.get("type", "")).endswith(".delta")]
+    return sum(map(_size, deltas or values))
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    if isinstance(value, dict):
+        return sum(_size(item) for key, item in value.items() if key in _SPOKEN)
+    return 0
 
 
 def _error(value: Mapping[str, Any]) -> tuple[str, str] | None:
