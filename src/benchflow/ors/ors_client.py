@@ -97,7 +97,7 @@ def _image_type(block: Mapping[str, Any]) -> str:
     if given not in _IMAGE_TYPES:
         known = ", ".join(_IMAGE_TYPES)
         raise EnvironmentFailure(
-            f"The prompt has an image of the type {given[:40]!r}; known are {known}.", code="ors-prompt"
+            f"The prompt has an image of the type {given[:40]!r}; use one of {known}.", code="ors-prompt"
         )
     return _IMAGE_TYPES[given]
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from benchflow.models.gateway import Patience
-from benchflow.models.gateway.upstream_pool import UpstreamPool
-from benchflow.models.gateway.upstream_wire import WireError, WireTimeout
+from benchflow.models.gateway.upstream.upstream_pool import UpstreamPool
+from benchflow.models.gateway.upstream.upstream_wire import WireError, WireTimeout
 from raw_upstream import Stream, Upstream, answer
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,7 @@ from benchflow.models.gateway.grants import Access, Grant, GrantRequest
 from benchflow.models.gateway.upstreams import Upstreams, find_upstreams, keys_of
 
 if TYPE_CHECKING:
-    from benchflow.models.gateway.upstream_pool import UpstreamPool
+    from benchflow.models.gateway.upstream.upstream_pool import UpstreamPool
 
 
 class Gateway:
@@ -75,7 +75,7 @@ class Gateway:
     def pool(self) -> UpstreamPool:
         """The connections to all upstreams."""
         if self._pool is None:
-            from benchflow.models.gateway.upstream_pool import UpstreamPool
+            from benchflow.models.gateway.upstream.upstream_pool import UpstreamPool
 
             self._pool = UpstreamPool(self.patience)
         return self._pool

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from benchflow.models.gateway.call_failures import Patience
-from benchflow.models.gateway.upstream_wire import Connection, Head, WireError, WireTimeout
+from benchflow.models.gateway.upstream.upstream_wire import Connection, Head, WireError, WireTimeout
 
 _IDLE: Final = 64
 """Connections that are kept for each server."""

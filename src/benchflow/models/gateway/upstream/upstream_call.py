@@ -22,8 +22,8 @@ from benchflow.models.gateway.call_failures import (
 )
 from benchflow.models.gateway.endpoints import error_body, returned_headers
 from benchflow.models.gateway.exchange import ERROR, Exchange
-from benchflow.models.gateway.upstream_pool import Answering
-from benchflow.models.gateway.upstream_wire import WireError, WireTimeout
+from benchflow.models.gateway.upstream.upstream_pool import Answering
+from benchflow.models.gateway.upstream.upstream_wire import WireError, WireTimeout
 from benchflow.models.gateway.upstreams import Upstream
 from benchflow.models.gateway.wire_answers import Answer, is_first_error, read_answer
 from benchflow.record.model_calls import CallRetry
