@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         MessageFile,
         MessagePart,
         MessageParts,
+        Player,
         RoleStatus,
         RoleToolCall,
         read_messages,
@@ -122,6 +123,7 @@ __all__ = [
     "Pair",
     "PartOutcome",
     "Phase",
+    "Player",
     "Proof",
     "ProofKey",
     "RescoreNote",
@@ -175,7 +177,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "benchflow.record.arena_record": (
-            "ArenaMessage ArenaPart ArenaRole MessageFile MessagePart MessageParts RoleStatus RoleToolCall "
+            "ArenaMessage ArenaPart ArenaRole MessageFile MessagePart MessageParts Player RoleStatus RoleToolCall "
             "read_messages read_tool_calls"
         ),
         "benchflow.record.identity": (
