@@ -75,12 +75,19 @@ class A2APeer:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, timeout: float = 300.0, limits: PeerLimits | None = None
+        self,
+        url: str,
+        token: str | None = None,
+        timeout: float = 300.0,
+        limits: PeerLimits | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """`transport` carries the requests, for peers that no socket of this machine reaches."""
         self.url: Final = url.rstrip("/")
         self._timeout: Final = timeout
         self._limits: Final = limits or PeerLimits()
         self._token: Final = token
+        self._transport: Final = transport
         self._ids: Final = count(1)
         self._route: Route | None = None
         self._http: httpx.AsyncClient | None = None
@@ -99,7 +106,11 @@ class A2APeer:
             headers["Authorization"] = f"Bearer {self._token}"
         # The environment's proxies are not for peers: an address means the machine that it names.
         self._http = httpx.AsyncClient(
-            headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_SEC), trust_env=False, follow_redirects=False
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=CONNECT_SEC),
+            trust_env=False,
+            follow_redirects=False,
+            transport=self._transport,
         )
         try:
             self._route = await self._discover()
