@@ -33,6 +33,8 @@ class Assessment:
         """That of its task; None before it has one."""
         self.said = ""
         """The text of its last update."""
+        self.blamed: tuple[str, str] | None = None
+        """The participant that it says broke the rules of the game, and how."""
         self.rewards: Final[list[LiveReward]] = []
         self.problems: Final[list[str]] = []
         """Reward events that are none."""
@@ -85,8 +87,17 @@ class Assessment:
         if message is not None:
             self.said = text_of(message.parts) or self.said
             self._events("assessor_update", text=text_of(message.parts) or None, state=self.state)
+            self._blame(message.parts)
             for found in reward_events(message.parts, self._roles):
                 self._reward(found)
+
+    def _blame(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            told = (
+                part.value.get("participant_failure") if part.kind == "data" and isinstance(part.value, dict) else None
+            )
+            if isinstance(told, dict) and told.get("role") in self._roles:
+                self.blamed = (str(told["role"]), str(told.get("message") or "it broke the rules"))
 
     def _reward(self, found: LiveReward | str) -> None:
         if isinstance(found, str):

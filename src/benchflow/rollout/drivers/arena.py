@@ -17,7 +17,6 @@ from typing import Any, Final
 import anyio
 
 from benchflow.agents.protocol import AgentContext
-from benchflow.arena.a2a_app import a2a_app
 from benchflow.arena.a2a_types import PeerFailure
 from benchflow.arena.assessment import Assessment
 from benchflow.arena.live_verdict import (
@@ -38,7 +37,7 @@ from benchflow.rollout.course import Checkpoint, Past
 from benchflow.rollout.drivers.agents import AgentDriver
 from benchflow.rollout.drivers.arena_assessors import open_assessor
 from benchflow.rollout.drivers.arena_audit import audit_messages
-from benchflow.rollout.drivers.arena_seats import OpenSeat, Seats, card_of
+from benchflow.rollout.drivers.arena_seats import OpenSeat, Seats
 from benchflow.rollout.drivers.turns import TurnContext
 from benchflow.rollout.lifecycle import Draft
 from benchflow.rollout.phases.step_bounds import begin, collect
@@ -49,7 +48,9 @@ from benchflow.verifier.strategy_run import Run
 BUILT_IN: Final = "built-in"
 _NO_LIMIT: Final = 7 * 24 * 3600.0
 _TICK_SEC: Final = 0.25
-_NOT_KEPT: Final = "Every participant of an arena has a workspace of its own, and a game cannot be scored again from them."
+_NOT_KEPT: Final = (
+    "Every participant of an arena has a workspace of its own, and a game cannot be scored again from them."
+)
 
 
 class ArenaDriver(AgentDriver):
@@ -66,14 +67,18 @@ class ArenaDriver(AgentDriver):
         self._forfeited: tuple[str, ...] = ()
         self._assessment: Assessment | None = None
         self._strategy: AssessorStrategy | None = None
+        self._log: MessageLog | None = None
+        self._seed: int | None = None
 
-    async def take_step(self, step: Checkpoint) -> Past:
+    async def take_step(self, step: Checkpoint) -> Past:  # noqa: ARG002 - an arena is one step
         context, draft = self._context, self._draft
         plan = context.plan.steps[0]
         document = context.plan.view.verifier_document
         selected = document.selected if document is not None else None
         if not isinstance(selected, AssessorStrategy):
-            raise Attributed(Unscored("package", "plan", "no-assessor", "The package has no strategy of type assessor."))
+            raise Attributed(
+                Unscored("package", "plan", "no-assessor", "The package has no strategy of type assessor.")
+            )
         self._strategy = selected
         with (
             closing(MessageFile(context.folder, context.redactor)) as file,
@@ -102,9 +107,7 @@ class ArenaDriver(AgentDriver):
     async def _sit_down(self, plan: StepPlan, log: MessageLog, stack: AsyncExitStack) -> None:
         """Open every seat, all at once: first the boxes, which must all be there, then who plays."""
         assessor = self._strategy.role if self._strategy is not None else "assessor"
-        seats = Seats(
-            self._context, plan, log, assessor, self._gatekeeper, self._failed.set, lambda role, made: self._given(role, made)
-        )
+        seats = Seats(self._context, plan, log, assessor, self._gatekeeper, self._failed.set, self._given)
         self._log = log
         boxes: dict[str, Any] = {}
 
@@ -139,12 +142,9 @@ class ArenaDriver(AgentDriver):
         context = self._context
         self._assessment = heard = Assessment(context.folder, context.redactor, context.trajectory, self._roles)
         async with AsyncExitStack() as stack:
-            apps = {}
-            for opened in self._open:
-                role = opened.participant.role
-                apps[role] = opened.participant
+            peers = {seat.participant.role: seat.participant for seat in self._open}
             with attributed("verifier", "verify"):
-                assessor = await open_assessor(run, strategy, config, apps, stack)
+                assessor = await open_assessor(run, strategy, config, peers, stack)
             self._write_cards(assessor.peer.card)
             sent = {key: value for key, value in config.items() if key not in DRIVER_KEYS}
             if context.config.seed is not None:
@@ -153,9 +153,12 @@ class ArenaDriver(AgentDriver):
             request = {"participants": assessor.urls, "config": sent}
             ended = await self._play(heard, assessor.peer, request, forfeit, run.scope.config.timeout_sec)
         self._verdict = self._settled(heard, ended, forfeit, winners, run)
-        notes = [Issue("reward-event", "warning", "", f"The assessor sent {problem}.") for problem in heard.problems[:10]]
+        notes = [
+            Issue("reward-event", "warning", "", f"The assessor sent {problem}.") for problem in heard.problems[:10]
+        ]
         run.findings.add(*notes)
-        await audit_messages(run, self._log, self._seats, self._roles)
+        if self._log is not None:
+            await audit_messages(run, self._log, self._seats, self._roles)
         return self._scored(run, strategy, self._verdict)
 
     async def _play(
@@ -237,7 +240,12 @@ class ArenaDriver(AgentDriver):
             role: {"reward": verdict.rewards.get(role), **self._about(role), **_told(verdict.participants.get(role))}
             for role in self._roles
         }
-        source = {"source": "assessor", "strategy": run.name, "role": strategy.role, "agent": strategy.agent or BUILT_IN}
+        source = {
+            "source": "assessor",
+            "strategy": run.name,
+            "role": strategy.role,
+            "agent": strategy.agent or BUILT_IN,
+        }
         return Scored(
             reward,
             metrics=dict(verdict.rewards),
@@ -254,7 +262,9 @@ class ArenaDriver(AgentDriver):
                 "winner": verdict.winner,
                 "forfeited": list(self._forfeited),
                 "details": verdict.details,
-                "events": [] if heard is None else [
+                "events": []
+                if heard is None
+                else [
                     {"role": event.role, "reward": event.reward, "terminal": event.terminal} for event in heard.rewards
                 ],
             },
@@ -279,7 +289,9 @@ class ArenaDriver(AgentDriver):
             if seat.environment is not None:
                 target = self._context.folder.artifacts / seat.participant.role
                 found = await collect(seat.environment.sandbox, plan.artifacts, target)
-                named = tuple(replace(item, destination=f"{seat.participant.role}/{item.destination}") for item in found)
+                named = tuple(
+                    replace(item, destination=f"{seat.participant.role}/{item.destination}") for item in found
+                )
                 self._draft.note(artifacts=self._draft.notes.artifacts + named)
 
     def _end(self) -> AgentEnd:
@@ -325,12 +337,20 @@ class ArenaDriver(AgentDriver):
 
 def _told(value: Any) -> dict[str, Any]:
     """What an assessor says of a participant beside its reward."""
-    return {key: item for key, item in value.items() if key not in ("reward", "agent", "model")} if isinstance(value, dict) else {}
+    return (
+        {key: item for key, item in value.items() if key not in ("reward", "agent", "model")}
+        if isinstance(value, dict)
+        else {}
+    )
 
 
 def _unfinished(heard: Assessment) -> Unscored:
     """Why a task that did not complete has no verdict."""
     said = f": {heard.said[:500]}" if heard.said else ""
+    if heard.blamed is not None:
+        role, message = heard.blamed
+        reason = f"Participant '{role}': {message[:500]}"
+        return Unscored("agent", "agent", "participant-broke-protocol", reason)
     if heard.state == "rejected":
         return Unscored("package", "verify", "assessor-rejected", f"The assessor rejected the game{said}.")
     if heard.state == "canceled":

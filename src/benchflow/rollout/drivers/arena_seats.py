@@ -11,13 +11,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import anyio
-
 from benchflow.agents.protocol import AgentContext, TurnResult
 from benchflow.arena.a2a_cards import Card
 from benchflow.arena.a2a_client import A2APeer
 from benchflow.arena.a2a_tasks import Executor
-from benchflow.arena.a2a_types import PeerFailure
+from benchflow.arena.a2a_types import PeerFailure, Reply
 from benchflow.arena.bridge import Bridge
 from benchflow.arena.message_log import MessageLog
 from benchflow.arena.participant import Participant
@@ -172,8 +170,8 @@ def _safe(text: str) -> str:
 class _Nobody:
     """The executor of a participant that was never there; its failure is answered before this is asked."""
 
-    async def answer(self, message: Any, context_id: str, updates: Any) -> Any:
+    async def answer(self, *_: Any) -> Reply:
         raise PeerFailure("unreachable", "The participant is not there.")
 
-    async def cancel(self, context_id: str) -> None:
-        await anyio.lowlevel.checkpoint()
+    async def cancel(self, *_: Any) -> None:
+        """Nothing is under way."""

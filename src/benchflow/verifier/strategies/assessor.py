@@ -12,7 +12,7 @@ async def score(run: Run) -> Verdict:
     if run.assess is not None:
         return await run.assess(run)
     message = (
-        f"The strategy {run.name!r} is an assessor, which scores while the participants of an arena talk, not afterwards;"
-        " run the package again."
+        f"The strategy {run.name!r} is an assessor, which scores while the participants of an arena talk, not"
+        " afterwards; run the package again."
     )
     raise UnsupportedError(message, code="assessor-unsupported", path=f"verifier.strategies.{run.name}.type")
