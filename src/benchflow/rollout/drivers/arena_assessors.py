@@ -88,6 +88,9 @@ async def _built_in(
 
     known = {key: value for key, value in config.items() if key != WINNER_REWARDS}
     executor = BuiltinAssessor(known, peer_of, ask)
+    for participant in participants.values():
+        limits = (participant.limit_sec, executor.game.turn_timeout_sec)
+        participant.limit_sec = min(limit for limit in limits if limit is not None)
     return OpenAssessor(await _inside(strategy.role, executor, stack), urls)
 
 
