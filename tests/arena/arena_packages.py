@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,7 @@ def game_package(
         "benchflow:\n  document_version: '0.6'\n"
         f"  interaction: {{mode: arena-concurrent, participants: [{', '.join(roles)}]}}\n---\nPlay the game.\n"
     )
-    chosen = "" if agent is None else f"\n      agent: '{agent}'"
+    chosen = "" if agent is None else f"\n      agent: {json.dumps(agent)}"
     (path / "verifier/verifier.md").write_text(
         "---\ndocument_version: '0.3'\nverifier:\n  name: game\n  default_strategy: referee\n"
         "  strategies:\n    referee:\n"

@@ -25,6 +25,7 @@ from benchflow.arena.assessor_builtin import BuiltinAssessor
 from benchflow.arena.live_verdict import WINNER_REWARDS
 from benchflow.arena.participant import Participant
 from benchflow.arena.participant_program import Program
+from benchflow.arena.role_tools import Offered, RoleTools, ToolCallsApp, ToolWorld
 from benchflow.errors import UnsupportedError, VerifierFailure
 from benchflow.files.redaction import make_redactor
 from benchflow.rollout.drivers.arena_seats import card_of
@@ -56,14 +57,16 @@ async def open_assessor(
     config: Mapping[str, Any],
     participants: Mapping[str, Participant],
     stack: AsyncExitStack,
+    world: ToolWorld | None = None,
 ) -> OpenAssessor:
-    """Start the assessor; it ends with the stack."""
+    """Start the assessor; it ends with the stack. `world` has the tools of the environment and who called them."""
     if strategy.agent is None:
         return await _built_in(run, strategy, config, participants, stack)
     box = await stack.enter_async_context(run.box())
     urls = {role: await served(participant, box, stack) for role, participant in participants.items()}
     if strategy.agent.startswith(PROGRAM):
-        return OpenAssessor(await _program(run, strategy.agent.removeprefix(PROGRAM), box, stack), urls)
+        env = {**box.env, **await _told_of_tools(world, strategy.role, box, stack)}
+        return OpenAssessor(await _program(run, strategy.agent.removeprefix(PROGRAM), box, env, stack), urls)
     message = f"The assessor '{strategy.agent}' is not a program that speaks A2A."
     raise UnsupportedError(message, code="assessor-unsupported", path=f"verifier.strategies.{run.name}.agent")
 
@@ -102,9 +105,22 @@ async def _inside(role: str, executor: Executor, stack: AsyncExitStack) -> A2APe
     return await stack.enter_async_context(A2APeer(url, timeout=_NO_LIMIT, transport=AppTransport(app)))
 
 
-async def _program(run: Run, command: str, box: Box, stack: AsyncExitStack) -> A2APeer:
+async def _told_of_tools(world: ToolWorld | None, role: str, box: Box, stack: AsyncExitStack) -> dict[str, str]:
+    """The tools of the environment in the assessor's box: to use them, and to see who did what."""
+    if world is None:
+        return {}
+    tools = RoleTools(world, role)
+    found: dict[str, str] = {}
+    for app, name in ((tools, "mcp"), (ToolCallsApp(world), "tool-calls")):
+        listener = await box.sandbox.listen(ANY_PORT)
+        await stack.enter_async_context(serve_in(listener, app))
+        found[name] = f"http://{HOST}:{listener.getsockname()[1]}/{name}"
+    return {**Offered(tools, found["mcp"]).variables(), "BENCHFLOW_TOOL_CALLS_URL": found["tool-calls"]}
+
+
+async def _program(run: Run, command: str, box: Box, env: Mapping[str, str], stack: AsyncExitStack) -> A2APeer:
     log = OutputLog(run.output / OUTPUT, make_redactor(frozenset(run.variables.secret.values())))
-    program = await Program.start(command, command, box.sandbox, log, user=box.user, env=box.env, cwd=run.scope.mount)
+    program = await Program.start(command, command, box.sandbox, log, user=box.user, env=env, cwd=run.scope.mount)
     stack.push_async_callback(program.close)
     try:
         peer = await program.peer(_NO_LIMIT, START_SEC)
