@@ -63,6 +63,32 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoffPlan:
+    """How the roles of a team work together."""
+
+    parallel: bool = False
+    """Whether the roles of a scene work at the same time."""
+    isolated: bool = False
+    """Whether each role has a workspace of its own."""
+    trajectory: str = "none"
+    """How much a role learns about the others: `none`, `metadata` or `full`."""
+    artifacts: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is more than one conversation in one workspace."""
+        return self.parallel or self.isolated or bool(self.artifacts)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "mode": "parallel" if self.parallel else "sequential",
+            "workspace_visibility": "isolated" if self.isolated else "shared",
+            "trajectory_visibility": self.trajectory,
+            "artifacts": list(self.artifacts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutPlan:
     """Everything that is decided before launch."""
 
@@ -74,8 +100,8 @@ class RolloutPlan:
     """What the document's user may do; `none` if it is not used."""
     max_rounds: int
     forbidden_tools: frozenset[str]
-    handoff: str | None = None
-    """How much a role learns about the previous one: `none` or `metadata`; None without a team."""
+    handoff: HandoffPlan | None = None
+    """How the roles of the team work together; None without a team."""
     branches: bool = False
 
     def record(self) -> dict[str, Any]:
@@ -86,6 +112,7 @@ class RolloutPlan:
             "max_rounds": self.max_rounds,
             "user": self.user.to_dict() if self.user.status != "none" else None,
             "forbidden_tools": sorted(self.forbidden_tools),
+            **({"handoff": self.handoff.record()} if self.handoff is not None else {}),
         }
 
 
@@ -125,9 +152,30 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         user=contract,
         max_rounds=max(turns, config.max_user_rounds or contract.max_rounds or DEFAULT_ROUNDS),
         forbidden_tools=forbidden_tools(view.namespace.agent_policy),
-        handoff=declared_user.handoff_trajectory_visibility if declared_user.handoff_kind != "none" else None,
+        handoff=_handoff(view, config, fixed=fixed),
         branches=branches,
     )
+
+
+def _handoff(view: TaskRuntimeView, config: RolloutConfig, *, fixed: bool) -> HandoffPlan | None:
+    """How the team works, if there is one; a single agent that replaces it hands nothing over."""
+    declared = view.prompt_plan.user_runtime
+    if declared.handoff_kind == "none" or fixed or config.prompts is not None:
+        return None
+    mode, _, workspace = declared.handoff_kind.partition("-")
+    plan = HandoffPlan(
+        mode == "parallel",
+        workspace == "isolated",
+        declared.handoff_trajectory_visibility or "none",
+        declared.handoff_artifacts,
+    )
+    if plan.isolated and view.manifest is not None:
+        path = f"benchflow.teams.{declared.handoff_team}.handoff.workspace_visibility"
+        message = f"{path}: services of the environment cannot be forked, so no role can have them to itself."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+    if plan.apart and config.user is not None:
+        raise UnsupportedError("A team that works apart has no user.", code="team-unsupported", path="benchflow.teams")
+    return plan
 
 
 def make_user(

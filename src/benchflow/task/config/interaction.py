@@ -84,13 +84,27 @@ class PromptPolicy(Record):
     order: tuple[str, ...] | None = field(listing(kinds.choice(*PROMPT_PARTS), least=1, unique=True), default=None)
 
 
+_NOT_HANDED: Final = ("/verifier", "/tests", "/oracle", "/solution", "/logs/verifier", "/run", "/proc", "/sys", "/dev")
+
+
+def _handed(value: Any, path: str, problems: IssueLog) -> str:
+    """A file or folder that is handed over: absolute, or relative to the working folder."""
+    said = str(some_text.parse(value, path, problems)).rstrip("/")
+    parts = said.split("/")
+    if not said.strip("/.") or ".." in parts or "." in parts or "\0" in said or "" in parts[1:]:
+        raise InvalidValueError("must be a plain path of a file or folder below the root, without '..'", "unsafe-path")
+    if any(said == place or said.startswith(f"{place}/") for place in _NOT_HANDED):
+        raise InvalidValueError("belongs to the verifier, the oracle or the system", "unsafe-path")
+    return said
+
+
 class Handoff(Record):
     """How work passes between the roles of a team."""
 
     mode: str = field(kinds.choice("sequential", "parallel"))
     workspace_visibility: str = field(kinds.choice("shared", "isolated"), default="shared")
     trajectory_visibility: str = field(kinds.choice("none", "metadata", "full"), default="none")
-    artifacts: tuple[str, ...] = field(listing(some_text), default=())
+    artifacts: tuple[str, ...] = field(listing(Kind(_handed), unique=True), default=())
 
 
 class Team(Record):

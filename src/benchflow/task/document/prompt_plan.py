@@ -41,10 +41,11 @@ class UserContract:
     runtime_kind: str = "none"
     """`none`, `scripted-linear` or `model-linear`."""
     handoff_kind: str = "none"
-    """`none` or `sequential-shared`."""
+    """`none`, or the mode and the workspace: `sequential-shared`, `parallel-isolated`, …"""
     handoff_team: str | None = None
     handoff_workspace_visibility: str | None = None
     handoff_trajectory_visibility: str | None = None
+    handoff_artifacts: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     """Path and reason of everything that is not supported."""
 
@@ -52,6 +53,7 @@ class UserContract:
         data = asdict(self)
         del data["problems"]
         data["private_fact_keys"] = list(self.private_fact_keys)
+        data["handoff_artifacts"] = list(self.handoff_artifacts)
         return data
 
 
@@ -85,10 +87,11 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
         branch_execution=(nudges.branch_execution if nudges else None) or "none",
         confirmation_policy=dict(confirmation) if isinstance(confirmation, dict) else confirmation,
         runtime_kind="none" if not has_user else "scripted-linear" if scripted else "model-linear",
-        handoff_kind="sequential-shared" if team else "none",
+        handoff_kind=f"{team.handoff.mode}-{team.handoff.workspace_visibility}" if team else "none",
         handoff_team=team_name,
         handoff_workspace_visibility=team.handoff.workspace_visibility if team else None,
         handoff_trajectory_visibility=team.handoff.trajectory_visibility if team else None,
+        handoff_artifacts=team.handoff.artifacts if team else (),
         problems=tuple(problems),
     )
 
@@ -118,16 +121,19 @@ def _unsupported_handoff(document: TaskDocument, name: str, team: Team) -> list[
     path = f"benchflow.teams.{name}"
     handoff = team.handoff
     found: list[tuple[str, str]] = []
-    if handoff.mode != "sequential":
-        found.append((f"{path}.handoff.mode", "only sequential handoffs are supported"))
-    if handoff.workspace_visibility != "shared":
-        found.append((f"{path}.handoff.workspace_visibility", "only a shared workspace is supported"))
-    if handoff.trajectory_visibility == "full":
-        found.append((f"{path}.handoff.trajectory_visibility", "only none and metadata are supported"))
-    if handoff.artifacts:
-        found.append((f"{path}.handoff.artifacts", "handoff artifacts are not supported"))
+    isolated = handoff.workspace_visibility == "isolated"
+    if isolated and not handoff.artifacts:
+        reason = "what isolated roles deliver must be declared in artifacts: nothing else leaves their workspaces"
+        found.append((f"{path}.handoff.artifacts", reason))
+    apart = isolated or handoff.mode == "parallel" or bool(handoff.artifacts)
+    if apart and (document.user is not None or document.persona is not None or document.namespace.nudges is not None):
+        reason = "a user speaks to a sequential team in a shared workspace without handoff artifacts only"
+        found.append((f"{path}.handoff", reason))
     if not document.scenes:
         found.append((path, "a team needs scenes with turns"))
+    strangers = {turn.role for scene in document.scenes for turn in scene.turns or ()} - set(team.roles)
+    if apart and team.roles and strangers:
+        found.append((f"{path}.roles", f"the scenes have turns by others: {', '.join(sorted(strangers))}"))
     return found
 
 
