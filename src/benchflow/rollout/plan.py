@@ -23,7 +23,7 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Access
-    from benchflow.rollout.users import BaseUser
+    from benchflow.rollout.users import BaseUser, Helper
 
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
@@ -184,17 +184,22 @@ def make_user(
     config: RolloutConfig,
     machine: Mapping[str, str],
     access: Access | None = None,
+    tools: Helper | None = None,
 ) -> BaseUser | None:
     """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
-    return config.user if config.user is not None else document_user(package, plan.user, machine, access)
+    return config.user if config.user is not None else document_user(package, plan.user, machine, access, tools)
 
 
 def document_user(
-    package: TaskPackage, contract: UserContract, machine: Mapping[str, str], access: Access | None = None
+    package: TaskPackage,
+    contract: UserContract,
+    machine: Mapping[str, str],
+    access: Access | None = None,
+    tools: Helper | None = None,
 ) -> BaseUser | None:
     """A new user as the document declares it; None if the contract has none.
 
-    The calls of one that is played by a model are recorded and counted by `access`.
+    The calls of one that is played by a model are recorded and counted by `access`; `tools` are its own.
     """
     document = package.document
     if contract.status == "none" or contract.runtime_kind == "none" or document is None:
@@ -203,7 +208,7 @@ def document_user(
 
     facts = dict(document.user.private_facts) if document.user is not None else {}
     if contract.runtime_kind == "model-linear" and contract.model is not None:
-        ask = model_caller(machine, access)
+        ask = model_caller(machine, access, tools)
         return ModelDocumentNudgeUser(contract.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
 

@@ -183,7 +183,8 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     ),
     i.Scene: rows(ENGINE, "name roles turns skills_dir"),
     i.Turn: rows(ENGINE, "role prompt"),
-    i.User: rows(ENGINE, "model stop_rule private_facts persona", tools=refused("a user's own tools are not run")),
+    i.User: rows(ENGINE, "model stop_rule private_facts persona tools", account=USER),
+    i.UserTool: rows(ENGINE, "name description command arguments", timeout_sec=TIME),
     i.PromptPolicy: rows(ENGINE, "composition order"),
     i.Handoff: rows(
         ENGINE,

@@ -26,6 +26,7 @@ from benchflow.rollout.policies import audit, forbidden_tools
 
 if TYPE_CHECKING:
     from benchflow.rollout.drivers.branches import BranchTree
+    from benchflow.rollout.user_tools import UserTools
 
 
 class AgentDriver(Driver):
@@ -75,8 +76,9 @@ class AgentDriver(Driver):
         place = context.folder.step(step.name).agent
         agents = OpenAgents(context, step, context.environment.sandbox, place, self._gatekeeper())
         heard = context.grant.seat(CallPlace("user", "user", step.name)) if context.grant is not None else None
-        user = make_user(context.package, context.plan, context.config, context.machine, heard)
-        conversation = Conversation(context, agents, user)
+        tools = await self._user_tools(step)
+        user = make_user(context.package, context.plan, context.config, context.machine, heard, tools)
+        conversation = Conversation(context, agents, user, user_tools=tools)
         try:
             try:
                 await conversation.run()
@@ -95,6 +97,18 @@ class AgentDriver(Driver):
                     for point in conversation.points:
                         await point.base.stop()
         return end
+
+    async def _user_tools(self, step: StepPlan) -> UserTools | None:
+        """The tools of the document's user, if it has any and plays."""
+        document, contract = self._context.package.document, self._context.plan.user
+        if document is None or document.user is None or not contract.tools:
+            return None
+        from benchflow.rollout.user_tools import UserTools
+
+        tools = UserTools(document.user, self._context.environment.sandbox)
+        with attributed("environment", "environment"):
+            await tools.check(str(step.agent.user) if step.agent.user is not None else None)
+        return tools
 
     async def _work_apart(self, step: StepPlan, handoff: HandoffPlan) -> AgentEnd:
         """The roles of a team, each in a line of its own."""

@@ -22,6 +22,7 @@ from benchflow.sandbox.protocol import Sandbox
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Grant
+    from benchflow.rollout.user_tools import UserTools
 
 MAX_VERIFIER_OUTPUT: Final = 6_000
 
@@ -51,6 +52,8 @@ class Conversation:
     """Id of the branch this is; None for the main line."""
     points: list[BranchPoint] = field(default_factory=list)
     """The points where it could branch; the caller that takes them stops their sandboxes."""
+    user_tools: UserTools | None = None
+    """What the user can do itself."""
     _memory: TeamMemory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +74,7 @@ class Conversation:
             said = prompt if prompt is not None else await self._next_prompt(number, turn, last, declared=declared)
             prompt = None
             if said is None:
+                self._log_silence(number)
                 return
             last = await self._round(number, turn, said, last)
             if self.agents.exhausted:
@@ -126,9 +130,18 @@ class Conversation:
             **(await self._soft_verified(number)),
         )
         if self.user is not None or len(self.agents.step.turns) > 1:
-            log_round(self.context, self.agents.step, result, prompt, outcome, branch=self.branch)
+            used = self.user_tools.used() if self.user_tools is not None else None
+            log_round(self.context, self.agents.step, result, prompt, outcome, branch=self.branch, user_tools=used)
         self._memory.add(result)
         return result
+
+    def _log_silence(self, number: int) -> None:
+        """What the user did before it ended the conversation without a word."""
+        used = self.user_tools.used() if self.user_tools is not None else None
+        if used is not None:
+            step = {"step": self.agents.step.name} if self.agents.step.name is not None else {}
+            line = {"round": number, **step, "prompt": None, "stop_reason": "user_silent", "user_tools": used}
+            self.context.rounds.append(self.context.redactor.data(line))
 
     async def _soft_verified(self, number: int) -> dict[str, Any]:
         """The verification of the current state, for a user that has another round."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from benchflow.task.config.interaction import PROMPT_PARTS, Scene, Team, Turn
+from benchflow.task.config.interaction import PROMPT_PARTS, Scene, Team, Turn, User
 from benchflow.task.document.task_document import SCRIPTED_MODELS, TaskDocument
 
 DEFAULT_ROUNDS: Final = 5
@@ -32,6 +32,8 @@ class UserContract:
     max_rounds: int | None = None
     persona_present: bool = False
     private_fact_keys: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    """Names of the tools of a user that a model plays."""
     nudge_mode: str | None = None
     nudge_budget: int | None = None
     branchable: bool = False
@@ -53,6 +55,7 @@ class UserContract:
         data = asdict(self)
         del data["problems"]
         data["private_fact_keys"] = list(self.private_fact_keys)
+        data["tools"] = list(self.tools)
         data["handoff_artifacts"] = list(self.handoff_artifacts)
         return data
 
@@ -71,6 +74,8 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
     facts = user.private_facts if user else {}
     if has_user and scripted and not facts:
         problems.append(("user", "a scripted user needs private_facts; a user with only a persona needs a model"))
+    if user is not None and user.tools:
+        problems += _unsupported_tools(document, user)
     confirmation = nudges.confirmation_policy if nudges else None
     reasons = list(dict.fromkeys(reason for _, reason in problems))
     return UserContract(
@@ -81,6 +86,7 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
         max_rounds=rounds,
         persona_present=document.persona is not None,
         private_fact_keys=tuple(sorted(facts)),
+        tools=tuple(tool.name for tool in user.tools) if user else (),
         nudge_mode=nudges.mode if nudges else None,
         nudge_budget=nudges.nudge_budget if nudges else None,
         branchable=nudges.branchable if nudges else False,
@@ -94,6 +100,19 @@ def compile_user_runtime(document: TaskDocument) -> UserContract:
         handoff_artifacts=team.handoff.artifacts if team else (),
         problems=tuple(problems),
     )
+
+
+def _unsupported_tools(document: TaskDocument, user: User) -> list[tuple[str, str]]:
+    nudges = document.namespace.nudges
+    found: list[tuple[str, str]] = []
+    if user.model in SCRIPTED_MODELS:
+        found.append(("user.tools", "a scripted user calls no tools; a user with tools needs a model"))
+    if nudges is not None and nudges.branch_execution == "forked-snapshot":
+        found.append(("user.tools", "the tools of a user act in one environment, and branches have several"))
+    agent = document.config.agent.user
+    if user.account is not None and agent is not None and str(agent) == user.account:
+        found.append(("user.account", "it is the account of the agent (agent.user); a user needs its own"))
+    return found
 
 
 def _handoff(document: TaskDocument, problems: list[tuple[str, str]]) -> tuple[str | None, Team | None]:
