@@ -159,23 +159,35 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
 
 def _handoff(view: TaskRuntimeView, config: RolloutConfig, *, fixed: bool) -> HandoffPlan | None:
     """How the team works, if there is one; a single agent that replaces it hands nothing over."""
-    declared = view.prompt_plan.user_runtime
-    if declared.handoff_kind == "none" or fixed or config.prompts is not None:
-        return None
-    mode, _, workspace = declared.handoff_kind.partition("-")
-    plan = HandoffPlan(
-        mode == "parallel",
-        workspace == "isolated",
-        declared.handoff_trajectory_visibility or "none",
-        declared.handoff_artifacts,
-    )
+    plan = None if fixed or config.prompts is not None else _declared_handoff(view)
+    if plan is None or not plan.apart:
+        return plan
+    path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"
     if plan.isolated and view.manifest is not None:
-        path = f"benchflow.teams.{declared.handoff_team}.handoff.workspace_visibility"
         message = f"{path}: services of the environment cannot be forked, so no role can have them to itself."
         raise UnsupportedError(message, code="team-unsupported", path=path)
-    if plan.apart and config.user is not None:
-        raise UnsupportedError("A team that works apart has no user.", code="team-unsupported", path="benchflow.teams")
+    if config.user is not None:
+        message = f"{path}: a user speaks to a sequential team in one workspace, without handoff artifacts, only."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
     return plan
+
+
+def require_one_actor(view: TaskRuntimeView) -> None:
+    """Raise `UnsupportedError` for a team that one actor, who takes all turns in one workspace, cannot play."""
+    plan = _declared_handoff(view)
+    if plan is not None and plan.apart:
+        path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"
+        message = f"{path}: the roles of this team work apart, and here one actor takes every turn; use bench run."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+
+
+def _declared_handoff(view: TaskRuntimeView) -> HandoffPlan | None:
+    declared = view.prompt_plan.user_runtime
+    if declared.handoff_kind == "none":
+        return None
+    mode, _, workspace = declared.handoff_kind.partition("-")
+    told = declared.handoff_trajectory_visibility or "none"
+    return HandoffPlan(mode == "parallel", workspace == "isolated", told, declared.handoff_artifacts)
 
 
 def make_user(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchflow.agents.model.model_conversation import Conversation
 from benchflow.agents.model.tools import SPECS, MalformedCall, ToolSpec, parse_call, run_tool, shown_result
 from benchflow.agents.workspace import Workspace
-from benchflow.errors import EnvironmentFailure, PackageError
+from benchflow.errors import EnvironmentFailure, PackageError, SandboxFailure
 from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.config.interaction import User, UserTool
 
@@ -23,6 +23,7 @@ MAX_CALLS: Final = 8
 """Of one round; after them the user has to answer."""
 MAX_SHOWN: Final = 6_000
 _TIMEOUT_SEC: Final = 60.0
+_NO_USER: Final = frozenset({"user", "unknown-user"})
 ABILITY: Final = (
     "You have tools of your own to look at things or to act before you answer; the assistant cannot see them."
 )
@@ -42,12 +43,15 @@ class UserTools:
 
     async def check(self, agent: str | None) -> None:
         """Raise if the account does not exist in the environment, or is the agent's."""
-        own = await self._sandbox.exec(["id", "-u"], user=self._account, cwd="/", timeout=_TIMEOUT_SEC)
-        if not own.ok:
+        try:
+            own = await self._sandbox.exec(["id", "-u"], user=self._account, cwd="/", timeout=_TIMEOUT_SEC)
+        except SandboxFailure as error:
+            if error.code not in _NO_USER:
+                raise
             message = f"user.account: the environment has no account '{self._account}'."
-            raise EnvironmentFailure(message, code="user-account-missing", path="user.account")
+            raise EnvironmentFailure(message, code="user-account-missing", path="user.account") from error
         other = await self._sandbox.exec(["id", "-u"], user=agent, cwd="/", timeout=_TIMEOUT_SEC)
-        if own.stdout == other.stdout:
+        if not own.ok or own.stdout == other.stdout:
             message = f"user.account: '{self._account}' is the account of the agent; a user needs its own."
             raise PackageError(message, code="user-account", path="user.account")
 
