@@ -140,6 +140,12 @@ class A2APeer:
         A reader that stops early closes the generator (`contextlib.aclosing`).
         """
         message = Message(parts_of(text, data), context_id=context_id, task_id=task_id)
+        async with aclosing(self.exchange(message, timeout)) as events:
+            async for event in events:
+                yield event
+
+    async def exchange(self, message: Message, timeout: float | None = None) -> AsyncGenerator[Event]:
+        """Send a message as it is, and yield what comes back as `send` does."""
         route, deadline = self._to(), anyio.current_time() + (self._timeout if timeout is None else timeout)
         exchange = _Exchange(self.url, self._limits, deadline)
         body = {"message": render_message(message, route.version), "configuration": _configuration(route)}

@@ -7,7 +7,7 @@ permission request is answered by the caller's handler; in doubt there is no ans
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import anyio
 
-from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, StopReason, TurnResult
+from benchflow.agents.protocol import (
+    Agent,
+    AgentContext,
+    EventSink,
+    PermissionHandler,
+    PermissionRequest,
+    StopReason,
+    TurnResult,
+)
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.redaction import Redactor
@@ -63,6 +71,8 @@ class TurnContext:
     """What differs from the environment because agents were installed, before any of them began."""
     grant: Grant | None = None
     """The calls of models; None for agents that make none."""
+    adapt: Callable[[AgentContext], AgentContext] | None = None
+    """Changes what agents are given; None: nothing."""
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         return make_agent(self.config, name, model, self.machine)
@@ -74,6 +84,7 @@ class TurnContext:
         sandbox: Sandbox,
         logs: Path,
         ask: PermissionHandler | None,
+        events: EventSink,
         models: Access | None = None,
     ) -> AgentContext:
         """The context of a role while it is open in a sandbox: variables and files of its own scope only."""
@@ -82,12 +93,12 @@ class TurnContext:
         user = step.agent.user
         limits = self.config.limits
         env = self._agent_env(role.env, is_oracle=is_oracle)
-        return AgentContext(
+        made = AgentContext(
             sandbox=sandbox,
             workdir=sandbox.spec.workdir,
             user=str(user) if user is not None else None,
             env=env if models is None or models.listening is None else models.without_keys(env),
-            events=self.trajectory,
+            events=events,
             log_folder=logs,
             model=role.model,
             reasoning_effort=role.reasoning_effort,
@@ -104,6 +115,7 @@ class TurnContext:
             redactor=self.redactor if models is None else self.redactor.with_values([models.token]),
             models=models,
         )
+        return made if self.adapt is None else self.adapt(made)
 
     def _relay(self, agent: str) -> tuple[Mapping[str, Any], ...]:
         """The server of such tools, for agents inside the sandbox."""
@@ -253,6 +265,8 @@ class OpenAgents:
         self.tally: Final = AgentTally()
         self.gatekeeper: Final = gatekeeper
         self._logs: Final = logs
+        self.line: Final = context.trajectory.line()
+        """Where its events go."""
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
         self._access: dict[str, Access] = {}
@@ -275,12 +289,12 @@ class OpenAgents:
 
     async def take_turn(self, turn: PlannedTurn, prompt: str, **where: Any) -> TurnOutcome:
         """Prompt a role and wait until its turn has ended; `where` is added to every event of the turn."""
-        trajectory = self.context.trajectory
+        line = self.line
         began = anyio.current_time()
         self.gatekeeper.begin_turn()
         role = turn.role.name if turn.scene is not None else None
-        with trajectory.context(scene=turn.scene, role=role, **where), trajectory.collected() as events:
-            trajectory("user_message", text=prompt)
+        with line.context(scene=turn.scene, role=role, **where), line.collected() as events:
+            line("user_message", text=prompt)
             with attributed("agent", "agent"):
                 result = await self._prompt(turn, prompt, where)
         self.gatekeeper.end_turn()
@@ -289,7 +303,7 @@ class OpenAgents:
 
     async def _prompt(self, turn: PlannedTurn, prompt: str, where: Mapping[str, Any]) -> TurnResult:
         grant = self.context.grant
-        agent = await self._opened(turn)
+        agent = await self.opened(turn)
         if (access := self._access.get(turn.role.name)) is not None:
             place = {"step": where.get("step"), "turn": where.get("round", 0), "branch": where.get("branch")}
             access.at(**place, scene=turn.scene)
@@ -305,22 +319,23 @@ class OpenAgents:
         if result is None or result.timed_out:  # calls under way are over before anything is said of them
             await self._shut(turn.role.name)
         if grant is not None and grant.limit is not None:
-            self.context.trajectory("error", code=grant.limit.name, message=str(grant.limit))
+            self.line("error", code=grant.limit.name, message=str(grant.limit))
             await self._shut(turn.role.name)
             ended = result or TurnResult("end_turn")
             return replace(ended, stop_reason=cast("StopReason", grant.limit.name), timed_out=False)
-        if grant is not None and grant.failure is not None:
-            raise grant.failure.error() from failed
+        if grant is not None and (unreached := grant.failure_of(turn.role.name)) is not None:
+            raise unreached.error() from failed
         if failed is not None:
             raise failed
         if result is None:
-            self.context.trajectory("agent_timeout", reason="did not end by itself", timeout_sec=limit)
+            self.line("agent_timeout", reason="did not end by itself", timeout_sec=limit)
             result = TurnResult("timeout", timed_out=True)
         if result.stop_reason == "exited":
             await self._shut(turn.role.name)
         return result
 
-    async def _opened(self, turn: PlannedTurn) -> Agent:
+    async def opened(self, turn: PlannedTurn) -> Agent:
+        """The agent of a turn, started if it is not open."""
         role = turn.role
         agent = self._open.get(role.name)
         if agent is None:
@@ -328,7 +343,7 @@ class OpenAgents:
             logs = self._logs / role.name if self._several else self._logs
             ask = self.gatekeeper if self.gatekeeper.active() else None
             models = await self._admitted(agent, role.name)
-            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, models)
+            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, self.line, models)
             self._open[role.name] = agent  # before it is started, so that a cancelled start is closed too
             await agent.start(settings)
         return agent
