@@ -1,6 +1,7 @@
 """A peer is called in every version and binding; whatever a hostile one answers is one failure within its limits."""
 
 import json
+from contextlib import aclosing
 
 import anyio
 import anyio.lowlevel
@@ -154,10 +155,10 @@ async def test_a_peer_that_drips_forever_is_silent_past_its_limit():
             yield b": \n\n"
             await anyio.sleep(0.05)
 
-    async with served_raw(hostile(lambda: StreamingResponse(body(), media_type="text/event-stream"))) as url:
-        async with A2APeer(url, timeout=0.5) as peer:
-            with pytest.raises(PeerFailure, match="did not answer within its limit") as caught:
-                await peer.ask("hi")
+    app = hostile(lambda: StreamingResponse(body(), media_type="text/event-stream"))
+    async with served_raw(app) as url, A2APeer(url, timeout=0.5) as peer:
+        with pytest.raises(PeerFailure, match="did not answer within its limit") as caught:
+            await peer.ask("hi")
     assert caught.value.problem == "silent"
 
 
@@ -183,11 +184,10 @@ async def test_a_card_that_cannot_be_used_is_a_failure_before_anything_is_sent(c
 
 async def test_a_card_that_names_another_machine_leads_back_to_the_one_that_was_asked():
     elsewhere = Says("never")
-    async with served(elsewhere) as trap, served_raw(hostile(lambda: sent(EVENT), {**CARD, "url": trap})) as url:
-        async with A2APeer(url, timeout=5) as peer:
-            async for event in peer.send("secret"):
-                assert isinstance(event, StatusEvent)
-                break
+    async with served(elsewhere) as trap:
+        app = hostile(lambda: sent(EVENT), {**CARD, "url": trap})
+        async with served_raw(app) as url, A2APeer(url, timeout=5) as peer, aclosing(peer.send("secret")) as events:
+            assert isinstance(await anext(events), StatusEvent)
     assert elsewhere.asked == []
 
 
