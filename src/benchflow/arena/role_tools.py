@@ -185,15 +185,21 @@ class RoleTools(RemoteTools):
 
     def __init__(self, world: ToolWorld, role: str) -> None:
         self.specs = world.specs
-        self.token: Final = secrets.token_urlsafe(24)
         self._world: Final = world
         self._role: Final = role
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         return await self._world.call(self._role, name, arguments)
 
+
+class ToolEndpoint:
+    """Tools as an ASGI application: MCP over HTTP, one answer per request, for whoever has the token."""
+
+    def __init__(self, tools: RemoteTools) -> None:
+        self.tools: Final = tools
+        self.token: Final = secrets.token_urlsafe(24)
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """An ASGI application: MCP over HTTP, one answer per request, for whoever has the token of the role."""
         if scope["type"] != "http":
             return
         headers = {bytes(name).lower(): bytes(value) for name, value in scope["headers"]}
@@ -226,10 +232,12 @@ class RoleTools(RemoteTools):
                 version = params.get("protocolVersion", VERSION)
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
-                result = {"tools": [_shown(spec) for spec in self.specs]}
+                result = {"tools": [_shown(spec) for spec in self.tools.specs]}
             case "tools/call":
                 arguments = params.get("arguments")
-                text, ok = await self.call(str(params.get("name")), arguments if isinstance(arguments, dict) else {})
+                text, ok = await self.tools.call(
+                    str(params.get("name")), arguments if isinstance(arguments, dict) else {}
+                )
                 result = {"content": [{"type": "text", "text": text}], "isError": not ok}
             case "ping":
                 result = {}
@@ -265,16 +273,20 @@ async def _answer(send: Any, status: int, value: Any) -> None:
 class Offered:
     """The tools of a role, and where they are in its box."""
 
-    tools: RoleTools
+    endpoint: ToolEndpoint
     url: str
+
+    @property
+    def tools(self) -> RemoteTools:
+        return self.endpoint.tools
 
     def variables(self) -> dict[str, str]:
         """For scripts and programs."""
-        return {"BENCHFLOW_MCP_URL": self.url, "BENCHFLOW_MCP_TOKEN": self.tools.token}
+        return {"BENCHFLOW_MCP_URL": self.url, "BENCHFLOW_MCP_TOKEN": self.endpoint.token}
 
     def server(self) -> dict[str, Any]:
         """For agents that take MCP servers."""
-        headers = [{"name": "Authorization", "value": f"Bearer {self.tools.token}"}]
+        headers = [{"name": "Authorization", "value": f"Bearer {self.endpoint.token}"}]
         return {"type": "http", "name": "environment", "url": self.url, "headers": headers}
 
 

@@ -31,7 +31,7 @@ from benchflow.arena.live_verdict import (
     read_winner_rewards,
 )
 from benchflow.arena.message_log import MessageLog
-from benchflow.arena.role_tools import Offered, RoleTools, ToolWorld, tool_world
+from benchflow.arena.role_tools import Offered, RoleTools, ToolEndpoint, ToolWorld, tool_world
 from benchflow.errors import Issue, VerifierFailure
 from benchflow.record import AgentEnd, ArenaPart, ArenaRole, MessageFile, Workspace, write_document
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attributed
@@ -154,10 +154,10 @@ class ArenaDriver(AgentDriver):
         """The tools on the loopback of a participant's box, for the token of its role."""
         if self._world is None:
             return
-        tools = RoleTools(self._world, role)
+        endpoint = ToolEndpoint(RoleTools(self._world, role))
         listener = await sandbox.listen(ANY_PORT)
-        await stack.enter_async_context(serve_in(listener, tools))
-        self._offered[role] = Offered(tools, f"http://{HOST}:{listener.getsockname()[1]}/mcp")
+        await stack.enter_async_context(serve_in(listener, endpoint))
+        self._offered[role] = Offered(endpoint, f"http://{HOST}:{listener.getsockname()[1]}/mcp")
 
     def _given(self, role: str, made: AgentContext) -> AgentContext:
         """What the agent of a role is given beside what every agent is: the tools of the environment."""
@@ -171,7 +171,7 @@ class ArenaDriver(AgentDriver):
             env={**made.env, **offered.variables()},
             mcp_servers=() if calls_itself else (offered.server(),),
             tools=offered.tools if calls_itself else None,
-            redactor=made.redactor.with_values([offered.tools.token]),
+            redactor=made.redactor.with_values([offered.endpoint.token]),
         )
 
     async def _assess(self, run: Run) -> Verdict:
@@ -194,6 +194,8 @@ class ArenaDriver(AgentDriver):
             self._seed = sent.get("seed") if isinstance(sent.get("seed"), int) else None
             request = {"participants": assessor.urls, "config": sent}
             ended = await self._play(heard, assessor.peer, request, forfeit, run.scope.config.timeout_sec)
+        if assessor.problems and heard.state == "failed":
+            heard.said = f"{type(assessor.problems[0]).__name__}: {assessor.problems[0]}"
         self._verdict = self._settled(heard, ended, forfeit, winners, run)
         notes = [
             Issue("reward-event", "warning", "", f"The assessor sent {problem}.") for problem in heard.problems[:10]

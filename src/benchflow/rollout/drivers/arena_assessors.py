@@ -9,7 +9,7 @@ A participant is reached at an endpoint of the driver only: on the loopback of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,10 +25,11 @@ from benchflow.arena.assessor_builtin import BuiltinAssessor
 from benchflow.arena.live_verdict import WINNER_REWARDS
 from benchflow.arena.participant import Participant
 from benchflow.arena.participant_program import Program
-from benchflow.arena.role_tools import Offered, RoleTools, ToolCallsApp, ToolWorld
-from benchflow.errors import UnsupportedError, VerifierFailure
+from benchflow.arena.role_tools import Offered, RoleTools, ToolCallsApp, ToolEndpoint, ToolWorld
+from benchflow.errors import VerifierFailure
 from benchflow.files.redaction import make_redactor
 from benchflow.rollout.drivers.arena_seats import card_of
+from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.verifier.declared_strategies import AssessorStrategy
 from benchflow.verifier.boxes import Box
 from benchflow.verifier.judging.judge_client import JudgeModel
@@ -49,6 +50,8 @@ class OpenAssessor:
 
     peer: A2APeer
     urls: Mapping[str, str]
+    problems: Sequence[Exception] = ()
+    """What an assessor in this process raised; its client is not told."""
 
 
 async def open_assessor(
@@ -62,13 +65,20 @@ async def open_assessor(
     """Start the assessor; it ends with the stack. `world` has the tools of the environment and who called them."""
     if strategy.agent is None:
         return await _built_in(run, strategy, config, participants, stack)
-    box = await stack.enter_async_context(run.box())
-    urls = {role: await served(participant, box, stack) for role, participant in participants.items()}
     if strategy.agent.startswith(PROGRAM):
+        box = await stack.enter_async_context(run.box())
+        urls = {role: await served(participant, box.sandbox, stack) for role, participant in participants.items()}
         env = {**box.env, **await _told_of_tools(world, strategy.role, box, stack)}
         return OpenAssessor(await _program(run, strategy.agent.removeprefix(PROGRAM), box, env, stack), urls)
-    message = f"The assessor '{strategy.agent}' is not a program that speaks A2A."
-    raise UnsupportedError(message, code="assessor-unsupported", path=f"verifier.strategies.{run.name}.agent")
+    from benchflow.rollout.drivers.arena_agent_assessor import agent_assessor
+
+    apps = {}
+    for index, (role, participant) in enumerate(participants.items()):
+        apps[role] = await endpoint(participant, _INSIDE.format(name=f"p{index}"), stack)
+    executor, sandbox = await agent_assessor(run, strategy, apps, world, stack)
+    urls = {role: await served(participant, sandbox, stack) for role, participant in participants.items()}
+    problems: list[Exception] = []
+    return OpenAssessor(await _inside(strategy.role, executor, stack, problems), urls, problems)
 
 
 async def _built_in(
@@ -94,13 +104,15 @@ async def _built_in(
     for participant in participants.values():
         limits = (participant.limit_sec, executor.game.turn_timeout_sec)
         participant.limit_sec = min(limit for limit in limits if limit is not None)
-    return OpenAssessor(await _inside(strategy.role, executor, stack), urls)
+    problems: list[Exception] = []
+    return OpenAssessor(await _inside(strategy.role, executor, stack, problems), urls, problems)
 
 
-async def _inside(role: str, executor: Executor, stack: AsyncExitStack) -> A2APeer:
-    """An executor of this process as a peer."""
+async def _inside(role: str, executor: Executor, stack: AsyncExitStack, problems: list[Exception]) -> A2APeer:
+    """An executor of this process as a peer; what it raises is kept in `problems`."""
     url = _INSIDE.format(name="assessor")
-    app = a2a_app(Card(role, "The assessor of an arena.", url, skill="assess"), executor)
+    card = Card(role, "The assessor of an arena.", url, skill="assess")
+    app = a2a_app(card, executor, told=problems.append)
     await stack.enter_async_context(app.running())
     return await stack.enter_async_context(A2APeer(url, timeout=_NO_LIMIT, transport=AppTransport(app)))
 
@@ -109,7 +121,7 @@ async def _told_of_tools(world: ToolWorld | None, role: str, box: Box, stack: As
     """The tools of the environment in the assessor's box: to use them, and to see who did what."""
     if world is None:
         return {}
-    tools = RoleTools(world, role)
+    tools = ToolEndpoint(RoleTools(world, role))
     found: dict[str, str] = {}
     for app, name in ((tools, "mcp"), (ToolCallsApp(world), "tool-calls")):
         listener = await box.sandbox.listen(ANY_PORT)
@@ -138,9 +150,9 @@ async def endpoint(participant: Participant, url: str, stack: AsyncExitStack) ->
     return app
 
 
-async def served(participant: Participant, box: Box, stack: AsyncExitStack) -> str:
+async def served(participant: Participant, sandbox: Sandbox, stack: AsyncExitStack) -> str:
     """That endpoint on the loopback of the assessor's box; its address there."""
-    listener = await box.sandbox.listen(ANY_PORT)
+    listener = await sandbox.listen(ANY_PORT)
     url = f"http://{HOST}:{listener.getsockname()[1]}"
     app = await endpoint(participant, url, stack)
     await stack.enter_async_context(serve_in(listener, app))
