@@ -132,7 +132,7 @@ def report(
     print(f"  CPU of the driver          {cpu:.2f} ms")
     print(f"  of that in the endpoint    {statistics.median(written) if written else float('nan'):.2f} ms median")
     for role, what in (("talker", "nop"), ("program", "a program"), ("forger", "a script")):
-        print(f"with the others, to {what:9}{median.get(role, float('nan')):.1f} ms median, with its own time")
+        print(f"with the others, to {what:10}{median.get(role, float('nan')):.1f} ms median, with its own time")
     good = whole == len(results) and not forged and not left and alone_ms <= TARGET_MS
     return 0 if good else 1
 
