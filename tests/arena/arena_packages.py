@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,17 +45,21 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if body["method"] != "message/stream":
-            return self.reply(json.dumps({"jsonrpc": "2.0", "id": body.get("id"), "result": {
-                "kind": "task", "id": "t", "contextId": "c", "status": {"state": "canceled"}}}).encode(), "application/json")
+            open("/tmp/cancelled", "w").close()
+            task = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "canceled"}}
+            answer = {"jsonrpc": "2.0", "id": body.get("id"), "result": task}
+            return self.reply(json.dumps(answer).encode(), "application/json")
         self.send_response(200); self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close"); self.end_headers()
         def event(result):
             data = json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": result})
             self.wfile.write(f"data: {data}\\n\\n".encode()); self.wfile.flush()
         def status(state, text=None, data=None):
-            parts = ([{"kind": "text", "text": text}] if text else []) + ([{"kind": "data", "data": data}] if data else [])
+            parts = [{"kind": "text", "text": text}] if text else []
+            parts += [{"kind": "data", "data": data}] if data else []
             message = {"kind": "message", "role": "agent", "messageId": uuid.uuid4().hex, "parts": parts}
-            event({"kind": "status-update", "taskId": "t", "contextId": "c", "final": state not in ("working", "submitted"),
+            final = state not in ("working", "submitted")
+            event({"kind": "status-update", "taskId": "t", "contextId": "c", "final": final,
                    "status": {"state": state, **({"message": message} if parts else {})}})
         def artifact(value):
             event({"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": {"artifactId": "a",
@@ -110,9 +115,10 @@ def game_package(
         "benchflow:\n  document_version: '0.6'\n"
         f"  interaction: {{mode: arena-concurrent, participants: [{', '.join(roles)}]}}\n---\nPlay the game.\n"
     )
-    chosen = "" if agent is None else f"\n      agent: '{agent}'"
+    chosen = "" if agent is None else f"\n      agent: {json.dumps(agent)}"
     (path / "verifier/verifier.md").write_text(
-        "---\ndocument_version: '0.3'\nverifier:\n  name: game\n  default_strategy: referee\n  strategies:\n    referee:\n"
+        "---\ndocument_version: '0.3'\nverifier:\n  name: game\n  default_strategy: referee\n"
+        "  strategies:\n    referee:\n"
         f"      type: assessor\n      role: umpire\n      protocol: a2a{chosen}\n      config: {config}\n"
         "---\n## role:umpire\nThe higher number wins this little game of ours.\n"
     )

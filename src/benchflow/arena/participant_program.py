@@ -38,8 +38,15 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 _POLL_SEC: Final = 0.05
+_SHOWN: Final = 80
 _NO_LIMIT: Final = 24 * 3600.0
 _START: Final = 'exec {command} "$@"'
+
+
+def shortened_command(command: str) -> str:
+    """A command for messages: one line, shortened."""
+    line = " ".join(command.split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
 class Program:
@@ -48,7 +55,7 @@ class Program:
     def __init__(self, name: str, sandbox: Sandbox, process: SandboxProcess, port: int, log: OutputLog) -> None:
         self.port: Final = port
         self.exit_code: int | None = None
-        self._name: Final = name
+        self._name: Final = shortened_command(name)
         self._sandbox: Final = sandbox
         self._process: Final = process
         self._log: Final = log
@@ -114,7 +121,7 @@ class Program:
             except PeerFailure as error:
                 if self.exit_code is not None:
                     said = f": {self._log.last_line}" if self._log.last_line else ""
-                    message = f"The program '{self._name}' exited with code {self.exit_code} at its start{said}"
+                    message = f"The program '{self._name}' exited with code {self.exit_code} at its start{said}."
                     raise PeerFailure("unreachable", message) from error
                 if error.problem != "unreachable" or anyio.current_time() >= until:
                     raise
