@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,9 @@ _NEEDED: Final = ("httpx", "starlette", "uvicorn")
 @click.option("--agent-token-file", type=PATH, metavar="FILE", help="Use the token in this file for the agents.")
 @click.option("--no-token", is_flag=True, help="Let in everybody on this machine; on loopback only.")
 @click.option(
+    "--path", "where", metavar="PATH", help="Path of the assessor; default: / with a token, otherwise a random one."
+)
+@click.option(
     "--allow-host", "hosts", multiple=True, metavar="HOST[:PORT]", help="Participants may be on this host; repeatable."
 )
 @click.option("--max-games", type=click.IntRange(min=1), default=16, show_default=True, help="Games at one time.")
@@ -49,6 +53,7 @@ def a2a(
     agent_port: int,
     agent_token_file: Path | None,
     no_token: bool,
+    where: str | None,
     hosts: tuple[str, ...],
     max_games: int,
     game_timeout: float,
@@ -67,13 +72,15 @@ def a2a(
     from benchflow.serve.server_log import ServerLog
     from cube.access import is_loopback
 
+    if where is not None and not re.fullmatch(r"/[A-Za-z0-9_.~/-]*", where):
+        raise UsageError(f"--path takes a path such as /assess, not {where[:60]!r}.", code="usage")
     package, named, log = _package(path), read_hosts(hosts), ServerLog()
     harness = open_port(host, port, token_file=token_file, no_token=no_token)
     try:
         agent = open_port(host, agent_port, token_file=agent_token_file, no_token=no_token)
         _require_different(harness, agent)
         reachable = Reachable(is_loopback(harness.listener.getsockname()[0]), named)
-        server = AssessorServer(package, reachable, log, most_games=max_games, game_timeout=game_timeout)
+        server = AssessorServer(package, reachable, log, most_games=max_games, game_timeout=game_timeout, path=where)
     except BaseException:
         harness.listener.close()
         raise

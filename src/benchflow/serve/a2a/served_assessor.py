@@ -56,7 +56,9 @@ class AssessorServer:
         *,
         most_games: int,
         game_timeout: float,
+        path: str | None = None,
     ) -> None:
+        """`path` is where the assessor is; None: at the root with a token, otherwise where nobody can guess it."""
         strategy = served_strategy(package)
         self._name: Final = package.name
         self._assessor: Final = BuiltinAssessor(
@@ -65,12 +67,18 @@ class AssessorServer:
         self._log: Final = log
         self._most: Final = most_games
         self._timeout: Final = game_timeout
-        self._path: Final = f"/{new_token()}"
+        self._path: Final = path
+        self._secret_path: Final = f"/{new_token()}"
         self._apps: list[A2AApp] = []
 
     def harness_url(self, port: Port) -> str:
         """Without a token the path cannot be guessed, so that a local participant does not find it."""
-        return port.url if port.token is not None else f"{port.url}{self._path}"
+        return f"{port.url}{self._prefix(port)}"
+
+    def _prefix(self, port: Port) -> str:
+        if self._path is not None:
+            return self._path.rstrip("/")
+        return "" if port.token is not None else self._secret_path
 
     def applications(self, harness: Port, agent: Port) -> list[Application]:
         game = self._assessor.game
@@ -81,7 +89,7 @@ class AssessorServer:
         assess = a2a_app(
             Card(f"{self._name} assessor", description, self.harness_url(harness), skill=SKILL),
             self._assessor,
-            prefix="" if harness.token is not None else self._path,
+            prefix=self._prefix(harness),
             most_running=self._most,
             time_limit=self._timeout,
             told=lambda error: self._log("game_failed", error=f"{type(error).__name__}: {error}"),
