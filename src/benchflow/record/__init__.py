@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from benchflow.record.arena_summary import (
+        ArenaStatistics,
+        CrossPlay,
+        Pairing,
+        Rating,
+        RatingGroup,
+        RoleMean,
+    )
     from benchflow.record.codec import JsonLines, read_lines, write_document
+    from benchflow.record.estimates import Bounds, Estimate
     from benchflow.record.identity import (
         ALWAYS_WIN,
         Pair,
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
         work_key,
     )
     from benchflow.record.job import Counted, DamagedLine, Job, JobRecord, JobRequest, JobResults, TaskChoice, list_jobs
-    from benchflow.record.job_summary import Bounds, Estimate, Statistics, Summary, WiderCounts, read_summary
+    from benchflow.record.job_summary import Statistics, Summary, WiderCounts, read_summary
     from benchflow.record.layout import JobPlaces, RolloutFolder, StepFolder
     from benchflow.record.leaderboard_index import Leaderboard, read_leaderboard
     from benchflow.record.model_calls import (
@@ -71,6 +80,7 @@ __all__ = [
     "ALWAYS_WIN",
     "AgentEnd",
     "AgentPart",
+    "ArenaStatistics",
     "Artifact",
     "Bounds",
     "BranchOption",
@@ -81,6 +91,7 @@ __all__ = [
     "CallRetry",
     "CleanupFailure",
     "Counted",
+    "CrossPlay",
     "DamagedLine",
     "EarlierScore",
     "ErrorRecord",
@@ -102,13 +113,17 @@ __all__ = [
     "Notes",
     "Outcome",
     "Pair",
+    "Pairing",
     "PartOutcome",
     "Phase",
     "Proof",
     "ProofKey",
+    "Rating",
+    "RatingGroup",
     "RescoreNote",
     "Result",
     "RewardLine",
+    "RoleMean",
     "RolloutFolder",
     "Rung",
     "RungOutcome",
@@ -152,6 +167,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "benchflow.record.arena_summary": "ArenaStatistics CrossPlay Pairing Rating RatingGroup RoleMean",
+        "benchflow.record.estimates": "Bounds Estimate",
         "benchflow.record.identity": (
             "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
         ),
@@ -170,7 +187,7 @@ __getattr__ = lazy_names(
         "benchflow.record.proof": "Proof ProofKey RungOutcome StepProof",
         "benchflow.record.leaderboard_index": "Leaderboard read_leaderboard",
         "benchflow.record.schemas": "schema",
-        "benchflow.record.job_summary": "Bounds Estimate Statistics Summary WiderCounts read_summary",
+        "benchflow.record.job_summary": "Statistics Summary WiderCounts read_summary",
         "benchflow.record.trajectory": "Event RewardLine Trajectory read_rewards read_trajectory",
         "benchflow.rewards.verdict": "Phase",
     },

@@ -12,8 +12,9 @@ from typing import Any, Final, Self
 
 from benchflow.files.strict_json import parse_json
 from benchflow.record.codec import plain, read
+from benchflow.record.estimates import Estimate
 from benchflow.record.identity import Settings, WorkKey
-from benchflow.record.job_summary import Estimate, Statistics
+from benchflow.record.job_summary import Statistics
 from benchflow.record.outcome import Status
 from benchflow.record.result import Isolation, SandboxPart
 
