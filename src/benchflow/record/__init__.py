@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from benchflow.record.arena_record import (
+        ArenaMessage,
+        ArenaPart,
+        ArenaRole,
+        MessageFile,
+        MessagePart,
+        MessageParts,
+        RoleStatus,
+        RoleToolCall,
+        read_messages,
+        read_tool_calls,
+    )
     from benchflow.record.arena_summary import (
         ArenaStatistics,
         CrossPlay,
@@ -80,6 +92,9 @@ __all__ = [
     "ALWAYS_WIN",
     "AgentEnd",
     "AgentPart",
+    "ArenaMessage",
+    "ArenaPart",
+    "ArenaRole",
     "ArenaStatistics",
     "Artifact",
     "Bounds",
@@ -106,6 +121,9 @@ __all__ = [
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "MessageFile",
+    "MessagePart",
+    "MessageParts",
     "ModelCall",
     "ModelCalls",
     "NoOutcome",
@@ -124,6 +142,8 @@ __all__ = [
     "Result",
     "RewardLine",
     "RoleMean",
+    "RoleStatus",
+    "RoleToolCall",
     "RolloutFolder",
     "Rung",
     "RungOutcome",
@@ -155,9 +175,11 @@ __all__ = [
     "pair",
     "read_leaderboard",
     "read_lines",
+    "read_messages",
     "read_model_calls",
     "read_rewards",
     "read_summary",
+    "read_tool_calls",
     "read_trajectory",
     "schema",
     "work_key",
@@ -167,6 +189,10 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "benchflow.record.arena_record": (
+            "ArenaMessage ArenaPart ArenaRole MessageFile MessagePart MessageParts RoleStatus RoleToolCall "
+            "read_messages read_tool_calls"
+        ),
         "benchflow.record.arena_summary": "ArenaStatistics CrossPlay Pairing Rating RatingGroup RoleMean",
         "benchflow.record.estimates": "Bounds Estimate",
         "benchflow.record.identity": (
