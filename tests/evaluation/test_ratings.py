@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchflow.evaluation.arena_statistics import Game, arena_statistics
-from benchflow.evaluation.ratings import ELO, Seat, ratings
+from benchflow.evaluation.games.arena_statistics import Game, arena_statistics
+from benchflow.evaluation.games.ratings import ELO, Seat, ratings
 from benchflow.record import ArenaStatistics, TaskId
 from benchflow.record.codec import plain, read
 

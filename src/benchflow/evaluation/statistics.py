@@ -14,9 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import NormalDist, fmean, variance
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from benchflow.record import Bounds, Estimate, Rung, Statistics, TaskId, WiderCounts
+
+if TYPE_CHECKING:
+    from benchflow.evaluation.games.ratings import Seat
 
 PASS_THRESHOLD = 1.0
 """A reward from here on counts as a pass."""
@@ -37,6 +40,8 @@ class Sample:
     """The isolation of its verification."""
     higher: tuple[bool, ...] = ()
     """For each check at a wider rung, whether the reward was higher there."""
+    seats: tuple[Seat, ...] = ()
+    """Who had which role and reward, if it was a game."""
 
     @property
     def scored(self) -> bool:

@@ -30,6 +30,23 @@ LARGE_PART: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
+class Player:
+    """Who plays a role of an arena, as a caller says it."""
+
+    agent: str
+    """An agent, or the URL of one that somebody else runs."""
+    model: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Where somebody else's agent answers; None for an agent of ours."""
+        return self.agent if self.agent.startswith(("http://", "https://")) else None
+
+    def __str__(self) -> str:
+        return self.agent if self.model is None else f"{self.agent} {self.model}"
+
+
+@dataclass(frozen=True, slots=True)
 class ArenaRole:
     """One participant."""
 

@@ -12,7 +12,8 @@ from benchflow.cli.arguments import PATH, json_option
 from benchflow.cli.terminal import emit, emit_json, note, printable
 from benchflow.errors import BenchflowError, UsageError
 from benchflow.evaluation.compare import Comparison, compare, compare_all
-from benchflow.evaluation.report import comparison_lines, number, table, together_lines
+from benchflow.evaluation.reports.job_report import comparison_lines, together_lines
+from benchflow.evaluation.reports.text_table import number, table
 from benchflow.evaluation.store import DEFAULT_JOBS_DIR
 from benchflow.evaluation.summary import job_summary
 from benchflow.record import Job, list_jobs

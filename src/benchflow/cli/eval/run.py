@@ -21,7 +21,7 @@ from benchflow.cli.terminal import columns, emit, emit_json, note, printable
 from benchflow.errors import UsageError
 from benchflow.evaluation.compare import compare_all
 from benchflow.evaluation.job import create_job, default_name, plan_job, run_job, work_left
-from benchflow.evaluation.report import summary_lines, together_lines
+from benchflow.evaluation.reports.job_report import summary_lines, together_lines
 from benchflow.evaluation.sources import CUBE_PREFIX, Sources
 from benchflow.evaluation.store import JobStore, job_argument
 from benchflow.evaluation.work import TaskRef, plan_items

@@ -10,8 +10,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from benchflow.evaluation.compare import compare
-from benchflow.evaluation.statistics import summarise
-from benchflow.evaluation.summary import sample
+from benchflow.evaluation.summary import sample, statistics_of
 from benchflow.evidence.leaderboard.published_job import PublishedJob
 from benchflow.record import Counted
 from benchflow.record.layout import RESCORES
@@ -93,7 +92,7 @@ def _job(job: PublishedJob, hashes: Mapping[str, str]) -> ListedJob:
         tuple(ListedTask(task.name, task.content_digest, count, task.ordinal) for task, count in tasks.items()),
         tuple(_rollout(counted, by_rollout.get(counted.rollout, {})) for counted in job.counted),
         tuple(_left_out(counted, reason) for counted, reason in job.left_out()),
-        summarise([sample(result) for _, result in job.counted]),
+        statistics_of([sample(result) for _, result in job.counted]),
     )
 
 

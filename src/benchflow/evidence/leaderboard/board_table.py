@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from benchflow.evaluation.report import number, table
+from benchflow.evaluation.reports.text_table import number, table
 from benchflow.evidence.leaderboard.verdicts_again import VerdictReport
 from benchflow.record import Estimate
 from benchflow.record.leaderboard_index import Leaderboard, ListedJob

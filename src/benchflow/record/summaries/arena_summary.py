@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchflow.record.estimates import Estimate
+from benchflow.record.summaries.estimates import Estimate
 
 
 @dataclass(frozen=True, slots=True)

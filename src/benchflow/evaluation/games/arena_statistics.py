@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchflow.evaluation.ratings import Seat, compared, ratings
+from benchflow.evaluation.games.ratings import Seat, compared, ratings
 from benchflow.evaluation.statistics import Span, mean, span_of
 from benchflow.record import ArenaStatistics, CrossPlay, Estimate, Pairing, RoleMean, TaskId
 

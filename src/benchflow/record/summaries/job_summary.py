@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchflow.files.strict_json import parse_json
-from benchflow.record.arena_summary import ArenaStatistics
 from benchflow.record.codec import plain, read
-from benchflow.record.estimates import Bounds, Estimate
 from benchflow.record.job import Counted, DamagedLine, read_counted
+from benchflow.record.summaries.arena_summary import ArenaStatistics
+from benchflow.record.summaries.estimates import Bounds, Estimate
 
 SUMMARY_SCHEMA: Final = "benchcube.summary.v2"
 
