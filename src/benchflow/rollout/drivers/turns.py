@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import anyio
 
-from benchflow.agents.protocol import Agent, AgentContext, PermissionHandler, PermissionRequest, StopReason, TurnResult
+from benchflow.agents.protocol import (
+    Agent,
+    AgentContext,
+    EventSink,
+    PermissionHandler,
+    PermissionRequest,
+    StopReason,
+    TurnResult,
+)
 from benchflow.environment import Environment
 from benchflow.errors import UnsupportedError
 from benchflow.files.redaction import Redactor
@@ -74,6 +82,7 @@ class TurnContext:
         sandbox: Sandbox,
         logs: Path,
         ask: PermissionHandler | None,
+        events: EventSink,
         models: Access | None = None,
     ) -> AgentContext:
         """The context of a role while it is open in a sandbox: variables and files of its own scope only."""
@@ -87,7 +96,7 @@ class TurnContext:
             workdir=sandbox.spec.workdir,
             user=str(user) if user is not None else None,
             env=env if models is None or models.listening is None else models.without_keys(env),
-            events=self.trajectory,
+            events=events,
             log_folder=logs,
             model=role.model,
             reasoning_effort=role.reasoning_effort,
@@ -253,6 +262,7 @@ class OpenAgents:
         self.tally: Final = AgentTally()
         self.gatekeeper: Final = gatekeeper
         self._logs: Final = logs
+        self._line: Final = context.trajectory.line()
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
         self._access: dict[str, Access] = {}
@@ -275,12 +285,12 @@ class OpenAgents:
 
     async def take_turn(self, turn: PlannedTurn, prompt: str, **where: Any) -> TurnOutcome:
         """Prompt a role and wait until its turn has ended; `where` is added to every event of the turn."""
-        trajectory = self.context.trajectory
+        line = self._line
         began = anyio.current_time()
         self.gatekeeper.begin_turn()
         role = turn.role.name if turn.scene is not None else None
-        with trajectory.context(scene=turn.scene, role=role, **where), trajectory.collected() as events:
-            trajectory("user_message", text=prompt)
+        with line.context(scene=turn.scene, role=role, **where), line.collected() as events:
+            line("user_message", text=prompt)
             with attributed("agent", "agent"):
                 result = await self._prompt(turn, prompt, where)
         self.gatekeeper.end_turn()
@@ -305,16 +315,16 @@ class OpenAgents:
         if result is None or result.timed_out:  # calls under way are over before anything is said of them
             await self._shut(turn.role.name)
         if grant is not None and grant.limit is not None:
-            self.context.trajectory("error", code=grant.limit.name, message=str(grant.limit))
+            self._line("error", code=grant.limit.name, message=str(grant.limit))
             await self._shut(turn.role.name)
             ended = result or TurnResult("end_turn")
             return replace(ended, stop_reason=cast("StopReason", grant.limit.name), timed_out=False)
-        if grant is not None and grant.failure is not None:
-            raise grant.failure.error() from failed
+        if grant is not None and (unreached := grant.failure_of(turn.role.name)) is not None:
+            raise unreached.error() from failed
         if failed is not None:
             raise failed
         if result is None:
-            self.context.trajectory("agent_timeout", reason="did not end by itself", timeout_sec=limit)
+            self._line("agent_timeout", reason="did not end by itself", timeout_sec=limit)
             result = TurnResult("timeout", timed_out=True)
         if result.stop_reason == "exited":
             await self._shut(turn.role.name)
@@ -328,7 +338,7 @@ class OpenAgents:
             logs = self._logs / role.name if self._several else self._logs
             ask = self.gatekeeper if self.gatekeeper.active() else None
             models = await self._admitted(agent, role.name)
-            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, models)
+            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, self._line, models)
             self._open[role.name] = agent  # before it is started, so that a cancelled start is closed too
             await agent.start(settings)
         return agent
