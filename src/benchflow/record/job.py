@@ -141,6 +141,7 @@ class JobRecord:
 
     def to_dict(self) -> dict[str, Any]:
         request = {**asdict(self.request), "sources": list(self.request.sources)}
+        request["rotation"] = list(request["rotation"])
         given = {"choice": self.request.choice != ALL_TASKS, "participants": request["participants"]}
         for name, differs in {**given, "rotation": request["rotation"]}.items():
             if not differs:

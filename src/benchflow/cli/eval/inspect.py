@@ -85,13 +85,14 @@ def _row(jobs_dir: Path, name: str) -> dict[str, Any]:
 def _sound_row(jobs_dir: Path, name: str) -> dict[str, Any]:
     job = Job.find(jobs_dir, name)
     record = job.record
+    request = record.request
     summary = job_summary(readable(job)).statistics
     finished = summary.total >= record.planned
     state = "running" if job.running else "finished" if finished else "unfinished"
     return {
         "job": name,
-        "agent": record.request.agent,
-        "model": record.request.model,
+        "agent": ", ".join(map(str, request.rotation)) or request.agent,
+        "model": None if request.rotation else request.model,
         "state": state,
         "planned": record.planned,
         "total": summary.total,

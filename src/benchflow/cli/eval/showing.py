@@ -65,8 +65,7 @@ def _show_job(job: Job, *, as_json: bool) -> int:
     if as_json:
         emit_json(summary.to_dict())
         return 0
-    request = job.record.request
-    emit(printable(f"{summary.job}: agent {request.agent}, model {request.model or '–'}"))
+    emit(printable(f"{summary.job}: {job.record.request.words()}"))
     for line in summary_lines(summary, job.places, width=columns()):
         emit(printable(line))
     missing = job.record.planned - len(summary.counted)

@@ -1,8 +1,8 @@
 """Who plays whom: the line-ups of each task of a job, and the seeds of its games. Pure.
 
-Without rotation a task has one line-up: the agent of the job, and the participants that were named for other roles. With
-it, an arena has every line-up in which as many different players as possible take part, so that each of them has each
-role equally often; a task of another kind is done by each player.
+Without rotation a task has one line-up: the agent of the job, and the participants that were named for other roles.
+With it, an arena has every line-up in which as many different players as possible take part, so that each of them has
+each role equally often; a task of another kind is done by each player.
 """
 
 from __future__ import annotations
