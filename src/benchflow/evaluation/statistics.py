@@ -42,6 +42,8 @@ class Sample:
     """For each check at a wider rung, whether the reward was higher there."""
     seats: tuple[Seat, ...] = ()
     """Who had which role and reward, if it was a game."""
+    who: str = ""
+    """The agent, or everybody in a game: attempts by the same are repetitions of one another."""
 
     @property
     def scored(self) -> bool:
@@ -61,11 +63,11 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
     scored = [outcome for outcome in everything if outcome.scored]
     rewards = _by_task(scored, lambda outcome: outcome.reward)
     passes = _by_task(scored, lambda outcome: float((outcome.reward or 0.0) >= pass_threshold))
-    attempts = Counter(outcome.task for outcome in everything)
-    counts = [(len(values), round(sum(values))) for values in passes.values()]
+    attempts = Counter((outcome.task, outcome.who) for outcome in everything)
+    counts = _pass_counts(scored, pass_threshold)
     return Statistics(
         total=len(everything),
-        tasks=len(attempts),
+        tasks=len({task for task, _ in attempts}),
         scored=len(scored),
         unscored=len(everything) - len(scored),
         unscored_by=dict(sorted(Counter(o.category or "infrastructure" for o in everything if not o.scored).items())),
@@ -83,6 +85,14 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
             higher=sum(any(outcome.higher) for outcome in everything),
         ),
     )
+
+
+def _pass_counts(scored: Iterable[Sample], pass_threshold: float) -> list[tuple[int, int]]:
+    """How many attempts each task has and how many of them pass; those by others count by themselves."""
+    found: dict[tuple[TaskId, str], list[bool]] = defaultdict(list)
+    for outcome in scored:
+        found[outcome.task, outcome.who].append((outcome.reward or 0.0) >= pass_threshold)
+    return [(len(passed), sum(passed)) for passed in found.values()]
 
 
 def _by_rung(outcomes: Iterable[Sample]) -> dict[str, int]:
@@ -233,7 +243,7 @@ def _by_task(outcomes: Iterable[Sample], value: Any) -> dict[TaskId, list[float]
     return dict(grouped)
 
 
-def _ks(attempts: Mapping[TaskId, int]) -> list[int]:
+def _ks(attempts: Mapping[Any, int]) -> list[int]:
     """1, 2, 4, … up to the most attempts at a task, and that number itself."""
     most = max(attempts.values(), default=0)
     powers = [2**power for power in range(most.bit_length())]

@@ -51,8 +51,11 @@ def sample(result: Result) -> Sample:
     metrics = {name: value for name, value in result.rewards.items() if name != "reward"}
     category = result.error.category if result.error else None
     higher = [check.reward is not None and check.reward > (reward or 0.0) for reward, check in result.wider]
+    seated = seats(result)
+    agent = result.agent.name if result.agent.model is None else f"{result.agent.name} ({result.agent.model})"
+    who = "\n".join(f"{seat.role} {seat.player}" for seat in seated) or agent
     return Sample(
-        result.task.id, result.reward, metrics, category, result.usage, result.rung, tuple(higher), seats(result)
+        result.task.id, result.reward, metrics, category, result.usage, result.rung, tuple(higher), seated, who
     )
 
 

@@ -95,7 +95,17 @@ def row_of(rollout: str, result: Result) -> Row:
         result.started_at,
         len(result.notes.branches),
         result.notes.rescore is not None,
-        Sample(task, taken.reward, taken.metrics, taken.category, taken.usage, taken.rung, taken.higher, taken.seats),
+        Sample(
+            task,
+            taken.reward,
+            taken.metrics,
+            taken.category,
+            taken.usage,
+            taken.rung,
+            taken.higher,
+            taken.seats,
+            intern(taken.who),
+        ),
     )
 
 

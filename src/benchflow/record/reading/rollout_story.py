@@ -29,6 +29,8 @@ ReasonKind = Literal[
 FULL: Final = 1.0
 """A reward from here on needs no explanation."""
 OUTPUT: Final = "test-stdout.txt"
+ASSESSOR: Final = "assessor"
+"""The source of rewards that an assessor gives while a game lasts."""
 KEPT: Final = 64 << 10
 """Bytes of an output that are kept of its beginning, and as many of its end."""
 _DETAILS: Final = "reward-details.json"
@@ -195,6 +197,8 @@ def reward_parts(verdict: RolloutFolder) -> tuple[RewardPart, ...]:
     found: list[RewardPart] = []
     known: set[tuple[str | None, str]] = set()
     for line in read_rewards(verdict.rewards):
+        if line.source == ASSESSOR:
+            continue  # given during a game: how it stood, not what the reward is made of
         for part in _parts_of(line, criteria):
             if (part.step, part.name) not in known and len(found) < _MAX_PARTS:
                 known.add((part.step, part.name))
