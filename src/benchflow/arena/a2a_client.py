@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Self
@@ -29,6 +29,7 @@ from benchflow.arena.a2a_types import (
     Part,
     PeerFailure,
     PeerProblem,
+    State,
     StatusEvent,
     parts_of,
     text_of,
@@ -38,6 +39,7 @@ from benchflow.files.strict_json import StrictJSONError, parse_json
 CONNECT_SEC: Final = 10.0
 CARD_SEC: Final = 15.0
 MAX_CARD: Final = 1 << 20
+CANCEL_SEC: Final = 2.0
 POLL_SEC: Final = 0.2
 _METHODS: Final[Mapping[str, Mapping[str, str]]] = {
     "1.0": {"send": "SendMessage", "stream": "SendStreamingMessage", "get": "GetTask", "cancel": "CancelTask"},
@@ -60,7 +62,7 @@ class Answer:
 
     parts: tuple[Part, ...]
     context_id: str | None
-    state: str | None = None
+    state: State | None = None
     task_id: str | None = None
 
     @property
@@ -138,6 +140,12 @@ class A2APeer:
         A reader that stops early closes the generator (`contextlib.aclosing`).
         """
         message = Message(parts_of(text, data), context_id=context_id, task_id=task_id)
+        async with aclosing(self.exchange(message, timeout)) as events:
+            async for event in events:
+                yield event
+
+    async def exchange(self, message: Message, timeout: float | None = None) -> AsyncGenerator[Event]:
+        """Send a message as it is, and yield what comes back as `send` does."""
         route, deadline = self._to(), anyio.current_time() + (self._timeout if timeout is None else timeout)
         exchange = _Exchange(self.url, self._limits, deadline)
         body = {"message": render_message(message, route.version), "configuration": _configuration(route)}
@@ -151,25 +159,24 @@ class A2APeer:
             async for event in polled:
                 yield event
 
-    async def ask(self, text: str | None, data: Any = None, **more: Any) -> Answer:
-        """Send a message and wait for the whole answer: its artifacts, then the message at its end."""
-        pieces: dict[str, list[Part]] = {}
-        context, task, state, last = more.get("context_id"), None, None, tuple[Part, ...]()
-        async with aclosing(self.send(text, data, **more)) as events:
-            async for event in events:
-                context = event.context_id or context
-                if isinstance(event, MessageEvent):
-                    return Answer(event.message.parts, context)
-                task = event.task_id
-                if isinstance(event, ArtifactEvent):
-                    kept = pieces.setdefault(event.artifact_id, [])
-                    if not event.append:
-                        kept.clear()
-                    kept += event.parts
-                else:
-                    state, last = event.state, () if event.message is None else event.message.parts
-        made = tuple(part for kept in pieces.values() for part in kept)
-        return Answer((*made, *last), context, state, task)
+    async def ask(
+        self, text: str | None, data: Any = None, *, context_id: str | None = None, timeout: float | None = None
+    ) -> Answer:
+        """Send a message and wait for the whole answer: its artifacts, then the message at its end.
+
+        A task that is given up, by its limits or because the caller is cancelled, is cancelled at the peer too.
+        """
+        answer = _Gathered(context_id)
+        try:
+            async with aclosing(self.send(text, data, context_id=context_id, timeout=timeout)) as events:
+                async for event in events:
+                    answer.take(event)
+        except BaseException:
+            if answer.task_id is not None:
+                with anyio.move_on_after(CANCEL_SEC, shield=True), suppress(PeerFailure):
+                    await self.cancel(answer.task_id)
+            raise
+        return answer.whole()
 
     async def cancel(self, task_id: str) -> None:
         """Ask the peer to end a task; one that has ended already, or cannot be cancelled, is left alone."""
@@ -284,6 +291,36 @@ def _ends(event: Event) -> bool:
 
 def _shown(text: bytes) -> str:
     return " ".join(text.decode(errors="replace").split())[:300]
+
+
+class _Gathered:
+    """The events of an exchange as one answer."""
+
+    def __init__(self, context_id: str | None) -> None:
+        self._context = context_id
+        self._artifacts: Final[dict[str, list[Part]]] = {}
+        self._last: tuple[Part, ...] = ()
+        self._state: State | None = None
+        self.task_id: str | None = None
+
+    def take(self, event: Event) -> None:
+        self._context = event.context_id or self._context
+        if isinstance(event, MessageEvent):
+            self._last = event.message.parts
+            return
+        self.task_id = event.task_id
+        if isinstance(event, StatusEvent):
+            self._state = event.state
+            self._last = () if event.message is None else event.message.parts
+            return
+        kept = self._artifacts.setdefault(event.artifact_id, [])
+        if not event.append:
+            kept.clear()
+        kept += event.parts
+
+    def whole(self) -> Answer:
+        made = tuple(part for kept in self._artifacts.values() for part in kept)
+        return Answer((*made, *self._last), self._context, self._state, self.task_id)
 
 
 class _Exchange:

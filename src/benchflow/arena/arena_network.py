@@ -26,7 +26,7 @@ ANY_PORT: Final = 0
 _PIECES: Final = 16
 """How many pieces of an answer wait for their reader; the application waits with the next one."""
 
-App = Callable[[Mapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
 class AppTransport(httpx.AsyncBaseTransport):

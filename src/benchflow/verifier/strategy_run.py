@@ -64,6 +64,8 @@ class Run:
     """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
     models: Access | None = field(default=None, repr=False)
     """Where calls of judges are recorded and counted."""
+    assess: Score | None = field(default=None, repr=False)
+    """Plays the game of an arena, while its participants are there."""
 
     def box(self, extra: dict[str, bytes] | None = None) -> AbstractAsyncContextManager[Box]:
         """A box in verifier scope for the length of a block."""

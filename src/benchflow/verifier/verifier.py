@@ -114,6 +114,8 @@ class Verifier:
         self._given: Final = dict(given or {})
         self._models: Final = models
         self._scopes: Final[dict[str | None, Scope]] = {}
+        self.assess: Score | None = None
+        """Plays the game of an arena and scores it; set by its driver for as long as its participants are there."""
 
     async def verify(
         self,
@@ -172,7 +174,7 @@ class Verifier:
             return await self._on_pristine(scope, name, rollout, lacking)
 
         first = found = await attempt()
-        if scope.perturbation is not None:
+        if scope.perturbation is not None or self.assess is not None:  # a game cannot be played again to compare
             return found
         if self._blames and blame.may_be_of_the_state(found.verdict):
             found = await blame.settle(found, attempt, pristine)
@@ -318,6 +320,7 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                     models=self._judges_of(scope.step),
+                    assess=self.assess,
                 )
                 findings.add(*await check_composition(box, scope))
                 has_services = box is self.environment.sandbox and self.environment.services is not None

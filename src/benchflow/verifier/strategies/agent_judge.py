@@ -86,7 +86,7 @@ def _scored(
     )
 
 
-def _hidden_folders(run: Run) -> dict[str, Path]:
+def hidden_folders(run: Run) -> dict[str, Path]:
     """Files that neither agent nor judge may have seen, of the task and of all its steps, by name in the package."""
     view = run.scope.view
     steps = [folder for step in view.steps for folder in (step.verifier_dir, step.oracle_dir)]
@@ -98,7 +98,7 @@ def _hidden_folders(run: Run) -> dict[str, Path]:
 def _audit(run: Run, evidence: list[Deliverable], answer: Reply) -> None:
     """Record hidden text that appears in the evidence or the answer, and add a note."""
     texts = {**{f"input {item.name}": item.text for item in evidence}, "answer": answer.text}
-    leaks = audit(texts, _hidden_folders(run))
+    leaks = audit(texts, hidden_folders(run))
     record = {"leaks": [leak.to_dict() for leak in leaks], "clean": not leaks}
     (run.output / AUDIT).write_text(json.dumps(record, indent=2) + "\n")
     for leak in leaks[:10]:
