@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -127,7 +127,8 @@ class PackageRunner:
             task=package,
             agent=line_up.agent.agent,
             model=line_up.agent.model,
-            **_game(item),
+            participants=line_up.others,
+            seed=line_up.seed,
             sandbox=backend,
             base_image=request.base_image,
             attempt=item.attempt,
@@ -235,12 +236,6 @@ def _task(folder: Path, path: str) -> TaskRef:
     package = load_package(folder)
     identity = TaskId(package.name, package.content_digest)
     return TaskRef(identity, path, package.digest, _environment_key(package), _roles(package), payload=package)
-
-
-def _game(item: WorkItem) -> dict[str, Any]:
-    """What a rollout of an arena is told besides."""
-    line_up = item.line_up
-    return {"participants": line_up.others, "seed": line_up.seed} if item.task.roles and line_up is not None else {}
 
 
 def _roles(package: TaskPackage) -> tuple[str, ...]:
