@@ -87,12 +87,12 @@ def summarise(outcomes: Iterable[Sample], *, pass_threshold: float = PASS_THRESH
     )
 
 
-def _pass_counts(scored: Iterable[Sample], pass_threshold: float) -> list[tuple[int, int]]:
-    """How many attempts each task has and how many of them pass; those by others count by themselves."""
-    found: dict[tuple[TaskId, str], list[bool]] = defaultdict(list)
+def _pass_counts(scored: Iterable[Sample], pass_threshold: float) -> list[Counts]:
+    """Of each task, how many attempts there are and how many of them pass; those by others are counted apart."""
+    found: dict[TaskId, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for outcome in scored:
-        found[outcome.task, outcome.who].append((outcome.reward or 0.0) >= pass_threshold)
-    return [(len(passed), sum(passed)) for passed in found.values()]
+        found[outcome.task][outcome.who].append((outcome.reward or 0.0) >= pass_threshold)
+    return [tuple((len(passed), sum(passed)) for passed in by.values()) for by in found.values()]
 
 
 def _by_rung(outcomes: Iterable[Sample]) -> dict[str, int]:
@@ -184,20 +184,24 @@ def sign_test(gained: int, lost: int) -> float | None:
     return float(min(Fraction(1), Fraction(2 * tail, 2**total)))
 
 
-def pass_at_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
-    """The chance that one of k attempts passes, from (attempts, passes) per task; tasks with fewer are left out."""
+Counts = tuple[tuple[int, int], ...]
+"""Attempts and passes at one task, for everybody who attempted it."""
+
+
+def pass_at_k(counts: Iterable[Counts], k: int) -> Estimate:
+    """The chance that one of k attempts passes; tasks with fewer are left out."""
     return _over_tasks(counts, k, lambda n, c: (math.comb(n, k) - math.comb(n - c, k)) / math.comb(n, k))
 
 
-def pass_hat_k(counts: Iterable[tuple[int, int]], k: int) -> Estimate:
-    """The chance that all of k attempts pass, from (attempts, passes) per task; tasks with fewer are left out."""
+def pass_hat_k(counts: Iterable[Counts], k: int) -> Estimate:
+    """The chance that all of k attempts pass; tasks with fewer are left out."""
     return _over_tasks(counts, k, lambda n, c: math.comb(c, k) / math.comb(n, k))
 
 
-def _over_tasks(counts: Iterable[tuple[int, int]], k: int, chance: Any) -> Estimate:
-    usable = [(n, c) for n, c in counts if n >= k]
-    estimate = mean({str(index): [chance(n, c)] for index, (n, c) in enumerate(usable)}, RATE)
-    return replace(estimate, results=sum(n for n, _ in usable))
+def _over_tasks(counts: Iterable[Counts], k: int, chance: Any) -> Estimate:
+    usable = [[(n, c) for n, c in by if n >= k] for by in counts]
+    chances = {index: [chance(n, c) for n, c in by] for index, by in enumerate(usable) if by}
+    return replace(mean(chances, RATE), results=sum(n for by in usable for n, _ in by))
 
 
 def bounds(outcomes: Sequence[Sample]) -> Bounds:

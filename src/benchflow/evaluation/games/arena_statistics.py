@@ -72,7 +72,16 @@ def _means(games: Sequence[Game], keyed: Callable[[Game], Keyed]) -> dict[Key, E
         for key, reward in keyed(game):
             found[key][game.task].append(reward)
     span = span_of(seat.reward for game in games for seat in game.seats if seat.reward is not None)
-    return {key: _mean(found[key], span) for key in sorted(found)}
+    order = {role: at for at, role in enumerate(_roles(games))}
+    keys = sorted(found, key=lambda key: (order[key[0]], *key))
+    return {key: _mean(found[key], span) for key in keys}
+
+
+def _roles(games: Iterable[Game]) -> Iterator[str]:
+    """The roles as the tasks declare them."""
+    declared = {game.task: [seat.role for seat in game.seats] for game in games}
+    tasks = sorted(declared, key=lambda task: (task.name, task.content_digest or "", task.ordinal))
+    return iter(dict.fromkeys(role for task in tasks for role in declared[task]))
 
 
 def _mean(by_task: Mapping[TaskId, Sequence[float]], span: Span) -> Estimate:
