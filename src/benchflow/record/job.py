@@ -84,7 +84,7 @@ class JobRequest:
     """Where relative sources begin; empty for the working directory."""
     choice: TaskChoice = ALL_TASKS
     """Which of the tasks of the sources; its seed is that of games too."""
-    participants: Mapping[str, Player] = field(default_factory=dict)
+    participants: Mapping[str, Player] = field(default_factory=dict, hash=False)
     """Who plays which role of the arenas of the job, where that is not left to documents."""
     rotation: tuple[Player, ...] = ()
     """Players that have each role of an arena in turn; `agent` and `model` are the first of them. Empty: `agent` has

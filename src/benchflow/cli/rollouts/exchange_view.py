@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from benchflow.cli.pull_lines import size
-from benchflow.cli.terminal import columns, printable, printable_lines, shortened, style
+from benchflow.cli.terminal import Colour, columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
     from benchflow.record import ArenaMessage, MessagePart, RolloutFolder
@@ -80,7 +80,7 @@ def _text(folder: RolloutFolder, part: MessagePart, *, whole: bool) -> str:
     return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
 
 
-def _head(number: str, time: str, words: str, colour: str = "dim") -> str:
+def _head(number: str, time: str, words: str, colour: Colour = "dim") -> str:
     return f"  {printable(number):>4}  {printable(time)[11:19]:>8}  {style(printable(words), colour)}"
 
 

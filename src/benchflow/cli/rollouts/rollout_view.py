@@ -166,7 +166,8 @@ def _reason_lines(story: RolloutStory) -> Iterator[str]:
     yield from (
         f"  {shortened(printable(reason.text), 300)}"
         for reason in story.reasons
-        if reason.kind not in ("unscored", "reward", "game") and not (reason.kind == "part" and _is_shown(story, reason.text))
+        if reason.kind not in ("unscored", "reward", "game")
+        and not (reason.kind == "part" and _is_shown(story, reason.text))
     )
     result = story.result
     if result is not None and not story.reasons and result.notes.limits_reached:

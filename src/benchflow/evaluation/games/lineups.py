@@ -50,8 +50,8 @@ def check_line_ups(tasks: Sequence[TaskRef], request: JobRequest) -> None:
         if request.rotation and not free:
             message = f"--rotate-roles: every role of {task.name} has a --participant; none is left for the agents."
             raise UsageError(message, code="role-taken")
-        count = line_up_count(len(request.rotation), len(free))
-        if count > MOST:
+        if too_many(request, task.roles):
+            count = line_up_count(len(request.rotation), len(free))
             message = f"{len(request.rotation)} agents have {count:,} line-ups for the {len(free)} roles of {task.name}"
             raise UsageError(f"{message}; the limit is {MOST:,}. Give fewer agents.", code="too-many-games")
 
@@ -70,6 +70,11 @@ def line_ups(request: JobRequest, task: TaskId, roles: Sequence[str], attempt: i
     for chosen in _chosen(request.rotation, len(free)):
         seated = {**request.participants, **dict(zip(free, chosen, strict=True))}
         yield LineUp(seated[roles[0]], {role: seated[role] for role in roles[1:]}, seed)
+
+
+def too_many(request: JobRequest, roles: Sequence[str]) -> bool:
+    """Whether a task with these roles has more line-ups than are planned."""
+    return bool(request.rotation) and line_up_count(len(request.rotation), len(_free(request, roles))) > MOST
 
 
 def _free(request: JobRequest, roles: Sequence[str]) -> list[str]:

@@ -45,6 +45,8 @@ def arena_lines(arena: ArenaStatistics) -> Iterator[str]:
 def reference_words(group: RatingGroup) -> str:
     """What ratings are measured from."""
     *first, last = group.reference
+    if first and len(group.reference) == len(group.ratings):
+        return "their mean"
     return f"the mean of {', '.join(first)} and {last}" if first else last
 
 

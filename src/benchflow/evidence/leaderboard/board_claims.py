@@ -29,7 +29,7 @@ from benchflow.rewards.numbers import shown
 WORKSPACE: Final = "workspace.tar.gz"
 PUBLISHED: Final = frozenset({
     WORKSPACE, RESCORES, "result.json", "trajectory.jsonl", "user_rounds.jsonl", "rewards.jsonl",
-    "agent", "verifier", "artifacts", "steps", "rounds", "branches",
+    "agent", "verifier", "artifacts", "steps", "rounds", "branches", "a2a",
 })  # fmt: skip
 """What is published of the folder of a rollout: what its verdict rests on, and nothing that describes the machine."""
 _CLOSE: Final = 1e-9
@@ -82,8 +82,8 @@ def _job(job: PublishedJob, hashes: Mapping[str, str]) -> ListedJob:
     tasks = Counter(result.task.id for _, result in job.counted)
     return ListedJob(
         record.name,
-        record.request.agent,
-        record.request.model,
+        ", ".join(map(str, record.request.rotation)) or record.request.agent,
+        None if record.request.rotation else record.request.model,
         record.request.settings(),
         job.settings_digest,
         record.request.attempts,
