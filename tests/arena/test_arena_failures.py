@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.arena.arena_packages import game_package
 
 from benchflow.testing import ModelServer
-from tests.arena.arena_packages import game_package
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandbox, pytest.mark.slow]
 
