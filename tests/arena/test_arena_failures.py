@@ -116,7 +116,7 @@ async def test_an_assessor_that_does_not_start_or_never_ends_has_failed(tmp_path
     assert gone.why[0] == "verifier"
     endless = "def play(request, status, artifact):\n    time.sleep(600)\n"
     package = game_package(tmp_path / "endless", play=endless)
-    text = (package / "task.md").read_text().replace("timeout_sec: 30", "timeout_sec: 1")
+    text = (package / "task.md").read_text().replace("verifier: {timeout_sec: 240}", "verifier: {timeout_sec: 1}")
     (package / "task.md").write_text(text)
     game = await play(package)
     assert game.why == ("verifier", "timeout")

@@ -25,7 +25,7 @@ class Card:
     """Where it answers JSON-RPC; REST is below the same address."""
     version: str = "1"
     skill: str = "talk"
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ("benchmark",)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of 1.0 and 0.3 in one card."""

@@ -121,7 +121,7 @@ class Program:
             except PeerFailure as error:
                 if self.exit_code is not None:
                     said = f": {self._log.last_line}" if self._log.last_line else ""
-                    message = f"The program '{self._name}' exited with code {self.exit_code} at its start{said}"
+                    message = f"The program '{self._name}' exited with code {self.exit_code} at its start{said}."
                     raise PeerFailure("unreachable", message) from error
                 if error.problem != "unreachable" or anyio.current_time() >= until:
                     raise

@@ -25,7 +25,7 @@ from benchflow.task.runtime_view import StepView, TaskRuntimeView
 
 if TYPE_CHECKING:
     from benchflow.models.gateway import Access
-    from benchflow.rollout.users import BaseUser
+    from benchflow.rollout.users import BaseUser, Helper
 
 ORACLE: Final = "oracle"
 NOP: Final = "nop"
@@ -65,6 +65,32 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoffPlan:
+    """How the roles of a team work together."""
+
+    parallel: bool = False
+    """Whether the roles of a scene work at the same time."""
+    isolated: bool = False
+    """Whether each role has a workspace of its own."""
+    trajectory: str = "none"
+    """How much a role learns about the others: `none`, `metadata` or `full`."""
+    artifacts: tuple[str, ...] = ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is more than one conversation in one workspace."""
+        return self.parallel or self.isolated or bool(self.artifacts)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "mode": "parallel" if self.parallel else "sequential",
+            "workspace_visibility": "isolated" if self.isolated else "shared",
+            "trajectory_visibility": self.trajectory,
+            "artifacts": list(self.artifacts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutPlan:
     """Everything that is decided before launch."""
 
@@ -76,8 +102,8 @@ class RolloutPlan:
     """What the document's user may do; `none` if it is not used."""
     max_rounds: int
     forbidden_tools: frozenset[str]
-    handoff: str | None = None
-    """How much a role learns about the previous one: `none` or `metadata`; None without a team."""
+    handoff: HandoffPlan | None = None
+    """How the roles of the team work together; None without a team."""
     branches: bool = False
     seats: tuple[Seat, ...] = ()
     """The participants of an arena; empty for everything else."""
@@ -90,6 +116,7 @@ class RolloutPlan:
             "max_rounds": self.max_rounds,
             "user": self.user.to_dict() if self.user.status != "none" else None,
             "forbidden_tools": sorted(self.forbidden_tools),
+            **({"handoff": self.handoff.record()} if self.handoff is not None else {}),
         }
 
 
@@ -134,7 +161,7 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         user=contract,
         max_rounds=max(turns, config.max_user_rounds or contract.max_rounds or DEFAULT_ROUNDS),
         forbidden_tools=forbidden_tools(view.namespace.agent_policy),
-        handoff=declared_user.handoff_trajectory_visibility if declared_user.handoff_kind != "none" else None,
+        handoff=_handoff(view, config, fixed=fixed),
         branches=branches,
     )
 
@@ -175,23 +202,61 @@ def _arena(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, st
     )
 
 
+def _handoff(view: TaskRuntimeView, config: RolloutConfig, *, fixed: bool) -> HandoffPlan | None:
+    """How the team works, if there is one; a single agent that replaces it hands nothing over."""
+    plan = None if fixed or config.prompts is not None else _declared_handoff(view)
+    if plan is None or not plan.apart:
+        return plan
+    path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"
+    if plan.isolated and view.manifest is not None:
+        message = f"{path}: services of the environment cannot be forked, so no role can have them to itself."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+    if config.user is not None:
+        message = f"{path}: a user speaks to a sequential team in one workspace, without handoff artifacts, only."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+    return plan
+
+
+def require_one_actor(view: TaskRuntimeView) -> None:
+    """Raise `UnsupportedError` for a team that one actor, who takes all turns in one workspace, cannot play."""
+    plan = _declared_handoff(view)
+    if plan is not None and plan.apart:
+        path = f"benchflow.teams.{view.prompt_plan.user_runtime.handoff_team}.handoff"
+        message = f"{path}: the roles of this team work apart, and here one actor takes every turn; use bench run."
+        raise UnsupportedError(message, code="team-unsupported", path=path)
+
+
+def _declared_handoff(view: TaskRuntimeView) -> HandoffPlan | None:
+    declared = view.prompt_plan.user_runtime
+    if declared.handoff_kind == "none":
+        return None
+    mode, _, workspace = declared.handoff_kind.partition("-")
+    told = declared.handoff_trajectory_visibility or "none"
+    return HandoffPlan(mode == "parallel", workspace == "isolated", told, declared.handoff_artifacts)
+
+
 def make_user(
     package: TaskPackage,
     plan: RolloutPlan,
     config: RolloutConfig,
     machine: Mapping[str, str],
     access: Access | None = None,
+    tools: Helper | None = None,
 ) -> BaseUser | None:
     """The user of one step: the caller's, or a new one of the document's; None if there is no user."""
-    return config.user if config.user is not None else document_user(package, plan.user, machine, access)
+    return config.user if config.user is not None else document_user(package, plan.user, machine, access, tools)
 
 
 def document_user(
-    package: TaskPackage, contract: UserContract, machine: Mapping[str, str], access: Access | None = None
+    package: TaskPackage,
+    contract: UserContract,
+    machine: Mapping[str, str],
+    access: Access | None = None,
+    tools: Helper | None = None,
 ) -> BaseUser | None:
     """A new user as the document declares it; None if the contract has none.
 
-    The calls of one that is played by a model are recorded and counted by `access`.
+    The calls of one that is played by a model are recorded and counted by `access`; `tools` are its own.
     """
     document = package.document
     if contract.status == "none" or contract.runtime_kind == "none" or document is None:
@@ -200,7 +265,7 @@ def document_user(
 
     facts = dict(document.user.private_facts) if document.user is not None else {}
     if contract.runtime_kind == "model-linear" and contract.model is not None:
-        ask = model_caller(machine, access)
+        ask = model_caller(machine, access, tools)
         return ModelDocumentNudgeUser(contract.model, persona=document.persona, private_facts=facts, call_model=ask)
     return DocumentNudgeUser(facts, persona=document.persona)
 

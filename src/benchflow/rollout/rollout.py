@@ -212,6 +212,7 @@ class Rollout:
                 base_image=config.base_image,
                 blames=config.agent not in (ORACLE, NOP),
                 models=grant.seat(CallPlace("judge", "judge")) if grant is not None else None,
+                installations=config.installations,
             )
             async with self._tools(planned, environment) as tools:
                 return await self._walk(planned, verifier, rounds, trajectory, tools, grant)

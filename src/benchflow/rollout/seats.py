@@ -46,6 +46,11 @@ def plan_seats(package: TaskPackage, config: RolloutConfig) -> tuple[Seat, ...]:
     if not names:
         message = "benchflow.interaction.participants names no role, and an arena needs at least one."
         raise UnsupportedError(message, code="no-participants", path="benchflow.interaction.participants")
+    for index, server in enumerate(view.config.environment.mcp_servers):
+        if server.transport != "stdio":
+            where = f"environment.mcp_servers[{index}].transport"
+            message = f"{where}: calls of participants are recorded, and only those of a stdio server can be."
+            raise UnsupportedError(message, code="tools-unsupported", path=where)
     unknown = next((role for role in config.participants if role not in names), None)
     if unknown is not None:
         message = f"The package has no participant '{unknown}'; it has {', '.join(names)}."

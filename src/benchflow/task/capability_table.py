@@ -183,9 +183,14 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     ),
     i.Scene: rows(ENGINE, "name roles turns skills_dir"),
     i.Turn: rows(ENGINE, "role prompt"),
-    i.User: rows(ENGINE, "model stop_rule private_facts persona", tools=refused("a user's own tools are not run")),
+    i.User: rows(ENGINE, "model stop_rule private_facts persona tools", account=USER),
+    i.UserTool: rows(ENGINE, "name description command arguments", timeout_sec=TIME),
     i.PromptPolicy: rows(ENGINE, "composition order"),
-    i.Handoff: rows(ENGINE, "mode workspace_visibility trajectory_visibility artifacts"),
+    i.Handoff: rows(
+        ENGINE,
+        "mode trajectory_visibility artifacts",
+        workspace_visibility=judged("isolated needs fork", lambda value: ["fork"] if value == "isolated" else []),
+    ),
     i.Team: rows(ENGINE, "handoff roles"),
     i.Nudges: rows(
         ENGINE,
@@ -312,7 +317,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     s.ScriptStrategy: rows(ENGINE, "type config command", description=NOTE),
     s.RewardKitStrategy: rows(ENGINE, "type config root entrypoint criteria", description=NOTE),
     s.LLMJudgeStrategy: rows(ENGINE, "type config rubric model input_dir context context_file", description=NOTE),
-    s.AgentJudgeStrategy: rows(ENGINE, "type config role isolation inputs model", description=NOTE),
+    s.AgentJudgeStrategy: rows(ENGINE, "type config role isolation inputs model agent verdict_file", description=NOTE),
     s.ORSEpisodeStrategy: rows(
         ENGINE, "type config inputs format reward_aggregation terminal_policy", description=NOTE
     ),

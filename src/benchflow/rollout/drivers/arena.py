@@ -18,6 +18,7 @@ import anyio
 
 from benchflow.agents.protocol import AgentContext
 from benchflow.arena.a2a_types import PeerFailure
+from benchflow.arena.arena_network import ANY_PORT, HOST, serve_in
 from benchflow.arena.assessment import Assessment
 from benchflow.arena.live_verdict import (
     DRIVER_KEYS,
@@ -30,6 +31,7 @@ from benchflow.arena.live_verdict import (
     read_winner_rewards,
 )
 from benchflow.arena.message_log import MessageLog
+from benchflow.arena.role_tools import Offered, RoleTools, ToolEndpoint, ToolWorld, tool_world
 from benchflow.errors import Issue, VerifierFailure
 from benchflow.record import AgentEnd, ArenaPart, ArenaRole, MessageFile, Workspace, write_document
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attributed
@@ -41,7 +43,9 @@ from benchflow.rollout.drivers.arena_seats import OpenSeat, Seats
 from benchflow.rollout.drivers.turns import TurnContext
 from benchflow.rollout.lifecycle import Draft
 from benchflow.rollout.phases.step_bounds import begin, collect
-from benchflow.rollout.plan import StepPlan
+from benchflow.rollout.plan import MODEL, StepPlan
+from benchflow.sandbox.protocol import Sandbox
+from benchflow.sandbox.task_policy import mcp_servers
 from benchflow.task.verifier.declared_strategies import AssessorStrategy
 from benchflow.verifier.strategy_run import Run
 
@@ -68,6 +72,8 @@ class ArenaDriver(AgentDriver):
         self._assessment: Assessment | None = None
         self._strategy: AssessorStrategy | None = None
         self._log: MessageLog | None = None
+        self._world: ToolWorld | None = None
+        self._offered: dict[str, Offered] = {}
         self._seed: int | None = None
 
     async def take_step(self, step: Checkpoint) -> Past:  # noqa: ARG002 - an arena is one step
@@ -89,6 +95,7 @@ class ArenaDriver(AgentDriver):
                 async with AsyncExitStack() as stack:
                     with attributed("environment", "environment"):
                         await begin(context.environment, plan)
+                    await self._tools(file, stack)
                     with attributed("agent", "agent"):
                         await self._sit_down(plan, log, stack)
                     context.trajectory("verification")
@@ -112,7 +119,10 @@ class ArenaDriver(AgentDriver):
         boxes: dict[str, Any] = {}
 
         async def prepare(index: int) -> None:
-            boxes[self._roles[index]] = await seats.box(self._seats[index], stack)
+            role = self._roles[index]
+            boxes[role] = environment = await seats.box(self._seats[index], stack)
+            if environment is not None:
+                await self._offer(role, environment.sandbox, stack)
 
         async with anyio.create_task_group() as group:
             for index in range(len(self._seats)):
@@ -128,9 +138,41 @@ class ArenaDriver(AgentDriver):
                 group.start_soon(open_one, index)
         self._open = [opened[role] for role in self._roles]
 
+    async def _tools(self, file: MessageFile, stack: AsyncExitStack) -> None:
+        """Start the tools of the package where no participant is."""
+        context = self._context
+        declared = mcp_servers(context.plan.view, context.machine)
+        if not declared:
+            return
+        with attributed("environment", "environment"):
+            user = context.plan.steps[0].agent.user
+            sandbox = context.environment.sandbox
+            started = tool_world(sandbox, declared, file, str(user) if user is not None else None)
+            self._world = await stack.enter_async_context(started)
+
+    async def _offer(self, role: str, sandbox: Sandbox, stack: AsyncExitStack) -> None:
+        """The tools on the loopback of a participant's box, for the token of its role."""
+        if self._world is None:
+            return
+        endpoint = ToolEndpoint(RoleTools(self._world, role))
+        listener = await sandbox.listen(ANY_PORT)
+        await stack.enter_async_context(serve_in(listener, endpoint))
+        self._offered[role] = Offered(endpoint, f"http://{HOST}:{listener.getsockname()[1]}/mcp")
+
     def _given(self, role: str, made: AgentContext) -> AgentContext:
-        del role
-        return made
+        """What the agent of a role is given beside what every agent is: the tools of the environment."""
+        offered = self._offered.get(role)
+        if offered is None:
+            return made
+        agent = next(seat.role.agent for seat in self._seats if seat.role.name == role)
+        calls_itself = agent.partition(":")[0] == MODEL
+        return replace(
+            made,
+            env={**made.env, **offered.variables()},
+            mcp_servers=() if calls_itself else (offered.server(),),
+            tools=offered.tools if calls_itself else None,
+            redactor=made.redactor.with_values([offered.endpoint.token]),
+        )
 
     async def _assess(self, run: Run) -> Verdict:
         """The game, from the first message to the assessor to its verdict."""
@@ -144,7 +186,7 @@ class ArenaDriver(AgentDriver):
         async with AsyncExitStack() as stack:
             peers = {seat.participant.role: seat.participant for seat in self._open}
             with attributed("verifier", "verify"):
-                assessor = await open_assessor(run, strategy, config, peers, stack)
+                assessor = await open_assessor(run, strategy, config, peers, stack, self._world)
             self._write_cards(assessor.peer.card)
             sent = {key: value for key, value in config.items() if key not in DRIVER_KEYS}
             if context.config.seed is not None:
@@ -152,6 +194,8 @@ class ArenaDriver(AgentDriver):
             self._seed = sent.get("seed") if isinstance(sent.get("seed"), int) else None
             request = {"participants": assessor.urls, "config": sent}
             ended = await self._play(heard, assessor.peer, request, forfeit, run.scope.config.timeout_sec)
+        if assessor.problems and heard.state == "failed":
+            heard.said = f"{type(assessor.problems[0]).__name__}: {assessor.problems[0]}"
         self._verdict = self._settled(heard, ended, forfeit, winners, run)
         notes = [
             Issue("reward-event", "warning", "", f"The assessor sent {problem}.") for problem in heard.problems[:10]
@@ -321,6 +365,7 @@ class ArenaDriver(AgentDriver):
                 status="not-started" if participant is None else failure.status if failure is not None else "played",
                 forfeited=name in self._forfeited and verdict is not None,
                 messages=log.by_role[name],
+                tool_calls=self._world.by_role[name] if self._world is not None else 0,
             )
         return ArenaPart(
             roles=roles,

@@ -9,7 +9,7 @@ A participant is reached at an endpoint of the driver only: on the loopback of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,9 +25,11 @@ from benchflow.arena.assessor_builtin import BuiltinAssessor
 from benchflow.arena.live_verdict import WINNER_REWARDS
 from benchflow.arena.participant import Participant
 from benchflow.arena.participant_program import Program
-from benchflow.errors import UnsupportedError, VerifierFailure
+from benchflow.arena.role_tools import Offered, RoleTools, ToolCallsApp, ToolEndpoint, ToolWorld
+from benchflow.errors import VerifierFailure
 from benchflow.files.redaction import make_redactor
 from benchflow.rollout.drivers.arena_seats import card_of
+from benchflow.sandbox.protocol import Sandbox
 from benchflow.task.verifier.declared_strategies import AssessorStrategy
 from benchflow.verifier.boxes import Box
 from benchflow.verifier.judging.judge_client import JudgeModel
@@ -48,6 +50,8 @@ class OpenAssessor:
 
     peer: A2APeer
     urls: Mapping[str, str]
+    problems: Sequence[Exception] = ()
+    """What an assessor in this process raised; its client is not told."""
 
 
 async def open_assessor(
@@ -56,16 +60,25 @@ async def open_assessor(
     config: Mapping[str, Any],
     participants: Mapping[str, Participant],
     stack: AsyncExitStack,
+    world: ToolWorld | None = None,
 ) -> OpenAssessor:
-    """Start the assessor; it ends with the stack."""
+    """Start the assessor; it ends with the stack. `world` has the tools of the environment and who called them."""
     if strategy.agent is None:
         return await _built_in(run, strategy, config, participants, stack)
-    box = await stack.enter_async_context(run.box())
-    urls = {role: await served(participant, box, stack) for role, participant in participants.items()}
     if strategy.agent.startswith(PROGRAM):
-        return OpenAssessor(await _program(run, strategy.agent.removeprefix(PROGRAM), box, stack), urls)
-    message = f"The assessor '{strategy.agent}' is not a program that speaks A2A."
-    raise UnsupportedError(message, code="assessor-unsupported", path=f"verifier.strategies.{run.name}.agent")
+        box = await stack.enter_async_context(run.box())
+        urls = {role: await served(participant, box.sandbox, stack) for role, participant in participants.items()}
+        env = {**box.env, **await _told_of_tools(world, strategy.role, box, stack)}
+        return OpenAssessor(await _program(run, strategy.agent.removeprefix(PROGRAM), box, env, stack), urls)
+    from benchflow.rollout.drivers.arena_agent_assessor import agent_assessor
+
+    apps = {}
+    for index, (role, participant) in enumerate(participants.items()):
+        apps[role] = await endpoint(participant, _INSIDE.format(name=f"p{index}"), stack)
+    executor, sandbox = await agent_assessor(run, strategy, apps, world, stack)
+    urls = {role: await served(participant, sandbox, stack) for role, participant in participants.items()}
+    problems: list[Exception] = []
+    return OpenAssessor(await _inside(strategy.role, executor, stack, problems), urls, problems)
 
 
 async def _built_in(
@@ -91,20 +104,35 @@ async def _built_in(
     for participant in participants.values():
         limits = (participant.limit_sec, executor.game.turn_timeout_sec)
         participant.limit_sec = min(limit for limit in limits if limit is not None)
-    return OpenAssessor(await _inside(strategy.role, executor, stack), urls)
+    problems: list[Exception] = []
+    return OpenAssessor(await _inside(strategy.role, executor, stack, problems), urls, problems)
 
 
-async def _inside(role: str, executor: Executor, stack: AsyncExitStack) -> A2APeer:
-    """An executor of this process as a peer."""
+async def _inside(role: str, executor: Executor, stack: AsyncExitStack, problems: list[Exception]) -> A2APeer:
+    """An executor of this process as a peer; what it raises is kept in `problems`."""
     url = _INSIDE.format(name="assessor")
-    app = a2a_app(Card(role, "The assessor of an arena.", url, skill="assess"), executor)
+    card = Card(role, "The assessor of an arena.", url, skill="assess")
+    app = a2a_app(card, executor, told=problems.append)
     await stack.enter_async_context(app.running())
     return await stack.enter_async_context(A2APeer(url, timeout=_NO_LIMIT, transport=AppTransport(app)))
 
 
-async def _program(run: Run, command: str, box: Box, stack: AsyncExitStack) -> A2APeer:
+async def _told_of_tools(world: ToolWorld | None, role: str, box: Box, stack: AsyncExitStack) -> dict[str, str]:
+    """The tools of the environment in the assessor's box: to use them, and to see who did what."""
+    if world is None:
+        return {}
+    tools = ToolEndpoint(RoleTools(world, role))
+    found: dict[str, str] = {}
+    for app, name in ((tools, "mcp"), (ToolCallsApp(world), "tool-calls")):
+        listener = await box.sandbox.listen(ANY_PORT)
+        await stack.enter_async_context(serve_in(listener, app))
+        found[name] = f"http://{HOST}:{listener.getsockname()[1]}/{name}"
+    return {**Offered(tools, found["mcp"]).variables(), "BENCHFLOW_TOOL_CALLS_URL": found["tool-calls"]}
+
+
+async def _program(run: Run, command: str, box: Box, env: Mapping[str, str], stack: AsyncExitStack) -> A2APeer:
     log = OutputLog(run.output / OUTPUT, make_redactor(frozenset(run.variables.secret.values())))
-    program = await Program.start(command, command, box.sandbox, log, user=box.user, env=box.env, cwd=run.scope.mount)
+    program = await Program.start(command, command, box.sandbox, log, user=box.user, env=env, cwd=run.scope.mount)
     stack.push_async_callback(program.close)
     try:
         peer = await program.peer(_NO_LIMIT, START_SEC)
@@ -122,9 +150,9 @@ async def endpoint(participant: Participant, url: str, stack: AsyncExitStack) ->
     return app
 
 
-async def served(participant: Participant, box: Box, stack: AsyncExitStack) -> str:
+async def served(participant: Participant, sandbox: Sandbox, stack: AsyncExitStack) -> str:
     """That endpoint on the loopback of the assessor's box; its address there."""
-    listener = await box.sandbox.listen(ANY_PORT)
+    listener = await sandbox.listen(ANY_PORT)
     url = f"http://{HOST}:{listener.getsockname()[1]}"
     app = await endpoint(participant, url, stack)
     await stack.enter_async_context(serve_in(listener, app))

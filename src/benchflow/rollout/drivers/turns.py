@@ -32,6 +32,7 @@ from benchflow.rewards import attributed
 from benchflow.rollout.config import RolloutConfig
 from benchflow.rollout.phases.step_bounds import keeps_processes
 from benchflow.rollout.plan import MODEL, ORACLE, PlannedTurn, RolloutPlan, StepPlan
+from benchflow.rollout.users import RoundResult
 from benchflow.sandbox.protocol import Change, Sandbox
 from benchflow.sandbox.task_policy import mcp_servers, resolve_variables
 from benchflow.task.package import TaskPackage
@@ -248,6 +249,14 @@ class AgentTally:
         for name, value in result.usage.items():
             self.usage[name] += value  # type: ignore[assignment] # a Counter adds up any number
 
+    def join(self, other: AgentTally) -> None:
+        """Add what another line of the same step used; a failing exit code counts more than one that is not."""
+        self.stop_reason = other.stop_reason or self.stop_reason
+        self.timed_out = self.timed_out or other.timed_out
+        if other.exit_code is not None and not self.exit_code:
+            self.exit_code = other.exit_code
+        self.usage.update(other.usage)
+
     def end(self) -> AgentEnd:
         return AgentEnd(self.exit_code, self.timed_out, self.stop_reason)
 
@@ -256,9 +265,16 @@ class OpenAgents:
     """One line of work in one sandbox."""
 
     def __init__(
-        self, context: TurnContext, step: StepPlan, sandbox: Sandbox, logs: Path, gatekeeper: Gatekeeper
+        self,
+        context: TurnContext,
+        step: StepPlan,
+        sandbox: Sandbox,
+        logs: Path,
+        gatekeeper: Gatekeeper,
+        *,
+        began: float | None = None,
     ) -> None:
-        """The deadline of the step begins now."""
+        """The deadline of the step begins now, or at `began` for one of several lines."""
         self.context: Final = context
         self.step: Final = step
         self.sandbox: Final = sandbox
@@ -270,7 +286,8 @@ class OpenAgents:
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
         self._access: dict[str, Access] = {}
-        own = None if step.timeout_sec is None else anyio.current_time() + step.timeout_sec
+        began = anyio.current_time() if began is None else began
+        own = None if step.timeout_sec is None else began + step.timeout_sec
         limits = [limit for limit in (own, context.agents_until) if limit is not None]
         self._deadline: Final = min(limits, default=None)
 
@@ -399,3 +416,31 @@ async def _ended_at_limit(grant: Grant | None, scope: anyio.CancelScope) -> Asyn
         group.start_soon(watch)
         yield
         group.cancel_scope.cancel()
+
+
+def log_round(
+    context: TurnContext, step: StepPlan, result: RoundResult, prompt: str, outcome: TurnOutcome, **more: Any
+) -> None:
+    """Append a round to `user_rounds.jsonl`; `more` is left out where it is None."""
+    record: dict[str, Any] = {
+        "round": result.round,
+        "scene": result.scene,
+        "role": result.role,
+        "prompt": prompt,
+        "rewards": dict(result.rewards) if result.rewards is not None else None,
+        "verifier_error": result.verifier_error,
+        "stop_reason": outcome.result.stop_reason,
+        "n_tool_calls": result.n_tool_calls,
+        "n_trajectory_events": len(result.trajectory),
+        "wall_sec": round(outcome.wall_sec, 3),
+        "tokens": _tokens(outcome.result.usage),
+    }
+    handed = {"handoff_from": result.handoff_from, "handoff_to": result.handoff_to}
+    optional = {"step": step.name, **handed, **more}
+    kept = {key: value for key, value in optional.items() if value is not None}
+    context.rounds.append(context.redactor.data({**record, **kept}))
+
+
+def _tokens(usage: Mapping[str, float]) -> float | None:
+    known = [usage[name] for name in ("input_tokens", "output_tokens") if name in usage]
+    return sum(known) if known else None

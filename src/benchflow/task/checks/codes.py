@@ -71,6 +71,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "unknown-preset": ("There is no preset with this name.", "Use one of those listed in the message."),
         "unknown-role": ("A role is used but not declared.", "Declare it under `agents.roles`, or add its section."),
+        "unknown-tool": (
+            "A simulated user has a tool that is not known and has no command.",
+            "Use a name that the message lists, or give the tool a `command`.",
+        ),
         "duplicate-section": ("A section of the body occurs twice.", "Merge the two."),
         "mode-contradiction": (
             "The declared interaction mode contradicts the rest of the document.",
