@@ -135,6 +135,4 @@ def game_package(
 
 def _mounts(mounts: Mapping[str, Path]) -> str:
     """Folders of the machine, for agents only."""
-    return ", ".join(
-        f"{{source: {source}, target: {target}, visibility: [agent]}}" for target, source in mounts.items()
-    )
+    return ", ".join(f"{{source: {source}, target: {target}, visibility: agent}}" for target, source in mounts.items())

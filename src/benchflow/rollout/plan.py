@@ -170,7 +170,7 @@ def _arena(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, st
     """One step, in which every seat with an agent of ours has a turn; how often it speaks is the assessor's."""
     view = package.view
     if config.prompts is not None or config.scenes is not None or config.user is not None:
-        message = "The assessor of an arena decides who is told what: prompts, scenes and users have no place in it."
+        message = "The assessor of an arena decides who hears what: prompts, scenes and users have no place in it."
         raise UnsupportedError(message, code="prompts-in-arena", path="benchflow.interaction.mode")
     seats = plan_seats(package, config)
     agents = [seat.role.agent for seat in seats if seat.url is None]

@@ -28,7 +28,7 @@ class Seat:
     role: Role
     """Its name and who plays it; of somebody else's agent the URL in place of an agent."""
     instructions: str
-    """What the role is told about the task."""
+    """The prompt of the task and that of the role, combined."""
     url: str | None = None
     oracle_script: str | None = None
     """The script of the package that plays it, where that is an oracle."""

@@ -18,9 +18,8 @@ import anyio
 
 from benchflow.agents.protocol import AgentContext
 from benchflow.arena.a2a_types import PeerFailure
-from benchflow.arena.arena_network import ANY_PORT, HOST, serve_in
-from benchflow.arena.assessment import Assessment
-from benchflow.arena.live_verdict import (
+from benchflow.arena.assessing.assessment import Assessment
+from benchflow.arena.assessing.live_verdict import (
     DRIVER_KEYS,
     Forfeit,
     GameVerdict,
@@ -30,8 +29,9 @@ from benchflow.arena.live_verdict import (
     read_verdict,
     read_winner_rewards,
 )
-from benchflow.arena.message_log import MessageLog
-from benchflow.arena.role_tools import Offered, RoleTools, ToolEndpoint, ToolWorld, tool_world
+from benchflow.arena.peers.arena_network import ANY_PORT, HOST, serve_in
+from benchflow.arena.peers.message_log import MessageLog
+from benchflow.arena.peers.role_tools import Offered, RoleTools, ToolEndpoint, ToolWorld, tool_world
 from benchflow.errors import Issue, VerifierFailure
 from benchflow.record import AgentEnd, ArenaPart, ArenaRole, MessageFile, Workspace, write_document
 from benchflow.rewards import Attributed, Scored, Unscored, Verdict, attributed
@@ -197,6 +197,9 @@ class ArenaDriver(AgentDriver):
         if assessor.problems and heard.state == "failed":
             heard.said = f"{type(assessor.problems[0]).__name__}: {assessor.problems[0]}"
         self._verdict = self._settled(heard, ended, forfeit, winners, run)
+        drawn = self._verdict.details.get("seed") if isinstance(self._verdict.details, dict) else None
+        if self._seed is None and isinstance(drawn, int):  # the assessor drew one itself
+            self._seed = drawn
         notes = [
             Issue("reward-event", "warning", "", f"The assessor sent {problem}.") for problem in heard.problems[:10]
         ]

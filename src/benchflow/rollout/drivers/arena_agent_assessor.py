@@ -14,9 +14,9 @@ from benchflow.agents.protocol import Agent, TurnResult
 from benchflow.agents.registry import create_agent
 from benchflow.agents.script_agent import ScriptAgent
 from benchflow.arena.a2a_client import A2APeer
-from benchflow.arena.arena_network import ANY_PORT, HOST, App, AppTransport, serve_in
-from benchflow.arena.assessor_agent import AgentAssessor, AssessorTools, Turn
-from benchflow.arena.role_tools import Offered, ToolEndpoint, ToolWorld
+from benchflow.arena.assessing.agent_that_assesses import AgentAssessor, AssessorTools, Turn
+from benchflow.arena.peers.arena_network import ANY_PORT, HOST, App, AppTransport, serve_in
+from benchflow.arena.peers.role_tools import Offered, ToolEndpoint, ToolWorld
 from benchflow.errors import AgentFailure, PackageError, UsageError, VerifierFailure
 from benchflow.files.redaction import Redactor
 from benchflow.files.scratch import scratch

@@ -1,4 +1,4 @@
-"""The assessor of a game, whoever wrote it, as an A2A peer in the verifier's ground, with a way to each participant.
+"""The assessor of a game, of any kind, as an A2A peer in the verifier's ground, with a way to each participant.
 
 - without `agent`: the built-in one, in this process;
 - `a2a:COMMAND`: a program of the package, in a box that has the verifier's files and variables;
@@ -20,12 +20,12 @@ from benchflow.arena.a2a_cards import Card
 from benchflow.arena.a2a_client import A2APeer
 from benchflow.arena.a2a_tasks import Executor
 from benchflow.arena.a2a_types import PeerFailure
-from benchflow.arena.arena_network import ANY_PORT, HOST, AppTransport, serve_in
+from benchflow.arena.assessing.live_verdict import WINNER_REWARDS
 from benchflow.arena.assessor_builtin import BuiltinAssessor
-from benchflow.arena.live_verdict import WINNER_REWARDS
-from benchflow.arena.participant import Participant
-from benchflow.arena.participant_program import Program
-from benchflow.arena.role_tools import Offered, RoleTools, ToolCallsApp, ToolEndpoint, ToolWorld
+from benchflow.arena.peers.arena_network import ANY_PORT, HOST, AppTransport, serve_in
+from benchflow.arena.peers.participant import Participant
+from benchflow.arena.peers.participant_program import Program
+from benchflow.arena.peers.role_tools import Offered, RoleTools, ToolCallsApp, ToolEndpoint, ToolWorld
 from benchflow.errors import VerifierFailure
 from benchflow.files.redaction import make_redactor
 from benchflow.rollout.drivers.arena_seats import card_of

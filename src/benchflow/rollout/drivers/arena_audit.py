@@ -1,4 +1,4 @@
-"""The audit of what was said in a game: hidden files of the package, and what a role was told in confidence.
+"""The audit of what was said in a game: hidden files of the package, and instructions that only one role has.
 
 What an assessor tells a participant must not repeat its own files, and a participant that repeats its instructions has
 revealed them. Both are noted with the record of the verification; neither changes the verdict.
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from benchflow.arena.message_log import MessageLog
+from benchflow.arena.peers.message_log import MessageLog
 from benchflow.errors import Issue
 from benchflow.rollout.seats import Seat
 from benchflow.verifier.strategies.agent_judge import Leak, audit, hidden_folders
@@ -55,7 +55,7 @@ def _note(leak: Leak) -> Issue:
 
 
 def _repeated(instructions: str, seats: Sequence[Seat], own: Seat, log: MessageLog) -> int:
-    """How many lines that only this role was told are in what it said."""
+    """How many lines of instructions that only this role has are in what it said."""
     others = {line.strip() for seat in seats if seat is not own for line in seat.instructions.splitlines()}
     private = {line.strip() for line in instructions.splitlines()} - others
     said = "\n".join(text for sender, _, text in log.said if sender == own.role.name)

@@ -16,10 +16,10 @@ from benchflow.arena.a2a_cards import Card
 from benchflow.arena.a2a_client import A2APeer
 from benchflow.arena.a2a_tasks import Executor
 from benchflow.arena.a2a_types import PeerFailure, Reply
-from benchflow.arena.bridge import Bridge
-from benchflow.arena.message_log import MessageLog
-from benchflow.arena.participant import Participant
-from benchflow.arena.participant_program import PeerExecutor, ProgramAgent, ProgramExecutor
+from benchflow.arena.peers.bridge import Bridge
+from benchflow.arena.peers.message_log import MessageLog
+from benchflow.arena.peers.participant import Participant
+from benchflow.arena.peers.participant_program import PeerExecutor, ProgramAgent, ProgramExecutor
 from benchflow.environment import Environment
 from benchflow.errors import AgentFailure
 from benchflow.rewards import attributed

@@ -16,12 +16,12 @@ import anyio
 
 from benchflow.arena.a2a_tasks import Executor, Updates
 from benchflow.arena.a2a_types import Message, Part, PeerFailure, PeerProblem, Reply, parts_of
-from benchflow.arena.message_log import MAX_STATUS, MessageLog, size_of
+from benchflow.arena.peers.message_log import MAX_STATUS, MessageLog, size_of
 from benchflow.record import RoleStatus
 from benchflow.rewards import Unscored, attribute
 
 FAILED: Final = "participant-failed:"
-"""The beginning of what an assessor is told in place of an answer."""
+"""The beginning of what an assessor gets in place of an answer."""
 MAX_ANSWER: Final = 4 << 20
 """Bytes of one answer."""
 MAX_MESSAGES: Final = 20_000

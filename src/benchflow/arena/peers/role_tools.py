@@ -193,7 +193,7 @@ class RoleTools(RemoteTools):
 
 
 class ToolEndpoint:
-    """Tools as an ASGI application: MCP over HTTP, one answer per request, for whoever has the token."""
+    """Tools as an ASGI application: MCP over HTTP, one answer per request, for callers with the token."""
 
     def __init__(self, tools: RemoteTools) -> None:
         self.tools: Final = tools

@@ -15,7 +15,7 @@ from benchflow.agents.protocol import RemoteTool, RemoteTools, TurnResult
 from benchflow.arena.a2a_client import A2APeer
 from benchflow.arena.a2a_tasks import Updates
 from benchflow.arena.a2a_types import Message, PeerFailure, Reply, json_parts, new_id
-from benchflow.arena.role_tools import ToolWorld
+from benchflow.arena.peers.role_tools import ToolWorld
 from benchflow.files.strict_json import StrictJSONError, parse_json
 
 Turn = Callable[[str], Awaitable[TurnResult]]

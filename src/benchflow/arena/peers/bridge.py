@@ -17,8 +17,8 @@ import anyio
 from benchflow.agents.protocol import TurnResult
 from benchflow.arena.a2a_tasks import Updates
 from benchflow.arena.a2a_types import Message, Part, PeerFailure, Reply
-from benchflow.arena.message_log import shown
-from benchflow.arena.participant import Crashed, Silent
+from benchflow.arena.peers.message_log import shown
+from benchflow.arena.peers.participant import Crashed, Silent
 
 MAX_CONTEXTS: Final = 32
 """Conversations of one participant in one game."""
@@ -66,7 +66,7 @@ class Bridge:
         return self._reply(result)
 
     async def _turn(self, conversation: Conversation, prompt: str, updates: Updates) -> TurnResult:
-        """One turn, whose events are told while it lasts."""
+        """One turn, whose events are passed on while it lasts."""
         send, receive = anyio.create_memory_object_stream[Mapping[str, Any]](1000)
 
         def note(event: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from benchflow.arena.a2a_types import (
     parts_of,
     text_of,
 )
-from benchflow.arena.participant import Crashed
+from benchflow.arena.peers.participant import Crashed
 from benchflow.errors import AgentFailure, SandboxFailure, UsageError
 from benchflow.sandbox.protocol import Sandbox, SandboxProcess
 
@@ -59,7 +59,7 @@ class Program:
         self._sandbox: Final = sandbox
         self._process: Final = process
         self._log: Final = log
-        # A task of its own: a program is started by whoever first needs it, and ended by the driver.
+        # A task of its own: a program may be started and ended by different tasks.
         self._watch: Final = asyncio.create_task(self._run())
 
     @classmethod
@@ -75,7 +75,7 @@ class Program:
         cwd: str,
     ) -> Program:
         """Start the command; `answers` says when it is ready."""
-        from benchflow.arena.arena_network import free_port
+        from benchflow.arena.peers.arena_network import free_port
 
         port = await free_port(sandbox)
         url = f"http://{HOST}:{port}/"
@@ -111,7 +111,7 @@ class Program:
     async def peer(self, timeout: float, start_sec: float) -> A2APeer:
         """The program as a peer, entered, as soon as its card answers; a program that ends first has failed."""
         from benchflow.arena.a2a_client import A2APeer
-        from benchflow.arena.arena_network import BoxTransport
+        from benchflow.arena.peers.arena_network import BoxTransport
 
         until = anyio.current_time() + start_sec
         while True:

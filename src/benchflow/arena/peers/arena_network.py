@@ -76,7 +76,7 @@ class _Call(httpx.AsyncByteStream):
     async def _run(self, app: App, scope: Mapping[str, Any]) -> None:
         try:
             await app(scope, self._receive, self._send)
-        except Exception as error:  # noqa: BLE001 - told to whoever asked, as a broken connection
+        except Exception as error:  # noqa: BLE001 - its caller sees a broken connection
             if not self.started.done():
                 self.started.set_exception(httpx.RemoteProtocolError(f"the application failed: {error}"))
         finally:

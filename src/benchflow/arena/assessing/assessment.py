@@ -14,7 +14,7 @@ import anyio
 
 from benchflow.arena.a2a_client import A2APeer
 from benchflow.arena.a2a_types import ArtifactEvent, Event, MessageEvent, Part, PeerFailure, StatusEvent, text_of
-from benchflow.arena.live_verdict import LiveReward, reward_events
+from benchflow.arena.assessing.live_verdict import LiveReward, reward_events
 from benchflow.files.redaction import Redactor
 from benchflow.record import JsonLines, RewardLine, RolloutFolder, Trajectory, write_document
 from benchflow.record.codec import plain
