@@ -3,12 +3,16 @@
 Prompts become user steps; what the agent thought, said and called between two prompts becomes agent steps, each tool
 call with its result in the same step; rewards become system steps that carry the event in `extra`. A call of a model
 counts for the agent step that it led to; the calls themselves are in `extra` of the document, as they were recorded.
+
+Of an arena, the steps of each role are its own (`extra.role`), and what peers sent each other ends a step; the game,
+its messages and its tool calls are in `extra` of the document.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +21,17 @@ from benchflow.errors import UsageError
 from benchflow.files.strict_json import StrictJSONError, parse_json
 from benchflow.models.gateway.wire_answers import read_tokens
 from benchflow.record import (
+    ArenaPart,
     CallParts,
     Event,
     ModelCall,
     Result,
     RewardLine,
     RolloutFolder,
+    read_messages,
     read_model_calls,
     read_rewards,
+    read_tool_calls,
     read_trajectory,
 )
 from benchflow.record.codec import plain
@@ -63,7 +70,28 @@ def export_atif(folder: Path) -> dict[str, Any]:
         document["extra"]["model_call_parts"] = {
             f"sha256:{file.name}": file.read_text(encoding="utf-8", errors="replace") for file in files
         }
+    if result.arena is not None:
+        document["extra"] |= _exchange(places, result.arena)
     return document
+
+
+def _exchange(places: RolloutFolder, arena: ArenaPart) -> dict[str, Any]:
+    """What an arena leaves, with the large parts of its messages by digest."""
+    return {
+        "arena": plain(arena),
+        "a2a_messages": [plain(message) for message in read_messages(places.a2a_messages)],
+        **_given(
+            a2a_tool_calls=[plain(call) for call in read_tool_calls(places.a2a_tool_calls)],
+            a2a_message_parts=dict(_message_parts(places)),
+        ),
+    }
+
+
+def _message_parts(places: RolloutFolder) -> Iterator[tuple[str, Any]]:
+    """The large parts of messages; damaged ones are left out."""
+    for file in sorted(places.a2a_parts.glob("[0-9a-f]*")):
+        with suppress(OSError, ValueError, RecursionError):
+            yield f"sha256:{file.name}", json.loads(file.read_bytes())
 
 
 def to_atif(
@@ -78,7 +106,7 @@ def to_atif(
     """The ATIF document of a result, its events, its reward events and its calls of models."""
     agent = result.agent
     made = list(calls)
-    acted = list(_agent_steps(events, agent.model))
+    acted = list(_agent_steps(events, agent.model, result.arena))
     _count_calls([step for step in acted if step["source"] == "agent"], made, parts)
     steps = [*acted, *(_reward_step(reward) for reward in rewards)]
     if not steps:
@@ -159,6 +187,13 @@ class _AgentStep:
             self.time = event.get("time")
             self.context = {key: event[key] for key in _CONTEXT if key in event}
 
+    def answer(self, event: Mapping[str, Any]) -> None:
+        """What a peer was sent at the end of a turn, unless the agent has said it."""
+        self.touch(event)
+        text = _text(event)
+        if text.strip() and text.strip() not in (said.strip() for said in (*self.said, "".join(self.said))):
+            self.said.append(text)
+
     @property
     def empty(self) -> bool:
         return not (self.said or self.thought or self.calls)
@@ -180,23 +215,54 @@ class _AgentStep:
         }
 
 
-def _agent_steps(events: Iterable[Event], model: str | None) -> Iterator[dict[str, Any]]:
-    current = _AgentStep(model)
+def _agent_steps(events: Iterable[Event], model: str | None, arena: ArenaPart | None) -> Iterator[dict[str, Any]]:
+    """Steps in the order in which they end; the roles of an arena work at the same time, so each has its own."""
+    working: dict[str | None, _AgentStep] = {}
+
+    def ended(role: str | None) -> Iterator[dict[str, Any]]:
+        step = working.pop(role, None)
+        if step is not None and not step.empty:
+            yield step.render()
+
     for event in events:
         kind = event["type"]
-        ends = kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call"))
-        if ends and not current.empty:
-            yield current.render()
-            current = _AgentStep(model)
+        role = event.get("role") if arena is not None else None
+        current = working.get(role) or _AgentStep(_model_of(role, arena, model))
+        if kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call")):
+            yield from ended(role)
+            current = _AgentStep(_model_of(role, arena, model))
         if kind == "user_message":
-            context = {key: event[key] for key in _CONTEXT if key in event}
-            yield {"source": "user", "message": _text(event), **_given(timestamp=event.get("time"), extra=context)}
+            yield {"source": "user", "message": _text(event), **_stamped(event)}
         elif kind in ("agent_message", "agent_thought", "tool_call", "tool_result", "usage"):
+            working[role] = current
             _add(current, event)
         elif kind == "oracle":
             yield {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}
-    if not current.empty:
-        yield current.render()
+        elif kind == "a2a_message" and arena is not None and event.get("kind") in ("message", "artifact"):
+            if role in arena.roles:
+                current.answer(event)
+                working[role] = current
+                yield from ended(role)
+            elif _is_elsewhere(event, arena):  # of an agent of ours, its own prompt says it
+                yield {"source": "user", "message": _text(event), **_stamped(event)}
+    for role in list(working):
+        yield from ended(role)
+
+
+def _model_of(role: str | None, arena: ArenaPart | None, model: str | None) -> str | None:
+    played = arena.roles.get(role) if arena is not None and role is not None else None
+    return model if played is None else played.model
+
+
+def _is_elsewhere(event: Mapping[str, Any], arena: ArenaPart) -> bool:
+    """Whether a message goes to an agent that somebody else runs, of which only messages are known."""
+    receiver = arena.roles.get(str(event.get("to")))
+    return receiver is not None and receiver.url is not None
+
+
+def _stamped(event: Mapping[str, Any]) -> dict[str, Any]:
+    context = {key: event[key] for key in (*_CONTEXT, "to") if key in event}
+    return _given(timestamp=event.get("time"), extra=context)
 
 
 def _add(step: _AgentStep, event: Mapping[str, Any]) -> None:
