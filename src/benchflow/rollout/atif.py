@@ -107,7 +107,9 @@ def _count_calls(steps: list[dict[str, Any]], calls: Iterable[ModelCall], parts:
         if call.outcome != "answered" or call.place.source != "agent" or not call.usage:
             continue
         ended = _moment(call.time) + call.timing.get("total", 0.0)
-        at = next((at for at, step in enumerate(steps) if _moment(step.get("timestamp")) >= ended), len(steps) - 1)
+        own = [at for at, step in enumerate(steps) if step.get("extra", {}).get("role") in (None, call.place.role)]
+        places = own or list(range(len(steps)))
+        at = next((at for at in places if _moment(steps[at].get("timestamp")) >= ended), places[-1])
         by_step.setdefault(at, []).append(call)
     for at, given in by_step.items():
         step = steps[at]
@@ -181,22 +183,34 @@ class _AgentStep:
 
 
 def _agent_steps(events: Iterable[Event], model: str | None) -> Iterator[dict[str, Any]]:
-    current = _AgentStep(model)
-    for event in events:
-        kind = event["type"]
-        ends = kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call"))
-        if ends and not current.empty:
-            yield current.render()
-            current = _AgentStep(model)
+    """The steps in the order in which they began; those of roles that work at the same time are kept apart."""
+    steps: list[tuple[int, dict[str, Any]]] = []
+    working: dict[str | None, tuple[int, _AgentStep]] = {}
+
+    def end(role: str | None) -> None:
+        if role in working and not working[role][1].empty:
+            began, step = working.pop(role)
+            steps.append((began, step.render()))
+
+    for number, event in enumerate(events):
+        kind, role = event["type"], event.get("role")
+        current = working[role][1] if role in working else _AgentStep(model)
+        if kind == "user_message" or (current.results and kind in ("agent_message", "agent_thought", "tool_call")):
+            end(role)
         if kind == "user_message":
             context = {key: event[key] for key in _CONTEXT if key in event}
-            yield {"source": "user", "message": _text(event), **_given(timestamp=event.get("time"), extra=context)}
+            said = {"source": "user", "message": _text(event), **_given(timestamp=event.get("time"), extra=context)}
+            steps.append((number, said))
         elif kind in ("agent_message", "agent_thought", "tool_call", "tool_result", "usage"):
+            _, current = working.setdefault(role, (number, _AgentStep(model)))
+            if current.empty:
+                working[role] = (number, current)
             _add(current, event)
         elif kind == "oracle":
-            yield {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}
-    if not current.empty:
-        yield current.render()
+            steps.append((number, {"source": "system", "message": _text(event), **_given(timestamp=event.get("time"))}))
+    for role in tuple(working):
+        end(role)
+    yield from (step for _, step in sorted(steps, key=lambda item: item[0]))
 
 
 def _add(step: _AgentStep, event: Mapping[str, Any]) -> None:
