@@ -196,6 +196,17 @@ async def test_what_is_no_plain_file_within_the_limits_is_not_handed_over(
 
 
 @pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("ann", "bob"),
+    [("mkdir a.txt; echo ok > a.txt/x", "echo ok > a.txt"), ("echo ok > a.txt", "mkdir a.txt; echo ok > a.txt/x")],
+    ids=["a file over a folder", "a folder over a file"],
+)
+async def test_roles_that_disagree_what_a_path_is_cannot_avoid_a_score(play, ann, bob):
+    result = await play(Cast(ann=ann, bob=bob, cyd="rm -rf a.txt; mkdir a.txt; true"), artifacts="a.txt")
+    assert (result.status, result.reward) == ("scored", 0.0), result.error
+
+
+@pytest.mark.sandbox
 async def test_an_isolated_role_can_neither_see_nor_end_nor_change_what_another_has(play, events):
     meeting, after = Meeting(), Meeting()
     begun = "sleep 61.5 & echo ok > a.txt; echo ok > /tmp/mine"
