@@ -126,7 +126,7 @@ def test_what_the_backends_honour_passes(sandbox: str) -> None:
         ({"verifier": {"environment": {"gpus": 2}}}, "verifier.environment.gpus"),
         ({"verifier": {"memory": {"expected_skills": ["x"]}}}, "verifier.memory.expected_skills"),
         ({"reward": {"x": 1}}, "reward"),
-        ({"user": {"model": "scripted", "private_facts": {"a": "b"}, "account": "root", "tools": ["bash"]}}, "user.tools"),
+        ({"user": {"private_facts": {"a": "b"}, "account": "root", "tools": ["bash"]}}, "user.tools"),
         ({"benchflow": {"interaction": {"mode": "arena-concurrent"}}}, "benchflow.interaction.mode"),
         ({"benchflow": {"runtime_policy": {"backend": "modal"}}}, "benchflow.runtime_policy.backend"),
         (
