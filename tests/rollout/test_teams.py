@@ -6,6 +6,7 @@ import anyio
 import pytest
 from tests.rollout.conftest import Script, ShellAgent
 
+from benchflow.errors import SandboxFailure
 from benchflow.rollout.phases import handing_over
 
 pytestmark = pytest.mark.anyio
@@ -263,3 +264,22 @@ async def test_fixed_agents_work_alone_whatever_the_team_is(run, make_package, t
     text = TEAM.format(mode="parallel", workspace="isolated", trajectory="none", artifacts="a.txt", ann="")
     result = await run(make_package(text, verifier=VERIFIER), agent)
     assert (result.status, result.reward) == ("scored", reward)
+
+
+@pytest.mark.sandbox
+async def test_a_cancelled_team_leaves_no_box(play):
+    boxes = []
+    begun = Meeting()
+    async with anyio.create_task_group() as group:
+
+        async def work(context):
+            boxes.append(context.sandbox)
+            await begun.then("")(context)
+            group.cancel_scope.cancel()
+            await anyio.sleep(60)
+
+        group.start_soon(play, Cast(ann=work, bob=work))
+    assert len({box.id for box in boxes}) == 2
+    for box in boxes:
+        with pytest.raises(SandboxFailure):
+            await box.exec("true", timeout=10)
