@@ -10,6 +10,19 @@ from typing import TYPE_CHECKING
 from benchflow.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from benchflow.record.arena_record import (
+        ArenaMessage,
+        ArenaPart,
+        ArenaRole,
+        MessageFile,
+        MessagePart,
+        MessageParts,
+        Player,
+        RoleStatus,
+        RoleToolCall,
+        read_messages,
+        read_tool_calls,
+    )
     from benchflow.record.codec import JsonLines, read_lines, write_document
     from benchflow.record.identity import (
         ALWAYS_WIN,
@@ -71,6 +84,9 @@ __all__ = [
     "ALWAYS_WIN",
     "AgentEnd",
     "AgentPart",
+    "ArenaMessage",
+    "ArenaPart",
+    "ArenaRole",
     "Artifact",
     "Bounds",
     "BranchOption",
@@ -95,6 +111,9 @@ __all__ = [
     "JobResults",
     "JsonLines",
     "Leaderboard",
+    "MessageFile",
+    "MessagePart",
+    "MessageParts",
     "ModelCall",
     "ModelCalls",
     "NoOutcome",
@@ -104,11 +123,14 @@ __all__ = [
     "Pair",
     "PartOutcome",
     "Phase",
+    "Player",
     "Proof",
     "ProofKey",
     "RescoreNote",
     "Result",
     "RewardLine",
+    "RoleStatus",
+    "RoleToolCall",
     "RolloutFolder",
     "Rung",
     "RungOutcome",
@@ -140,9 +162,11 @@ __all__ = [
     "pair",
     "read_leaderboard",
     "read_lines",
+    "read_messages",
     "read_model_calls",
     "read_rewards",
     "read_summary",
+    "read_tool_calls",
     "read_trajectory",
     "schema",
     "work_key",
@@ -152,6 +176,10 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "benchflow.record.arena_record": (
+            "ArenaMessage ArenaPart ArenaRole MessageFile MessagePart MessageParts Player RoleStatus RoleToolCall "
+            "read_messages read_tool_calls"
+        ),
         "benchflow.record.identity": (
             "ALWAYS_WIN Pair Settings TaskId WorkKey always_wins identify labels pair work_key"
         ),

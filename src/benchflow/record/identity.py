@@ -123,6 +123,9 @@ class Settings:
     """The rollout whose calls of models are repeated, and how strictly."""
     agent_timeout_sec: float | None = None
     timeout_sec: float | None = None
+    participants: Mapping[str, str] | None = None
+    """Who plays the other roles of an arena, where that is not left to the document."""
+    seed: int | None = None
     isolation: str | None = None
     """A rung, or `auto`, that replaces what packages declare."""
 

@@ -94,10 +94,15 @@ class EventLine:
     def collected(self) -> Iterator[list[Event]]:
         """The events of the block, as they were written."""
         events: list[Event] = []
-        listener = events.append
+        with self.heard(events.append):
+            yield events
+
+    @contextmanager
+    def heard(self, listener: Callable[[Event], None]) -> Iterator[None]:
+        """Pass every event of the block to a listener, as it was written."""
         self._listeners.append(listener)
         try:
-            yield events
+            yield
         finally:
             self._listeners.remove(listener)
 

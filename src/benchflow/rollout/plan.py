@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from benchflow.errors import PackageError, UnsupportedError
+from benchflow.errors import PackageError, UnsupportedError, UsageError
 from benchflow.record import always_wins
 from benchflow.rollout.config import DEFAULT_ROLE, DEFAULT_ROUNDS, Role, RolloutConfig, Scene
 from benchflow.rollout.policies import Secrets, forbidden_tools, gather_secrets, require_finished, skills_folder
+from benchflow.rollout.seats import GAME, Seat, declared_role, participants_network, plan_seats
 from benchflow.sandbox.protocol import NetworkPolicy
 from benchflow.sandbox.task_policy import Scope, in_step, network_policy
+from benchflow.task.config.interaction import ARENA
 from benchflow.task.config.task_config import AgentConfig, ArtifactConfig
 from benchflow.task.document.prompt_plan import UserContract, compile_task_prompt_plan
 from benchflow.task.package import TaskPackage
@@ -103,6 +105,8 @@ class RolloutPlan:
     handoff: HandoffPlan | None = None
     """How the roles of the team work together; None without a team."""
     branches: bool = False
+    seats: tuple[Seat, ...] = ()
+    """The participants of an arena; empty for everything else."""
 
     def record(self) -> dict[str, Any]:
         """The plan for `config.json`: no prompts, no values of variables."""
@@ -127,6 +131,11 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
     fixed = always_wins(config.agent)
     if not fixed:
         require_finished(package)
+    if view.mode == ARENA:
+        return _arena(package, config, machine)
+    if config.participants:
+        message = f"--participant is for arenas; the mode of this package is {view.mode}."
+        raise UsageError(message, code="not-an-arena")
     declared_user = view.prompt_plan.user_runtime
     plays_user = declared_user.status != "none" and declared_user.runtime_kind != "none"
     if config.agent in (ORACLE, NOP) or config.user is not None or config.prompts is not None:
@@ -154,6 +163,42 @@ def plan_rollout(package: TaskPackage, config: RolloutConfig, machine: Mapping[s
         forbidden_tools=forbidden_tools(view.namespace.agent_policy),
         handoff=_handoff(view, config, fixed=fixed),
         branches=branches,
+    )
+
+
+def _arena(package: TaskPackage, config: RolloutConfig, machine: Mapping[str, str]) -> RolloutPlan:
+    """One step, in which every seat with an agent of ours has a turn; how often it speaks is the assessor's."""
+    view = package.view
+    if config.prompts is not None or config.scenes is not None or config.user is not None:
+        message = "The assessor of an arena decides who hears what: prompts, scenes and users have no place in it."
+        raise UnsupportedError(message, code="prompts-in-arena", path="benchflow.interaction.mode")
+    seats = plan_seats(package, config)
+    agents = [seat.role.agent for seat in seats if seat.url is None]
+    own = (*(("oracle",) if ORACLE in agents else ()), *(("agent",) if set(agents) - {ORACLE, NOP} else ()))
+    skills = skills_folder(view)
+    step = StepPlan(
+        name=None,
+        index=0,
+        prompt=view.prompt,
+        turns=tuple(
+            PlannedTurn(seat.role, seat.instructions, GAME, skills_folder(view, seat.role.skills_dir) or skills)
+            for seat in seats
+            if seat.url is None
+        ),
+        agent=view.config.agent,
+        timeout_sec=None,
+        network=participants_network(view),
+        artifacts=view.config.artifacts,
+    )
+    return RolloutPlan(
+        view=view,
+        mode=ARENA,
+        steps=(step,),
+        secrets=gather_secrets(view, machine, ("environment", "verifier", "judge", *own)),
+        user=UserContract(),
+        max_rounds=1,
+        forbidden_tools=forbidden_tools(view.namespace.agent_policy),
+        seats=seats,
     )
 
 
@@ -327,25 +372,10 @@ def _document_turns(package: TaskPackage, step: StepView | None, prompt: str) ->
     folders = {scene.name: scene.skills_dir for scene in scenes}
     turns = []
     for turn in planned:
-        role = _role(view, turn.role or "")
+        role = declared_role(view, turn.role or "")
         skills = skills_folder(view, role.skills_dir, folders.get(turn.scene))
         turns.append(PlannedTurn(role, turn.prompt, turn.scene, skills))
     return tuple(turns)
-
-
-def _role(view: TaskRuntimeView, name: str) -> Role:
-    declared = view.roles[name]
-    return Role(
-        name=name,
-        agent=declared.agent,
-        model=declared.model,
-        reasoning_effort=declared.reasoning_effort,
-        env=declared.env,
-        timeout_sec=declared.timeout_sec,
-        idle_timeout_sec=declared.idle_timeout_sec,
-        skills_dir=declared.skills_dir,
-        capabilities=tuple(declared.capabilities or ()),
-    )
 
 
 def _step_record(step: StepPlan) -> dict[str, Any]:

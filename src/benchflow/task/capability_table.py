@@ -199,11 +199,7 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
             "forked-snapshot needs fork", lambda value: ["fork"] if value == "forked-snapshot" else []
         ),
     ),
-    i.Interaction: rows(
-        ENGINE,
-        "assessor participants",
-        mode=only(i.INTERACTION_MODES[:4], "no runtime runs live peers; arena-concurrent only parses"),
-    ),
+    i.Interaction: rows(ENGINE, "mode assessor participants"),
     n.Namespace: {
         **rows(
             ENGINE, "prompt interaction teams nudges agent_policy runtime_policy verifier oracle assets secrets ors"
@@ -330,8 +326,9 @@ TABLE: Final[Mapping[type[Record], Mapping[str, Rule]]] = {
     s.LeaderboardStrategy: rows(ENGINE, "type config inputs command url secret timeout_sec", description=NOTE),
     s.AssessorStrategy: rows(
         ENGINE,
-        "config role protocol agent model inputs",
-        type=refused("no runtime runs an assessor as a live peer"),
+        "type config role agent model",
+        protocol=only(("a2a",), "assessors speak A2A"),
+        inputs=refused("an assessor sees the exchange itself, and reads no files of it"),
         description=NOTE,
     ),
     s.PluginStrategy: rows(ENGINE, "type config", description=NOTE),

@@ -65,6 +65,8 @@ class Run:
     """The folder of cached baseline and ceiling scores; default: a folder of the user's cache."""
     models: Access | None = field(default=None, repr=False)
     """Where calls of judges are recorded and counted."""
+    assess: Score | None = field(default=None, repr=False)
+    """Plays the game of an arena, while its participants are there."""
     installations: Installations | None = field(default=None, repr=False)
     """Environments with agents installed, of judges that are agents; without it each judge installs its own."""
 

@@ -118,6 +118,8 @@ class Verifier:
         self._models: Final = models
         self._installations: Final = installations
         self._scopes: Final[dict[str | None, Scope]] = {}
+        self.assess: Score | None = None
+        """Plays the game of an arena and scores it; set by its driver for as long as its participants are there."""
 
     async def verify(
         self,
@@ -176,7 +178,7 @@ class Verifier:
             return await self._on_pristine(scope, name, rollout, lacking)
 
         first = found = await attempt()
-        if scope.perturbation is not None:
+        if scope.perturbation is not None or self.assess is not None:  # a game cannot be played again to compare
             return found
         if self._blames and blame.may_be_of_the_state(found.verdict):
             found = await blame.settle(found, attempt, pristine)
@@ -323,6 +325,7 @@ class Verifier:
                     rollout=rollout,
                     cache=self._cache,
                     models=self._judges_of(scope.step),
+                    assess=self.assess,
                     installations=self._installations,
                 )
                 findings.add(*await check_composition(box, scope))

@@ -128,7 +128,10 @@ async def test_half_a_stream_is_passed_on_once_and_is_a_failure(path, whole, wir
         (call,) = it.calls
         assert (call.outcome, call.code) == ("failed", "stream-cut")
         assert it.parts.answer(call) == passed
-        assert (it.grant.failure_of("agent").category, it.grant.failure_of("agent").code) == ("infrastructure", "stream-cut")
+        assert (it.grant.failure_of("agent").category, it.grant.failure_of("agent").code) == (
+            "infrastructure",
+            "stream-cut",
+        )
 
 
 async def test_a_provider_that_hangs_is_given_up(wired):

@@ -139,7 +139,6 @@ def test_scenes_get_names_roles_and_turns() -> None:
     ("namespace", "path"),
     [
         ("teams: {t: {handoff: {mode: sequential}, roles: [a, ghost]}}", "benchflow.teams.t.roles[1]"),
-        ("interaction: {mode: arena-concurrent, assessor: ghost}", "benchflow.interaction.assessor"),
         ("interaction: {mode: arena-concurrent, participants: [ghost]}", "benchflow.interaction.participants[0]"),
     ],
 )

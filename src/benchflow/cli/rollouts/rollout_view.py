@@ -14,7 +14,7 @@ from benchflow.cli.pull_lines import size
 from benchflow.cli.terminal import columns, printable, printable_lines, shortened, style
 
 if TYPE_CHECKING:
-    from benchflow.record import Result, SandboxPart, VerifierPart
+    from benchflow.record import ArenaPart, Result, SandboxPart, VerifierPart
     from benchflow.record.reading.rollout_story import Output, RewardPart, RolloutStory
     from benchflow.record.reading.trajectory_steps import Part, Step
 
@@ -134,7 +134,22 @@ def _head(result: Result) -> Iterator[str]:
         error = result.error
         yield style(f"  unscored: {error.category}/{printable(error.code)} in phase {error.phase}", "red")
         yield f"  {printable(error.message)}"
-    yield from (f"  {printable(name)} {value:g}" for name, value in result.rewards.items() if name != "reward")
+    if result.arena is not None:
+        yield from _played(result.arena)
+    else:
+        yield from (f"  {printable(name)} {value:g}" for name, value in result.rewards.items() if name != "reward")
+
+
+def _played(arena: ArenaPart) -> Iterator[str]:
+    """Who played which role, with what reward and how it ended."""
+    for name, role in arena.roles.items():
+        who = (role.url or role.agent) + (f" ({role.model})" if role.model else "")
+        reward = "no reward" if role.reward is None else f"{role.reward:g}"
+        marks = [*(["winner"] if arena.winner == name else []), *([role.status] if role.status != "played" else [])]
+        marks += ["forfeited"] if role.forfeited else []
+        yield f"  {printable(name)}: {reward}  {style(printable(who), 'dim')}{'  ' + ', '.join(marks) if marks else ''}"
+    events = f", {arena.events} reward events" if arena.events else ""
+    yield f"  {arena.messages} messages{events}, assessor {printable(arena.assessor)}"
 
 
 def _reason_lines(story: RolloutStory) -> Iterator[str]:

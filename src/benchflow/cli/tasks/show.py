@@ -17,7 +17,7 @@ from benchflow.cli.terminal import emit, emit_json, printable, style
 if TYPE_CHECKING:
     from benchflow.task.bundles.bundle_reading import Bundle
     from benchflow.task.document.prompt_plan import UserContract
-from benchflow.task.package import TaskPackage
+    from benchflow.task.package import TaskPackage
 
 
 @click.command()

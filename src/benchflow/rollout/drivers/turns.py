@@ -7,7 +7,7 @@ permission request is answered by the caller's handler; in doubt there is no ans
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,6 +72,8 @@ class TurnContext:
     """What differs from the environment because agents were installed, before any of them began."""
     grant: Grant | None = None
     """The calls of models; None for agents that make none."""
+    adapt: Callable[[AgentContext], AgentContext] | None = None
+    """Changes what agents are given; None: nothing."""
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         return make_agent(self.config, name, model, self.machine)
@@ -92,7 +94,7 @@ class TurnContext:
         user = step.agent.user
         limits = self.config.limits
         env = self._agent_env(role.env, is_oracle=is_oracle)
-        return AgentContext(
+        made = AgentContext(
             sandbox=sandbox,
             workdir=sandbox.spec.workdir,
             user=str(user) if user is not None else None,
@@ -114,6 +116,7 @@ class TurnContext:
             redactor=self.redactor if models is None else self.redactor.with_values([models.token]),
             models=models,
         )
+        return made if self.adapt is None else self.adapt(made)
 
     def _relay(self, agent: str) -> tuple[Mapping[str, Any], ...]:
         """The server of such tools, for agents inside the sandbox."""
@@ -278,7 +281,8 @@ class OpenAgents:
         self.tally: Final = AgentTally()
         self.gatekeeper: Final = gatekeeper
         self._logs: Final = logs
-        self._line: Final = context.trajectory.line()
+        self.line: Final = context.trajectory.line()
+        """Where its events go."""
         self._several: Final = len({turn.role.name for turn in step.turns}) > 1
         self._open: dict[str, Agent] = {}
         self._access: dict[str, Access] = {}
@@ -302,7 +306,7 @@ class OpenAgents:
 
     async def take_turn(self, turn: PlannedTurn, prompt: str, **where: Any) -> TurnOutcome:
         """Prompt a role and wait until its turn has ended; `where` is added to every event of the turn."""
-        line = self._line
+        line = self.line
         began = anyio.current_time()
         self.gatekeeper.begin_turn()
         role = turn.role.name if turn.scene is not None else None
@@ -316,7 +320,7 @@ class OpenAgents:
 
     async def _prompt(self, turn: PlannedTurn, prompt: str, where: Mapping[str, Any]) -> TurnResult:
         grant = self.context.grant
-        agent = await self._opened(turn)
+        agent = await self.opened(turn)
         if (access := self._access.get(turn.role.name)) is not None:
             place = {"step": where.get("step"), "turn": where.get("round", 0), "branch": where.get("branch")}
             access.at(**place, scene=turn.scene)
@@ -332,7 +336,7 @@ class OpenAgents:
         if result is None or result.timed_out:  # calls under way are over before anything is said of them
             await self._shut(turn.role.name)
         if grant is not None and grant.limit is not None:
-            self._line("error", code=grant.limit.name, message=str(grant.limit))
+            self.line("error", code=grant.limit.name, message=str(grant.limit))
             await self._shut(turn.role.name)
             ended = result or TurnResult("end_turn")
             return replace(ended, stop_reason=cast("StopReason", grant.limit.name), timed_out=False)
@@ -341,13 +345,14 @@ class OpenAgents:
         if failed is not None:
             raise failed
         if result is None:
-            self._line("agent_timeout", reason="did not end by itself", timeout_sec=limit)
+            self.line("agent_timeout", reason="did not end by itself", timeout_sec=limit)
             result = TurnResult("timeout", timed_out=True)
         if result.stop_reason == "exited":
             await self._shut(turn.role.name)
         return result
 
-    async def _opened(self, turn: PlannedTurn) -> Agent:
+    async def opened(self, turn: PlannedTurn) -> Agent:
+        """The agent of a turn, started if it is not open."""
         role = turn.role
         agent = self._open.get(role.name)
         if agent is None:
@@ -355,7 +360,7 @@ class OpenAgents:
             logs = self._logs / role.name if self._several else self._logs
             ask = self.gatekeeper if self.gatekeeper.active() else None
             models = await self._admitted(agent, role.name)
-            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, self._line, models)
+            settings = self.context.agent_context(self.step, turn, self.sandbox, logs, ask, self.line, models)
             self._open[role.name] = agent  # before it is started, so that a cancelled start is closed too
             await agent.start(settings)
         return agent

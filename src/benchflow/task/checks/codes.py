@@ -58,6 +58,10 @@ _TABLE: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Fix the spelling, or move it to `metadata`. In `task.toml` this is only a warning.",
         ),
         "missing-key": ("A required key is missing.", "Add it."),
+        "invalid-game": (
+            "The protocol of a built-in assessor contradicts itself: an unknown name or a wrong type.",
+            "Fix the key; [the language of games](arena-protocol.md) says what it takes.",
+        ),
         "conflicting-keys": ("Two keys contradict each other, or set the same thing twice.", "Remove one of them."),
         "invalid-type": ("A value has the wrong type.", "Use the type named in the message."),
         "invalid-value": ("A value is not allowed for its key.", "Use an allowed value."),

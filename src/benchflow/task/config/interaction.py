@@ -18,12 +18,13 @@ from benchflow.task.config.parsed_record import (
     field,
 )
 
+ARENA: Final = "arena-concurrent"
 INTERACTION_MODES: Final = (
     "single-shot",
     "multi-round",
     "simulated-user",
     "multi-agent-sequential",
-    "arena-concurrent",
+    ARENA,
 )
 PROMPT_PARTS: Final = ("base", "role", "scene", "turn")
 
@@ -228,5 +229,5 @@ class Interaction(Record):
 
     mode: str = field(kinds.choice(*INTERACTION_MODES))
     assessor: str | None = field(some_text, default=None)
-    """The role that scores during an `arena-concurrent` interaction."""
+    """The role of the verifier's strategy that scores an `arena-concurrent` interaction while it lasts."""
     participants: tuple[str, ...] = field(listing(some_text, unique=True), default=())

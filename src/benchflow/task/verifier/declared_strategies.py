@@ -224,6 +224,14 @@ class AssessorStrategy(Strategy):
     model: str | None = field(some_text, default=None)
     inputs: tuple[str, ...] = field(inputs, default=())
 
+    @classmethod
+    def rules(cls, values: dict[str, Any], path: str, problems: IssueLog) -> None:
+        """Without an agent, `config` is the game that the built-in assessor plays."""
+        if "agent" not in values and values.get("config"):
+            from benchflow.task.verifier.game_protocol import read_game  # few packages have one
+
+            read_game(values["config"], join(path, "config"), problems)
+
 
 class PluginStrategy(Strategy):
     """A type provided by an installed plugin; all its settings are in `config`."""

@@ -67,7 +67,7 @@ async def _judged_by_model(run: Run, strategy: AgentJudgeStrategy, role: str, fi
         raise JudgeFailure(f"The judge exceeded its limit of {run.scope.config.timeout_sec:g} s.", code="judge-timeout")
     transcript = Transcript(run.output / TRAJECTORY, run.variables.redact)
     transcript.add(model, messages, answer, role=strategy.role, inputs=[item.name for item in evidence])
-    hidden = _hidden_folders(run)
+    hidden = hidden_folders(run)
     await anyio.to_thread.run_sync(_audit, run, evidence, hidden, {"answer": answer.text}, hidden)
     verdict = parse_verdict(answer.text)
     source = {"source": "agent-judge", "strategy": run.name, "role": strategy.role, "model": model}
@@ -83,7 +83,7 @@ async def _judged_by_agent(run: Run, strategy: AgentJudgeStrategy, role: str, fi
         await anyio.to_thread.run_sync(_lay_out, files, folder)
         await gather_folders(run, [path for path in strategy.inputs if path.endswith("/")], folder / EVIDENCE)
         evidence, places = await anyio.to_thread.run_sync(_listed, folder)
-        hidden = _hidden_folders(run)
+        hidden = hidden_folders(run)
         context = run.scope.prompt
         shown = {f"{WORKDIR}/{place}": path for place, path in places.items()}
         prompt = judge_task(
@@ -153,7 +153,7 @@ def _scored(
     )
 
 
-def _hidden_folders(run: Run) -> dict[str, Path]:
+def hidden_folders(run: Run) -> dict[str, Path]:
     """Files that neither agent nor judge may have seen, of the task and of all its steps, by name in the package."""
     view = run.scope.view
     steps = [folder for step in view.steps for folder in (step.verifier_dir, step.oracle_dir)]
