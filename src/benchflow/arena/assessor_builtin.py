@@ -57,8 +57,13 @@ class AssessmentRequest:
     seed: int | None
 
 
-def read_request(message: Message, game: Game, config: Mapping[str, Any]) -> AssessmentRequest:
-    """The request in a message: a JSON text, or a data part. Raises `Rejected`."""
+def read_request(
+    message: Message, game: Game, config: Mapping[str, Any], refusal: Callable[[str], str | None] = plain_url
+) -> AssessmentRequest:
+    """The request in a message: a JSON text, or a data part. Raises `Rejected`.
+
+    `refusal` says why a plain address is not called.
+    """
     request = _request_object(message)
     unknown = sorted(request.keys() - {"participants", "config"})
     if unknown:
@@ -72,7 +77,7 @@ def read_request(message: Message, game: Game, config: Mapping[str, Any]) -> Ass
     for role, url in participants.items():
         if role not in game.roles:
             raise Rejected(f"There is no role {role[:60]!r}; the game has {', '.join(game.roles)}.")
-        problem = plain_url(url)
+        problem = plain_url(url) or refusal(url)
         if problem is not None:
             raise Rejected(f"The address of {role!r} {problem}.")
     return AssessmentRequest(participants, _seed(request.get("config") or {}, config))
@@ -110,13 +115,23 @@ def _seed(asked: Any, config: Mapping[str, Any]) -> int | None:
 class BuiltinAssessor:
     """The assessor of a package without one of its own; it plays any number of games at once."""
 
-    def __init__(self, config: Mapping[str, Any], peers: PeerOf | None = None, judge: Ask | None = None) -> None:
-        """`config` is that of the strategy; a wrong one is an `IssuesError`. `judge` is needed for its criteria."""
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        peers: PeerOf | None = None,
+        judge: Ask | None = None,
+        refusal: Callable[[str], str | None] = plain_url,
+    ) -> None:
+        """`config` is that of the strategy; a wrong one is an `IssuesError`. `judge` is needed for its criteria.
+
+        `refusal` says why the address of a participant is not called.
+        """
         problems = IssueLog("verifier/verifier.md")
         self.game: Final = IssuesError.require(read_game(config, "config", problems), problems.issues)
         self._config: Final = dict(config)
         self._peers: Final = peers or self._plain_peer
         self._judge: Final = judge
+        self._refusal: Final = refusal
 
     def _plain_peer(self, _role: str, url: str) -> A2APeer:
         return A2APeer(url, timeout=self.game.turn_timeout_sec, limits=PeerLimits(MAX_ANSWER))
@@ -127,7 +142,7 @@ class BuiltinAssessor:
     async def answer(self, message: Message, context_id: str, updates: Updates) -> Reply:  # noqa: ARG002 - no memory
         """One game; nothing is remembered of the ones before."""
         try:
-            request = read_request(message, self.game, self._config)
+            request = read_request(message, self.game, self._config, self._refusal)
         except Rejected as error:
             return Reply.text(str(error), "rejected")
         if self.game.criteria and self._judge is None:
