@@ -7,9 +7,11 @@ answers are refused, and a card leads to no other machine than the one that was 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -113,6 +115,7 @@ class A2APeer:
             trust_env=False,
             follow_redirects=False,
             transport=self._transport,
+            verify=_certificates(),
         )
         try:
             self._route = await self._discover()
@@ -271,6 +274,12 @@ class A2APeer:
         finally:
             with anyio.CancelScope(shield=True):
                 await answer.aclose()
+
+
+@lru_cache(maxsize=1)
+def _certificates() -> ssl.SSLContext:
+    """The authorities that are trusted; reading them takes longer than a message, so that clients share them."""
+    return httpx.create_ssl_context()
 
 
 def _configuration(route: Route) -> dict[str, Any]:
