@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, get_type_hints
 from benchflow.record.arena_record import ArenaMessage, RoleToolCall
 from benchflow.record.evidence import PROOF_REPORT_SCHEMA, ProofReport
 from benchflow.record.job import JOB_SCHEMA, JobRecord
-from benchflow.record.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.leaderboard_index import LEADERBOARD_SCHEMA, Leaderboard
 from benchflow.record.model_calls import ModelCall
 from benchflow.record.outcome import Outcome
 from benchflow.record.result import RESULT_SCHEMA, BranchRecord, Result, StepRecord
+from benchflow.record.summaries.job_summary import SUMMARY_SCHEMA, Statistics, Summary
 from benchflow.record.trajectory import Event, RewardLine
 
 Document = Literal[
