@@ -163,7 +163,13 @@ class A2APeer:
                 yield event
 
     async def ask(
-        self, text: str | None, data: Any = None, *, context_id: str | None = None, timeout: float | None = None
+        self,
+        text: str | None,
+        data: Any = None,
+        *,
+        context_id: str | None = None,
+        task_id: str | None = None,
+        timeout: float | None = None,
     ) -> Answer:
         """Send a message and wait for the whole answer: its artifacts, then the message at its end.
 
@@ -171,7 +177,9 @@ class A2APeer:
         """
         answer = _Gathered(context_id)
         try:
-            async with aclosing(self.send(text, data, context_id=context_id, timeout=timeout)) as events:
+            async with aclosing(
+                self.send(text, data, context_id=context_id, task_id=task_id, timeout=timeout)
+            ) as events:
                 async for event in events:
                     answer.take(event)
         except BaseException:
@@ -263,12 +271,12 @@ class A2APeer:
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         if content is not None:
             headers |= {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        request = self._http.build_request(method, url, content=content, headers=headers)
         with exchange.guarded(), exchange.time():
+            request = self._http.build_request(method, url, content=content, headers=headers)
             answer = await self._http.send(request, stream=True)
         try:
             with exchange.guarded():
-                if "content-encoding" in answer.headers:
+                if answer.headers.get("content-encoding", "identity") != "identity":
                     raise exchange.failure("protocol", "compresses its answers, which it was asked not to do")
                 yield answer
         finally:
