@@ -101,21 +101,18 @@ def game_package(
     agent: str | None = "a2a:python3 assessor.py",
     agents: Mapping[str, str] | None = None,
     extra: str = "",
-    mounts: Mapping[str, Path] | None = None,
     timeout: float = 60,
 ) -> Path:
     """A game in which every role answers messages; `play` is the function of its assessor."""
     (path / "verifier").mkdir(parents=True)
     (path / "oracle").mkdir()
     (path / "prompts").mkdir()
-    shared = "" if mounts is None else f"  runtime_policy: {{private_mounts: [{_mounts(mounts)}]}}\n"
     declared = "\n".join(f"    {role}: {{agent: '{(agents or {}).get(role, 'nop')}'}}" for role in roles)
     (path / "task.md").write_text(
         f"---\nschema_version: '1.3'\ntask: {{name: tests/game}}\nagent: {{timeout_sec: {timeout}}}\n"
         f"verifier: {{timeout_sec: 240}}\n{extra}"
         f"environment: {{network_mode: no-network, workdir: /app}}\nagents:\n  roles:\n{declared}\n"
         "benchflow:\n  document_version: '0.6'\n"
-        f"{shared}"
         f"  interaction: {{mode: arena-concurrent, participants: [{', '.join(roles)}]}}\n---\nPlay the game.\n"
     )
     chosen = "" if agent is None else f"\n      agent: {json.dumps(agent)}"
@@ -131,8 +128,3 @@ def game_package(
         (path / f"prompts/role.{role}.md").write_text(f"You are {role}. Your secret word is quetzalcoatl-{role}.\n")
         (path / f"oracle/{role}.sh").write_text("#!/bin/sh\ncat >/dev/null\necho 9\n")
     return path
-
-
-def _mounts(mounts: Mapping[str, Path]) -> str:
-    """Folders of the machine, for agents only."""
-    return ", ".join(f"{{source: {source}, target: {target}, visibility: agent}}" for target, source in mounts.items())

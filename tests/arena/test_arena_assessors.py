@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -74,25 +72,22 @@ async def test_a_script_of_the_verifier_assesses_with_what_it_prints(tmp_path, p
     assert game.why == ("verifier", "assessor-failed")
 
 
-async def test_an_acp_agent_plays_and_asks_through_its_session(tmp_path, play):
-    twice = """
+async def test_an_acp_agent_has_a_session_per_conversation_and_what_it_does_are_updates(tmp_path, play):
+    talks = """
 def play(request, status, artifact):
     url = request["participants"]["first"]
-    said = [ask(url, text, "talk") for text in ("$ echo one > kept", "read kept")]
+    said = [ask(url, "Hello.", context) for context in ("one", "one", "two")]
     artifact({"winner": None, "rewards": {role: 0.5 for role in request["participants"]}, "details": said})
 """
-    mounts = {
-        "/opt/python": Path(sys.base_prefix),
-        "/opt/packages": Path(sysconfig.get_path("purelib")),
-        "/opt/examples": EXAMPLES / "agents",
-    }
-    package = game_package(tmp_path / "game", play=twice, mounts=mounts)
-    (package / "prompts/role.first.md").write_text("think I am first.\n")
-    python = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    command = f"acp:env PYTHONPATH=/opt/packages {python} /opt/examples/shell_agent.py"
-    game = await play(package, command)
+    package = game_package(tmp_path / "game", play=talks)
+    source = Path(__file__).with_name("plain_acp_agent.py").read_text()
+    quoted = f"cat > agent.py <<'END'\n{source}\nEND\nexec python3 agent.py".replace("'", "'\\''")
+    game = await play(package, f"acp:sh -c '{quoted}'")
     assert game.why is None, game.result.error
-    said = [one.parts[0].text for one in game.messages if one.sender == "first" and one.kind == "message"]
-    assert said[1].strip().endswith("one")
-    assert "tool_call" in {event["type"] for event in game.events if event.get("role") == "first"}
-    assert [one.kind for one in game.messages if one.kind == "status"]
+    details = json.loads((game.folder.verifier / "reward-details.json").read_text())["details"]
+    assert details == ["s0 1 True", "s0 2 True", "s0 1 True"]  # the third is another process
+    updates = [one for one in game.messages if one.kind == "status"]
+    assert {(one.sender, one.state) for one in updates} == {("first", "working")}
+    assert {"agent_thought", "tool_call", "a2a_message"} <= {
+        event["type"] for event in game.events if event.get("role") == "first"
+    }
